@@ -169,7 +169,7 @@ simulate:
 
 structure:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python tools/structure.py
+	@$(BIN)/python -m tools.structure
 
 simulate-mutations:
 	@tools/setup-environment spark,cli,docs,dev

@@ -31,7 +31,7 @@ from benchmarks import (
 from benchmarks.report import Line, as_json, from_json, load, machine, progress, regressions, table, targets_table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
-from streamclient.errors import ConfigurationError
+from streamclient import ConfigurationError
 
 GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "server": pages.measure,

@@ -18,11 +18,11 @@ from attrs import define, field
 from benchmarks.report import Line, progress
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
-from streamclient.server.clock import Clock
+from streamclient.server import Clock
 from streamclient.server.engine import Engine
 from streamclient.server.storage import open_storage
 from streamclient.wire import schema
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelTypeNumber
 

@@ -35,8 +35,9 @@ from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
 from benchmarks.twin import twin_rounds
-from streamclient.records import NATIVE, StreamRecord
-from streamclient.wire.records import PurePythonCodec, default_codec
+from streamclient import StreamRecord
+from streamclient.records import NATIVE
+from streamclient.wire.record_decoding import PurePythonCodec, default_codec
 
 SDK = "SDK, its decoder in Python, bare rows"
 JAVA = "Java SDK, its decoder"

@@ -13,11 +13,11 @@ from benchmarks.report import Line, Round, compare, interleaved, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
+from streamclient import SequenceInfo, StreamRecord
 from streamclient.destinations import change_rows, columns_of_pages, records_digest
-from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.wire import schema
-from streamclient.wire.pages import DecodedPage
-from streamclient.wire.records import default_codec
+from streamclient.wire.page_parts import DecodedPage
+from streamclient.wire.record_decoding import default_codec
 
 _FIRST_MICROS = 1_700_000_000_000_000
 

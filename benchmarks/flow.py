@@ -14,9 +14,14 @@ from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter, running_worker
-from streamclient import ClientConfig, KeyedProcessorFactory, ProcessRecordsInput, Worker
-from streamclient.records import StreamRecord
-from streamclient.stream import TablestoreStreamApi
+from streamclient import (
+    ClientConfig,
+    KeyedProcessorFactory,
+    ProcessRecordsInput,
+    StreamRecord,
+    TablestoreStreamApi,
+    Worker,
+)
 
 DISTANCE_SECONDS = 0.05
 """What a service far away adds to each read: waiting, while nobody computes anything."""

@@ -33,10 +33,16 @@ from benchmarks.report import (
 from benchmarks.settings import Settings
 from benchmarks.shapes import shapes
 from benchmarks.stage import Stage
-from streamclient.destinations import Commit, DeltaDestination, PostgresDestination, change_rows, records_digest
-from streamclient.destinations.columns import ChangeColumns
-from streamclient.destinations.commit import Destination
-from streamclient.destinations.iceberg import IcebergDestination
+from streamclient.destinations import (
+    Commit,
+    DeltaDestination,
+    Destination,
+    IcebergDestination,
+    PostgresDestination,
+    change_rows,
+    records_digest,
+)
+from streamclient.destinations.rows.column_layout import ChangeColumns
 from tests.destinations.object_store import ObjectStore
 from tests.destinations.postgres_server import PostgresServer
 

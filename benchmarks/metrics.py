@@ -16,13 +16,13 @@ from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, IMetrics, Lease, StreamConfig, Worker
+from streamclient.base.position import Position
 from streamclient.core import events, leases
 from streamclient.core.held import Acquisition, HeldLease
-from streamclient.core.position import Position
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics, labelled
-from streamclient.metrics.table import RECORDS_PROCESSED
-from streamclient.stream import RecordPage
+from streamclient.metrics.metric_table import RECORDS_PROCESSED
+from streamclient.tablestore import RecordPage
 from streamclient.worker.instruments import Instruments
 
 PAGE_SIZES = (1_000, 100)

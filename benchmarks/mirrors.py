@@ -15,17 +15,22 @@ from benchmarks.parquet import spark_session
 from benchmarks.report import Line, Round, aimed, at_most, compare, interleaved, ratio_of_at_least, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
-from streamclient.destinations import Commit, DeltaDestination
-from streamclient.destinations.changes import change_rows
-from streamclient.destinations.digest import records_digest
-from streamclient.folding.batches import ChangeBatch, ShardChanges
-from streamclient.folding.fold import copied, empty_rows, fold
-from streamclient.folding.rows import TableRule
-from streamclient.model import CheckpointPosition
-from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient import (
+    CheckpointPosition,
+    ColumnOperation,
+    ColumnType,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
+from streamclient.destinations import Commit, DeltaDestination, change_rows, records_digest
+from streamclient.destinations.folding.fold import copied, empty_rows, fold
+from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
+from streamclient.destinations.folding.row_changes import TableRule
 from streamclient.spark import fold_changes
-from streamclient.spark.arrow import to_frame
-from streamclient.spark.session import private_copy
+from streamclient.spark.processor.arrow import to_frame
+from streamclient.spark.spark_session import private_copy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

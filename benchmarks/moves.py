@@ -16,17 +16,17 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from streamclient import BalanceBy, Lease
 from streamclient.core import events
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WorkerWriteKind, WriteKind
-from streamclient.model import BalanceBy, Lease
-from streamclient.testing.simulation.actors.java.worker import JavaWorker
-from streamclient.testing.simulation.actors.process import PythonProcess
-from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind
+from streamclient.testing.simulation.actors.java.java_worker import JavaWorker
+from streamclient.testing.simulation.actors.process_actor import PythonProcess
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole
-from streamclient.testing.simulation.table import Actor, Outsider
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
+from streamclient.testing.simulation.simulated_table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import Habits, SimulatedWorld
 

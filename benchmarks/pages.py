@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from benchmarks.report import Line, Round, compare, interleaved, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
+from streamclient import TablestoreStreamApi
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
-from streamclient.stream import TablestoreStreamApi
 from streamclient.wire import schema
 from streamclient.wire.signature import SIGNATURE_V2_HEADER, content_md5, sign_request_v2
 

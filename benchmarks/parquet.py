@@ -28,6 +28,7 @@ from streamclient import (
     IRecordProcessor,
     IRecordProcessorCheckpointer,
     IShutdownMarker,
+    PendingCheckpoint,
     ProcessRecordsInput,
     ShardInfo,
     ShutdownInput,
@@ -36,9 +37,9 @@ from streamclient import (
     TablestoreStreamApi,
 )
 from streamclient.destinations import Commit, DeltaDestination
-from streamclient.model import PendingCheckpoint, TableDefinition
+from streamclient.model import TableDefinition
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, Transform, local_session
-from streamclient.spark.session import running_session
+from streamclient.spark.spark_session import running_session
 
 if TYPE_CHECKING:
     from pyarrow import Table

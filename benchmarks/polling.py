@@ -24,9 +24,9 @@ from streamclient import (
     ProcessRecordsInput,
     ShutdownInput,
     StreamConfig,
+    TablestoreStreamApi,
     Worker,
 )
-from streamclient.stream import TablestoreStreamApi
 
 GAPS_SECONDS = (None, 10.0, 1.0, 0.2)
 """Mean time between two records, at random as of a Poisson process; ``None`` for a shard without any."""

@@ -26,10 +26,10 @@ from benchmarks.report import Line, Round, aimed, compare, interleaved, ratio_of
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import BATCH_ROWS, KEY, FilledTable
-from streamclient.replicate.destination import prepare_destination
-from streamclient.replicate.run import Replication
-from streamclient.replicate.settings import Endpoint, SourceKind
-from streamclient.replicate.settings import Settings as ReplicationSettings
+from streamclient.copying import Replication
+from streamclient.copying.replication_settings import Endpoint, SourceKind
+from streamclient.copying.replication_settings import Settings as ReplicationSettings
+from streamclient.copying.target_table import prepare_destination
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 
 SHARDS = (1, 4)

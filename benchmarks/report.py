@@ -15,8 +15,8 @@ from typing import Any
 
 from attrs import asdict, evolve, field, frozen
 
-from streamclient.errors import ConfigurationError
-from streamclient.spark.java import find_java
+from streamclient import ConfigurationError
+from streamclient.spark import find_java
 
 Round = Callable[[], float]
 """Runs a candidate once and returns its rate."""

@@ -33,7 +33,7 @@ from benchmarks.report import (
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import BATCH_ROWS, attributes, key_of, make_table
-from streamclient.stream import TablestoreStreamApi
+from streamclient import TablestoreStreamApi
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from streamclient.wire.schema import Direction, OperationType

@@ -8,11 +8,12 @@ from functools import cache
 
 from attrs import field, frozen
 
-from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, SequenceInfo
+from streamclient import ColumnOperation, RecordColumn, RecordType, SequenceInfo
+from streamclient.records import ColumnValue, KeyValue
 from streamclient.records import StreamRecord as Record
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 
 PAGE_RECORDS = 1_000
 

@@ -19,27 +19,26 @@ from benchmarks.report import Line, Round, aimed, compare, interleaved, progress
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
-from streamclient.datasource import TablestoreDataSource
-from streamclient.datasource.source import ChangeStreamReader
-from streamclient.model import Shard
-from streamclient.records import SequenceInfo
-from streamclient.stream.api import StreamDescription, StreamStatus, StreamSummary
-from streamclient.tablestore.connect import (
+from streamclient import SequenceInfo, Shard
+from streamclient.spark import TablestoreDataSource
+from streamclient.spark.source.data_source import ChangeStreamReader
+from streamclient.tablestore import StreamDescription, StreamStatus, StreamSummary
+from streamclient.tablestore.instance import (
     LOCAL_ACCESS_KEY_ID,
     LOCAL_ACCESS_KEY_SECRET,
     LOCAL_ENDPOINT,
     LOCAL_INSTANCE,
 )
 from streamclient.wire import schema
-from streamclient.wire.pages import DecodedPage, PageSummary
-from streamclient.wire.records import default_codec
+from streamclient.wire.page_parts import DecodedPage, PageSummary
+from streamclient.wire.record_decoding import default_codec
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from streamclient.datasource.source import RangePartition
+    from streamclient.spark.source.data_source import RangePartition
 
     Frame = Callable[[], DataFrame]
 

@@ -17,9 +17,8 @@ from tablestore import OTSClient
 
 from benchmarks.report import progress
 from benchmarks.tables import FilledTable, fill_table, make_table
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import Connection
-from streamclient.tablestore.connect import LOCAL_ACCESS_KEY_SECRET
+from streamclient.tablestore import Connection, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.instance import LOCAL_ACCESS_KEY_SECRET
 
 STOP_SECONDS = 10.0
 """A server that has nothing left to do stops within a fraction of this."""
@@ -69,7 +68,7 @@ class Stage:
     def endpoint(self) -> str:
         """``http://HOST:PORT`` of the running server."""
         if self._process is None:
-            command = [sys.executable, "-m", "streamclient.server", "--port", "0"]
+            command = [sys.executable, "-m", "streamclient", "server", "--port", "0"]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             line = self._process.stdout.readline() if self._process.stdout is not None else ""
             if not line.startswith(_LISTENING):

@@ -33,7 +33,7 @@ IMPORTS = {
     "import of Worker, and of the SDK": "import tablestore; from streamclient import Worker",
     "the same, and all that a worker loads when it is made": (
         "import tablestore; from streamclient import Worker; import streamclient.worker.stream_run, "
-        "streamclient.stream.tablestore, streamclient.lease.manager"
+        "streamclient.tablestore.stream_operations, streamclient.worker.lease.lease_manager"
     ),
 }
 
@@ -101,7 +101,7 @@ def _import_millis(compiled: str, program: str) -> float:
 
 
 def _first_line_millis(compiled: str) -> float:
-    command = [sys.executable, "-m", "streamclient.cli", "server", "--port", "0"]
+    command = [sys.executable, "-m", "streamclient.cli.main", "server", "--port", "0"]
     begun = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_with_compiled(compiled)) as process:
         assert process.stdout is not None

@@ -19,9 +19,9 @@ from tablestore import (
     TableOptions,
 )
 
+from streamclient import ColumnType
 from streamclient.model import TableDefinition
-from streamclient.records import ColumnType
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
 BATCH_ROWS = 200
 """As many as the service takes in one BatchWriteRow."""

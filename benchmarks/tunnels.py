@@ -12,7 +12,7 @@ from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tunnel_target import Target, new_tunnel
 from benchmarks.workers import Meter
-from streamclient.records import StreamRecord
+from streamclient import StreamRecord
 from streamclient.tunnel import StartOffset, StreamTunnelConfig, TunnelType, TunnelWorker, TunnelWorkerConfig
 
 CHANNELS = (1, 4)

@@ -24,7 +24,7 @@ def twin_rounds() -> RoundsProcess:
 
 def main() -> None:
     """Answer rounds ("decode", file, how many times) until the input ends."""
-    from streamclient.wire.records import PurePythonCodec  # noqa: PLC0415  # not in the process that asks
+    from streamclient.wire.record_decoding import PurePythonCodec  # noqa: PLC0415  # not in the process that asks
 
     codec = PurePythonCodec()
     for line in sys.stdin:

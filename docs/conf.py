@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from streamclient import __version__
-from streamclient.core.consumer.table import TRANSITIONS
+from streamclient.core.consumer.transitions import TRANSITIONS
 from streamclient.core.held import NEXT
-from streamclient.core.rows import RULES
+from streamclient.core.write_rules import RULES
 from streamclient.metrics import METRICS
-from streamclient.metrics.table import WORKER_LABELS
+from streamclient.metrics.metric_table import WORKER_LABELS
 from tools.pictures import write_pictures
 from tools.plots import LAKE_HEAD, lake_rows, lake_run
 

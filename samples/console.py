@@ -15,10 +15,9 @@ from streamclient import (
     ShutdownInput,
     StreamConfig,
     Worker,
+    readable_position,
 )
-from streamclient.records import readable_position
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import connect
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi, connect
 from tablestore import (
     CapacityUnit,
     Condition,

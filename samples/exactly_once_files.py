@@ -26,8 +26,7 @@ from streamclient import (
     Worker,
 )
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import Connection
+from streamclient.tablestore import Connection, StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

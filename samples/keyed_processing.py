@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 
 from streamclient import ClientConfig, KeyedProcessorFactory, LeaseManager, StreamConfig, StreamRecord, Worker
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

@@ -18,7 +18,7 @@ from streamclient import (
 )
 from streamclient.metrics import PrometheusMetrics
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

@@ -7,10 +7,10 @@ import tempfile
 import threading
 from pathlib import Path
 
+from streamclient.copying import MergeLimits, Mirror
 from streamclient.destinations import DeltaDestination
-from streamclient.mirror import MergeLimits, Mirror
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from streamclient import (
     ClientConfig,
     FailurePolicy,
+    FileParkingStore,
     InitializationInput,
     IRecordProcessor,
     OnFailure,
@@ -18,10 +19,10 @@ from streamclient import (
     ShutdownInput,
     StreamConfig,
     Worker,
+    replay_parked,
 )
-from streamclient.parking import FileParkingStore, replay_parked
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

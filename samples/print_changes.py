@@ -8,8 +8,14 @@ Start ``streamclient server`` in another terminal, then::
 and write rows with any client of Tablestore.
 """
 
-from streamclient import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput, ShutdownReason
-from streamclient.records import readable_position
+from streamclient import (
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    ShutdownReason,
+    readable_position,
+)
 
 
 class PrintChanges(IRecordProcessor):

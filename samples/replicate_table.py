@@ -5,9 +5,7 @@ Runs against two local Tablestores that it starts itself. ``streamclient replica
 
 from datetime import datetime, timedelta, timezone
 
-from streamclient.replicate.run import Replication, client_for
-from streamclient.replicate.settings import parse_settings
-from streamclient.replicate.verify import compare_tables
+from streamclient.copying import Replication, client_for, compare_tables, parse_settings
 from streamclient.server import LocalTablestore
 
 from samples.tunnel_table import make_table, put_orders

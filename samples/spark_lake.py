@@ -9,11 +9,8 @@ import sys
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from streamclient import ClientConfig, StreamConfig, Worker
-from streamclient.destinations import DeltaDestination
-from streamclient.destinations.reading import read_delta
-from streamclient.destinations.verify import verify
-from streamclient.records import ColumnType
+from streamclient import ClientConfig, ColumnType, StreamConfig, Worker
+from streamclient.destinations import DeltaDestination, read_delta, verify
 from streamclient.spark import (
     BatchContext,
     SparkConfig,
@@ -21,8 +18,7 @@ from streamclient.spark import (
     fold_changes,
     local_session,
 )
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import connect
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi, connect
 from tablestore import (
     INF_MAX,
     INF_MIN,

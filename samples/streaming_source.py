@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from streamclient.datasource import TablestoreDataSource
 from streamclient.server import LocalTablestore
-from streamclient.spark import local_session
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.spark import TablestoreDataSource, local_session
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamclient import _quiet as _quiet
-from streamclient._lazy import loader
 from streamclient._version import __version__
+from streamclient.base import _quiet as _quiet
+from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
+    from streamclient.base.reasons import Cause, Reason, ReasonKind
     from streamclient.config import ClientConfig, FailurePolicy, StreamConfig
     from streamclient.errors import (
         ApplicationException,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
         RetryableAction,
         ShutdownInput,
     )
-    from streamclient.keyed import KeyedProcessorFactory
-    from streamclient.lease import LeaseManager, MemoryLeaseManager
     from streamclient.model import (
         BalanceBy,
         CheckpointPosition,
@@ -63,10 +62,25 @@ if TYPE_CHECKING:
         TrimmedRange,
         WorkerStatus,
     )
-    from streamclient.reasons import Cause, Reason, ReasonKind
-    from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-    from streamclient.stream import TablestoreStreamApi
+    from streamclient.records import (
+        ColumnOperation,
+        ColumnType,
+        RecordColumn,
+        RecordType,
+        SequenceInfo,
+        StreamRecord,
+        readable_position,
+    )
+    from streamclient.tablestore import TablestoreStreamApi
+    from streamclient.wire.columns import record_batch
     from streamclient.worker import Worker
+    from streamclient.worker.health import WorkerHealth
+    from streamclient.worker.keyed import KeyedProcessorFactory
+    from streamclient.worker.lease import LeaseManager, MemoryLeaseManager
+    from streamclient.worker.parking.parking_files import FileParkingStore
+    from streamclient.worker.parking.parking_memory import MemoryParkingStore
+    from streamclient.worker.parking.parking_replay import KeyLeft, ReplayReport, replay_parked
+    from streamclient.worker.parking.parking_table import TableParkingStore
 
 __all__ = [
     "ApplicationException",
@@ -76,11 +90,13 @@ __all__ = [
     "ClientConfig",
     "CodecError",
     "ColumnOperation",
+    "ColumnType",
     "ConfigurationError",
     "DependencyException",
     "ErrorKind",
     "FailurePolicy",
     "FencedException",
+    "FileParkingStore",
     "ILeaseManager",
     "IMetrics",
     "IParkingStore",
@@ -92,10 +108,12 @@ __all__ = [
     "IShutdownMarker",
     "InitialPosition",
     "InitializationInput",
+    "KeyLeft",
     "KeyedProcessorFactory",
     "Lease",
     "LeaseManager",
     "MemoryLeaseManager",
+    "MemoryParkingStore",
     "Metric",
     "MetricKind",
     "OnFailure",
@@ -109,6 +127,7 @@ __all__ = [
     "ReasonKind",
     "RecordColumn",
     "RecordType",
+    "ReplayReport",
     "RetryableAction",
     "SequenceInfo",
     "Shard",
@@ -122,6 +141,7 @@ __all__ = [
     "StreamClientException",
     "StreamConfig",
     "StreamRecord",
+    "TableParkingStore",
     "TablestoreStreamApi",
     "TrimmedDataException",
     "TrimmedDataPolicy",
@@ -129,23 +149,29 @@ __all__ = [
     "UnreadableAnswerError",
     "Worker",
     "WorkerFailedError",
+    "WorkerHealth",
     "WorkerStatus",
     "__version__",
+    "readable_position",
+    "record_batch",
+    "replay_parked",
 ]
 
 _HOMES = {
     "ApplicationException": "errors",
     "BalanceBy": "model",
-    "Cause": "reasons",
+    "Cause": "base.reasons",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
     "ColumnOperation": "records",
+    "ColumnType": "records",
     "ConfigurationError": "errors",
     "DependencyException": "errors",
     "ErrorKind": "errors",
     "FailurePolicy": "config",
     "FencedException": "errors",
+    "FileParkingStore": "worker.parking.parking_files",
     "ILeaseManager": "interfaces",
     "IMetrics": "interfaces",
     "IParkingStore": "interfaces",
@@ -157,10 +183,12 @@ _HOMES = {
     "IShutdownMarker": "interfaces",
     "InitialPosition": "model",
     "InitializationInput": "interfaces",
-    "KeyedProcessorFactory": "keyed",
+    "KeyLeft": "worker.parking.parking_replay",
+    "KeyedProcessorFactory": "worker.keyed.keyed_factory",
     "Lease": "model",
-    "LeaseManager": "lease",
-    "MemoryLeaseManager": "lease",
+    "LeaseManager": "worker.lease.lease_manager",
+    "MemoryLeaseManager": "worker.lease.memory_leases",
+    "MemoryParkingStore": "worker.parking.parking_memory",
     "Metric": "model",
     "MetricKind": "model",
     "OnFailure": "model",
@@ -170,10 +198,11 @@ _HOMES = {
     "PendingCheckpoint": "model",
     "ProcessRecordsInput": "interfaces",
     "Progress": "model",
-    "Reason": "reasons",
-    "ReasonKind": "reasons",
+    "Reason": "base.reasons",
+    "ReasonKind": "base.reasons",
     "RecordColumn": "records",
     "RecordType": "records",
+    "ReplayReport": "worker.parking.parking_replay",
     "RetryableAction": "interfaces",
     "SequenceInfo": "records",
     "Shard": "model",
@@ -187,14 +216,19 @@ _HOMES = {
     "StreamClientException": "errors",
     "StreamConfig": "config",
     "StreamRecord": "records",
-    "TablestoreStreamApi": "stream",
+    "TableParkingStore": "worker.parking.parking_table",
+    "TablestoreStreamApi": "tablestore.stream_operations",
     "TrimmedDataException": "errors",
     "TrimmedDataPolicy": "model",
     "TrimmedRange": "model",
     "UnreadableAnswerError": "errors",
-    "Worker": "worker",
+    "Worker": "worker.worker",
     "WorkerFailedError": "errors",
+    "WorkerHealth": "worker.health",
     "WorkerStatus": "model",
+    "readable_position": "records",
+    "record_batch": "wire.columns",
+    "replay_parked": "worker.parking.parking_replay",
 }
 """Public name to the module that has it. Everything is loaded when it is first used: the upper floors pull in the SDK
 or the scheduler, together most of a second, and even plain values take a twentieth, which a command line feels."""

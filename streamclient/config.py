@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Any, cast
 
 from attrs import Attribute, field, frozen
 
-from streamclient import checks, logs
-from streamclient.cron import check_expression
+from streamclient.base import checks, logs
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import (
     ILeaseManager,
@@ -67,11 +65,6 @@ def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor
     return cast(Callable[[], IRecordProcessor], getattr(factory, "create_processor", factory))
 
 
-def _cron_expression(instance: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None:
-        check_expression(attribute.name, value)
-
-
 def _then(given: object) -> OnFailure:
     return checks.choice("then", OnFailure, given)
 
@@ -117,7 +110,7 @@ class FailurePolicy:
     batch would be kept."""
     then: OnFailure = field(default=OnFailure.RESTART, converter=_then)
     parking: IParkingStore | None = field(default=None, validator=checks.optional(checks.implementation(IParkingStore)))
-    """Where records go with PARK; see ``streamclient.parking``. All workers of a fleet need the same one."""
+    """Where records go with PARK; see ``streamclient.worker.parking``. All workers of a fleet need the same one."""
     park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, until the key has none parked any
     more. Without it they are delivered, and a replay puts an old change over a newer one."""
@@ -135,7 +128,7 @@ class FailurePolicy:
         if (self.then is OnFailure.PARK) != (self.parking is not None):
             raise ConfigurationError(
                 f"then={self.then.name} does not go with parking={self.parking!r}: PARK needs an IParkingStore, and "
-                "nothing else uses one; streamclient.parking has FileParkingStore and TableParkingStore"
+                "nothing else uses one; streamclient.worker.parking has FileParkingStore and TableParkingStore"
             )
         if self.most_parked < 1:
             raise ConfigurationError(
@@ -223,14 +216,6 @@ class ClientConfig:
     """How long ``checkpoint()`` waits for the status table before it raises."""
     metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """Where measurements go; workers may share one. ``None`` measures nothing."""
-    report_cron: str | None = field(default=None, validator=_cron_expression)
-    """When to save the leases and to report lag and time to loss, as a cron expression in UTC, for example
-    ``"*/10 * * * *"``; never by default. Of the workers of a fleet one does it, so give all of them the same."""
-    report_directory: str | PathLike[str] | None = field(default=None, validator=checks.optional(checks.path))
-    """Where these go, for each time a snapshot and a report; made when needed. A directory that all workers share has
-    them all."""
-    reports_kept: int = field(default=100, validator=checks.positive)
-    """How many of the newest of each stream stay in that directory."""
 
     @classmethod
     def for_lease(cls, seconds: float, **settings: Any) -> ClientConfig:
@@ -274,11 +259,6 @@ class ClientConfig:
             raise ConfigurationError(
                 f"restart_backoff_max_millis={self.restart_backoff_max_millis} must not be below "
                 f"restart_backoff_min_millis={self.restart_backoff_min_millis}"
-            )
-        if (self.report_cron is None) != (self.report_directory is None):
-            raise ConfigurationError(
-                f"report_cron={self.report_cron!r} and report_directory={self.report_directory!r} go together: when to "
-                "report, and where to; give both or neither"
             )
 
 

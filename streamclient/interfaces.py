@@ -282,7 +282,7 @@ class IParkingStore(ABC):
 
     Calls may take their time: a worker makes them in the executor of the user code, and the shard waits. Whatever a
     method raises is named in the shard's status, and the call is repeated: nothing is skipped while a store is down.
-    ``streamclient.parking`` has stores, and ``streamclient.testing.parking_contracts`` checks one of your own.
+    ``streamclient`` has stores, and ``streamclient.testing.ParkingStoreContract`` checks one of your own.
     """
 
     @abstractmethod
@@ -339,7 +339,7 @@ class RetryableAction(Enum):
 
 
 class IMetrics(ABC):
-    """Takes in what a worker measures; ``streamclient.metrics.table`` names it all.
+    """Takes in what a worker measures; ``streamclient.metrics.metric_table`` names it all.
 
     Called from the worker's own threads, several at a time, the one that renews the leases among them: return at once
     and never wait. A verb that blocks for as long as a lease lasts costs all leases. Every call has exactly the labels

@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from streamclient import checks
+from streamclient.base import checks
+from streamclient.base.reasons import BEFORE_READING, Reason, ReasonKind
 from streamclient.errors import ConfigurationError
-from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
 from streamclient.records import ColumnType, PrimaryKey, SequenceInfo, StreamRecord, readable_position
 
 
@@ -420,7 +420,7 @@ class MetricKind(Enum):
 
 @frozen(eq=False, repr=False)
 class Metric:
-    """One thing that is measured. ``streamclient.metrics.table`` has them all; each is equal to itself only."""
+    """One thing that is measured. ``streamclient.metrics.metric_table`` has them all; each is equal to itself only."""
 
     name: str
     """As Prometheus wants it: with the unit at the end, and ``_total`` behind that for a counter."""

@@ -8,7 +8,7 @@ from typing import Any
 from tablestore import OTSClient
 
 from streamclient.records import KeyValue
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
 

@@ -167,7 +167,7 @@ def local() -> Iterator[LocalTablestore]:
 @pytest.fixture(scope="session")
 def spark_ends() -> Iterator[None]:
     """Whatever session runs when all is over is stopped."""
-    from streamclient.spark.session import running_session
+    from streamclient.spark.spark_session import running_session
 
     yield
     session = running_session()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.locks import HeldLock, LockHeldError, locked
+from streamclient.base.locks import HeldLock, LockHeldError, locked
 from tests.patience import PATIENCE_SECONDS
 
 
 def is_free(path: Path) -> bool:
     """As another process finds it: a holder is never in its own way by accident."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom streamclient.locks import HeldLock, LockHeldError\n"
+        "import sys\nfrom pathlib import Path\nfrom streamclient.base.locks import HeldLock, LockHeldError\n"
         "try:\n    HeldLock(Path(sys.argv[1]))\nexcept LockHeldError:\n    sys.exit(9)\n"
     )
     code = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=PATIENCE_SECONDS).returncode
@@ -117,7 +117,7 @@ def test_a_killed_holder_leaves_nothing_although_its_child_lives(tmp_path: Path)
     """The child has copies of all that was open in the parent."""
     path = tmp_path / "lock"
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom streamclient.locks import HeldLock\n"
+        "import os, sys\nfrom pathlib import Path\nfrom streamclient.base.locks import HeldLock\n"
         "lock = HeldLock(Path(sys.argv[1]))\n"
         "child = os.fork()\n"
         "if child == 0:\n    sys.stdin.read()\n    os._exit(0)\n"

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from streamclient.cron import CronSchedule
+    from streamclient.base.cron import CronSchedule
 
 _Result = TypeVar("_Result")
 

@@ -17,7 +17,7 @@ import pytest
 from attrs import frozen
 from tablestore import OTSClient
 
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema, signature
 from tests.patience import PATIENCE_SECONDS
 

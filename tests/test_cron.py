@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamclient.cron import CronSchedule, check_expression, named_weekdays
+from streamclient.base.cron import CronSchedule, check_expression, named_weekdays
 from streamclient.errors import ConfigurationError
 from tests.patience import PATIENCE_SECONDS, run_job, until
 
@@ -61,20 +61,20 @@ def test_what_says_nothing_about_weekdays_in_numbers_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("hourly", "report_cron must be a cron expression of five fields, such as '0 * * * *', not 'hourly': "),
+        ("hourly", "cron must be a cron expression of five fields, such as '0 * * * *', not 'hourly': "),
         (60, "'0 * * * *', not 60: it is no string"),
-        ("", "report_cron must be a cron expression of five fields"),
-        ("* * * *", "report_cron must be a cron expression of five fields"),
-        ("61 * * * *", "report_cron must be a cron expression of five fields"),
-        ("0 4 * * 8", "report_cron must be a cron expression of five fields"),
-        ("0 4 * * 5-1", "report_cron must be a cron expression of five fields"),
-        ("0 4 * * 1-5/0", "report_cron must be a cron expression of five fields"),
-        ("0 0 30 2 *", "report_cron must be a cron expression whose time comes, not '0 0 30 2 *'"),
+        ("", "cron must be a cron expression of five fields"),
+        ("* * * *", "cron must be a cron expression of five fields"),
+        ("61 * * * *", "cron must be a cron expression of five fields"),
+        ("0 4 * * 8", "cron must be a cron expression of five fields"),
+        ("0 4 * * 5-1", "cron must be a cron expression of five fields"),
+        ("0 4 * * 1-5/0", "cron must be a cron expression of five fields"),
+        ("0 0 30 2 *", "cron must be a cron expression whose time comes, not '0 0 30 2 *'"),
     ],
 )
 def test_an_expression_that_is_none_is_refused_with_its_name(given: object, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        check_expression("report_cron", given)
+        check_expression("cron", given)
 
     assert complaint in str(raised.value)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from streamclient.signals import RaisedBySignal
-from streamclient.terminal.running import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
+from streamclient.base.interrupts import RaisedBySignal
+from streamclient.cli.terminal.commands import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
 from streamclient.worker.running import EndedBySigterm, wait_awake
 from tests.interrupts import handled_by_python
 from tests.patience import PATIENCE_SECONDS

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 from tablestore.error import OTSClientError, OTSServiceError
 
-from streamclient import logs
-from streamclient.commands.tail import _line
+from streamclient.base import logs
+from streamclient.base.outages import OutageLog
+from streamclient.base.reasons import MOST_TRACEBACK_CHARACTERS, Cause, Raised, Reason, described, text_of
+from streamclient.cli.tail_command import _line
+from streamclient.cli.terminal.layout import Column
+from streamclient.cli.terminal.output import ProgressLine, complain, print_json, print_table, print_text
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.errors import (
     MOST_ERROR_CHARACTERS,
@@ -28,12 +32,8 @@ from streamclient.errors import (
     WorkerFailedError,
     printable,
 )
-from streamclient.outages import OutageLog
-from streamclient.reasons import MOST_TRACEBACK_CHARACTERS, Cause, Raised, Reason, described, text_of
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.terminal.layout import Column
-from streamclient.terminal.output import ProgressLine, complain, print_json, print_table, print_text
-from streamclient.tunnel.errors import typed
+from streamclient.tunnel.tunnel_errors import typed
 from streamclient.wire.service_errors import classify, from_answer
 
 EVIL = "a\x1b[2J\x07\r\n2026-01-31 ERROR forged\x00\x9b1m\x7f\u202e\u2066\u200f\u2028\ud800z"
@@ -234,7 +234,7 @@ LOGGED: dict[str, tuple[str, tuple[object, ...]]] = {
 @pytest.mark.parametrize("entry", LOGGED)
 def test_an_entry_of_the_log_is_one_line(entry: str, caplog: pytest.LogCaptureFixture) -> None:
     template, arguments = LOGGED[entry]
-    logs.logger("streamclient.lease.manager").warning(template, *arguments)
+    logs.logger("streamclient.worker.lease.lease_manager").warning(template, *arguments)
 
     (record,) = caplog.records
     assert record.getMessage().isprintable()
@@ -270,8 +270,8 @@ def test_an_entry_whose_arguments_do_not_fit_is_left_to_the_handlers() -> None:
 @pytest.mark.parametrize("configured", ["", "logging.basicConfig(stream=sys.stdout, format='%(message)s'); "])
 def test_without_handlers_python_still_prints_warnings(configured: str) -> None:
     program = (
-        f"import logging, sys, streamclient.logs; {configured}"
-        "log = streamclient.logs.logger('streamclient.worker.worker'); log.info('quiet'); log.warning('one\\ntwo')"
+        f"import logging, sys, streamclient.base.logs; {configured}"
+        "log = streamclient.base.logs.logger('streamclient.worker.worker'); log.info('quiet'); log.warning('one\\ntwo')"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -8,72 +8,61 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "streamclient"
+from tools.structure import FACES, PACKAGE, ROOT, imported_names, imported_rooms, parsed, room_arrows, room_of
 
-DOORS = {"_lazy"}
-"""What the front door of any package may use; it knows no room."""
+FLOORS = (
+    ("base", "values"),
+    ("core", "destinations", "metrics", "wire"),
+    ("server", "tablestore"),
+    ("worker",),
+    ("face", "operate", "tunnel"),
+    ("copying", "spark", "testing"),
+    ("cli",),
+)
+"""A room imports rooms of lower floors. The face is ``streamclient`` itself, the front door."""
 
-FLOOR_ZERO = {
-    "checks",
-    "cron",
-    "errors",
-    "records",
-    "reasons",
-    "model",
-    "interfaces",
-    "logs",
-    "config",
-    "locks",
-    "outages",
-    "pools",
-    "processes",
-    "signals",
-    "_version",
-}
-COMMAND_FLOOR = {"terminal", "tablestore"}
-"""What every command is made of: its options and its output, no rule of any room."""
+GROUND = set(FLOORS[0])
 
-COMPILED = {
-    "streamclient.wire",
-    "streamclient.wire._native",
-    "streamclient.wire.columns",
-    "streamclient.wire.columns.records_by_column",
-}
-"""The compiled codec imports nothing, so it lies below every floor; records live in its storage. The readable twin of
-its columns imports only values, which are shown by column through it."""
-
-MAY_IMPORT = {
-    "core": {"core"} | FLOOR_ZERO,
-    "wire": {"wire", "core"} | FLOOR_ZERO,
-    "metrics": {"metrics"} | FLOOR_ZERO,
-    "stream": {"stream", "metrics", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
-    "tunnel": {"tunnel", "tablestore", "worker", "parking", "metrics", "pools", "stream", "wire", "core"} | FLOOR_ZERO,
-    "lease": {"lease", "tablestore", "metrics", "wire", "core"} | FLOOR_ZERO,
-    "parking": {"parking", "stream", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
-    "worker": {"worker", "operate", "parking", "stream", "lease", "metrics", "wire", "core"}
-    | COMMAND_FLOOR
-    | FLOOR_ZERO,
-    "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
-    "spark": {"spark", "folding", "destinations", "wire"} | FLOOR_ZERO,
-    "folding": {"folding", "destinations"} | FLOOR_ZERO,
-    "destinations": {"destinations"} | FLOOR_ZERO,
-    "datasource": {"datasource", "destinations", "tunnel", "stream", "metrics", "wire", "core"}
-    | COMMAND_FLOOR
-    | FLOOR_ZERO,
-    "keyed": {"keyed"} | FLOOR_ZERO,
+MAY_IMPORT: dict[str, set[str]] = {
+    "base": {"values"},
+    "values": {"base"},
+    "core": GROUND,
+    "destinations": GROUND,
+    "metrics": GROUND,
+    "wire": {"values"},
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
-    # mistakes. Errors and records come through the wire's own signatures.
-    "server": {"server", "wire", "checks", "errors", "records", "locks", "pools", "processes", "logs"} | COMMAND_FLOOR,
-    "terminal": {"terminal", "errors", "signals"},
-    "tablestore": {"tablestore", "wire", "checks", "errors"},
+    # mistakes.
+    "server": {"wire"} | GROUND,
+    "tablestore": {"core", "metrics", "wire"} | GROUND,
+    "worker": {"core", "metrics", "tablestore", "wire"} | GROUND,
+    "face": {"tablestore", "wire", "worker"} | GROUND,
+    "operate": {"core", "tablestore", "wire", "worker"} | GROUND,
+    "tunnel": {"core", "metrics", "tablestore", "wire", "worker"} | GROUND,
+    "copying": {"core", "destinations", "tablestore", "tunnel", "wire", "worker"} | GROUND,
+    "spark": {"core", "destinations", "tablestore", "tunnel", "wire"} | GROUND,
+    "testing": {"core", "destinations", "server", "tablestore", "tunnel", "wire", "worker"} | GROUND,
+    "cli": {
+        "copying",
+        "core",
+        "destinations",
+        "metrics",
+        "operate",
+        "server",
+        "tablestore",
+        "testing",
+        "wire",
+        "worker",
+    }
+    | GROUND,
 }
-"""Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
+"""Rooms on the left import the rooms on the right, and each of them: what nobody uses is not permitted."""
 
-MADE_OF_HEAVY_CLASSES = {"datasource/source.py": {"pyspark"}, "destinations/postgres_wait.py": {"psycopg"}}
+TERMINAL = {"argparse", "getpass", "curses", "termios", "tty", "rich"}
+"""What talks to a person in front of a screen; only ``cli`` does."""
+
+MADE_OF_HEAVY_CLASSES = {"source/data_source.py": {"pyspark"}, "postgres/postgres_wait.py": {"psycopg"}}
 """Modules that subclass what a heavy package has, and are themselves imported on first use."""
 
 IMPURE_MODULES = {"threading", "time", "logging", "socket", "subprocess", "asyncio", "concurrent", "tablestore", "os"}
@@ -84,25 +73,6 @@ LONGEST_FILE_LINES = 500
 
 def source_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-def room_of(path: Path) -> str:
-    relative = path.relative_to(PACKAGE)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
-
-
-def imported_names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def module_level(tree: ast.Module) -> ast.Module:
@@ -116,18 +86,6 @@ def module_level(tree: ast.Module) -> ast.Module:
     return ast.Module(body=kept, type_ignores=[])
 
 
-def upward_imports(room: str, tree: ast.AST) -> list[str]:
-    allowed = MAY_IMPORT.get(room)
-    if allowed is None:
-        return []
-    found = set()
-    for name in imported_names(tree):
-        parts = name.split(".")
-        if parts[0] == "streamclient" and len(parts) > 1 and parts[1] not in allowed | DOORS:
-            found.add(name)
-    return sorted(found)
-
-
 def function_lengths(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -139,10 +97,39 @@ def function_lengths(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - first.lineno + 1
 
 
-def test_rooms_import_only_downwards() -> None:
-    upward = {path: upward_imports(room_of(path), parsed(path)) for path in source_files()}
+def test_rooms_import_what_the_table_says_and_all_of_it() -> None:
+    assert room_arrows() == MAY_IMPORT
 
-    assert {str(path.relative_to(PACKAGE)): found for path, found in upward.items() if found} == {}
+
+def test_rooms_stand_on_floors_and_import_only_downwards() -> None:
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+    assert set(floor) == set(MAY_IMPORT)
+    assert len(FLOORS) <= 7
+    assert len({*floor} - {"values"}) <= 15
+    upward = {(room, other) for room, others in MAY_IMPORT.items() for other in others if floor[other] >= floor[room]}
+    assert upward == {("base", "values"), ("values", "base")}
+
+
+def test_only_the_command_line_knows_a_terminal() -> None:
+    users = {
+        path for path in source_files() if TERMINAL & {name.split(".")[0] for name in imported_names(parsed(path))}
+    }
+
+    assert {room_of(path) for path in users} == {"cli"}
+
+
+def test_documentation_and_samples_import_faces_only() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "samples").rglob("*.py"))]
+    found = {(path.name, module) for path in pages for module in modules_in(path.read_text(encoding="utf-8"))}
+
+    assert ("guide.md", "streamclient.server") in found
+    assert sorted((name, module) for name, module in found if module not in FACES) == []
+
+
+def modules_in(text: str) -> list[str]:
+    """What the programs in a text import of the package."""
+    return re.findall(r"^[ >]*(?:from|import) (streamclient[\w.]*)", text, re.MULTILINE)
 
 
 def test_no_class_has_the_name_of_another() -> None:
@@ -181,15 +168,6 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-def test_floor_zero_imports_only_itself() -> None:
-    for name in sorted(FLOOR_ZERO):
-        tree = parsed(PACKAGE / f"{name}.py")
-        names = {part for part in imported_names(tree) if part.startswith("streamclient.")} - COMPILED
-        rooms = {part.split(".")[1] for part in names}
-
-        assert rooms <= FLOOR_ZERO, name
-
-
 def test_core_is_pure() -> None:
     """Decisions take the time and the dice as arguments; they reach for nothing themselves."""
     files = sorted((PACKAGE / "core").rglob("*.py"))
@@ -213,15 +191,13 @@ def test_what_reaches_for_clock_or_dice_would_be_found() -> None:
     assert impurities(ast.parse(program)) == ["threading", "random.random", "print", "time.monotonic"]
 
 
-def test_an_upward_import_would_be_found() -> None:
+def test_an_import_of_a_room_would_be_found() -> None:
     """The check itself can fail."""
-    tree = ast.parse("from streamclient.worker.worker import Worker\nimport streamclient.lease.rows")
+    tree = ast.parse(
+        "from streamclient.worker.worker import Worker\nimport streamclient.tablestore.ranges, streamclient.errors"
+    )
 
-    assert upward_imports("core", tree) == [
-        "streamclient.lease.rows",
-        "streamclient.worker.worker",
-        "streamclient.worker.worker.Worker",
-    ]
+    assert imported_rooms(tree) == {"worker", "tablestore", "values"}
 
 
 def test_heavy_packages_are_imported_inside_functions() -> None:
@@ -306,7 +282,8 @@ def test_a_worker_brings_along_the_sdk_and_nothing_that_only_others_need(tmp_pat
         "before = set(sys.modules)\n"
         "from streamclient import Worker\n"
         "print(*sorted(set(sys.modules) - before))\n"
-        "import streamclient.worker.stream_run, streamclient.lease.manager, streamclient.stream.tablestore\n"
+        "import streamclient.worker.stream_run, streamclient.worker.lease.lease_manager\n"
+        "import streamclient.tablestore.stream_operations\n"
         "found = {name for name in set(sys.modules) - before if not name.startswith('_')}\n"
         "print(*sorted({name.split('.')[0] for name in found} - set(sys.stdlib_module_names)))\n"
         "print(*sorted({name.split('.')[1] for name in found if name.startswith('streamclient.')}))\n"
@@ -319,8 +296,8 @@ def test_a_worker_brings_along_the_sdk_and_nothing_that_only_others_need(tmp_pat
     assert {"http.server", "streamclient.core.holdings"}.isdisjoint(named.split())
     assert "streamclient" in libraries.split()
     assert set(libraries.split()) <= {"attr", "attrs", "google", "streamclient"}
-    unneeded = {"commands", "datasource", "destinations", "keyed", "mirror", "operate", "replicate", "server", "spark"}
-    assert not (unneeded | {"terminal", "testing", "tunnel"}) & set(rooms.split())
+    unneeded = {"cli", "copying", "destinations", "operate", "server", "spark", "testing", "tunnel"}
+    assert not unneeded & set(rooms.split())
 
 
 def test_every_sample_is_named_in_the_documentation() -> None:

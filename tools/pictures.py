@@ -22,26 +22,27 @@ from rich.console import Console
 from rich.text import Text
 
 from streamclient import ClientConfig
+from streamclient.cli.top_screens import full_screen
 from streamclient.core import leases
-from streamclient.core.consumer.table import PUBLIC_STATES, TRANSITIONS, Phase
+from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Phase
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind
 from streamclient.core.worker_info import WorkerInfo
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint, Progress, Shard, ShardState
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.overview import overview
-from streamclient.operate.top_screens import full_screen
 from streamclient.server import LocalTablestore
-from streamclient.testing.simulation.faults import Do
-from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Plan
+from streamclient.testing.simulation.simulated_faults import Do
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
 from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import SimulatedWorld
 from tools.drawing import FAINT, FILL, LINE, LINE_HEIGHT, STRONG, Edge, Picture, draw_graph
+from tools.journeys import TABLE, make_table
 from tools.plots import CURVES, draw_curves, draw_plot, plotted_groups
-from tools.structure import TABLE, draw_floors, make_table
+from tools.structure import draw_floors
 
 WIDE = 760.0
 """Of a picture: what a page has room for."""
@@ -332,9 +333,9 @@ LETTERS = 66
 
 def commit_steps() -> list[str]:
     """The steps of a commit, in order, as the module says them that carries them out."""
-    import streamclient.spark.batch  # noqa: PLC0415 -- the rest of the pictures does not need it
+    import streamclient.spark.processor.batch  # noqa: PLC0415 -- the rest of the pictures does not need it
 
-    text = inspect.getdoc(streamclient.spark.batch) or ""
+    text = inspect.getdoc(streamclient.spark.processor.batch) or ""
     return [" ".join(step.split()) for step in re.findall(r"^\d\. (.*?)(?=^\d\. |\Z)", text, re.DOTALL | re.MULTILINE)]
 
 

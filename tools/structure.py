@@ -1,88 +1,70 @@
-"""Figures of the house: how much of it there is, and how much of it one journey touches.
+"""Figures of the house: how much of it there is, who imports whom, and how much of it one journey touches.
 
-``python tools/structure.py`` prints both; ``--static`` only what can be read from the source. A *journey* is one thing
-that happens in a real worker beside a real local Tablestore; every function of the package that runs for it is counted,
-on whatever thread, from the moment it begins until it has happened.
+``python tools/structure.py`` prints all of it; ``--static`` only what can be read from the source. Journeys are run by
+``tools/journeys.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import subprocess
+import io
 import sys
-import threading
-import time
+import tokenize
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
-from streamclient import (
-    ClientConfig,
-    InitializationInput,
-    IRecordProcessor,
-    ProcessRecordsInput,
-    ShutdownInput,
-    StreamConfig,
-    Worker,
-)
-from streamclient.core import leases
-from streamclient.lease import LeaseManager
-from streamclient.model import Lease, ShardState
-from streamclient.server import (
-    DEFAULT_ACCESS_KEY_ID,
-    DEFAULT_ACCESS_KEY_SECRET,
-    DEFAULT_INSTANCE,
-    LocalTablestore,
-)
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "streamclient"
 LONG_FUNCTION_LINES = 30
-COMPILED = "_native"
-"""The compiled codec imports nothing, so it lies below every floor."""
+SHORT_FILE_LINES = 70
 
-NO_ROOMS = {"_lazy", "_quiet", "_version", "__main__"}
-"""Modules that everybody may use and nobody needs to know."""
+COMPILED = {
+    "streamclient.wire",
+    "streamclient.wire._native",
+    "streamclient.wire.columns",
+    "streamclient.wire.columns.records_by_column",
+}
+"""The compiled codec imports nothing, so it lies below every floor; records live in its storage. The readable twin of
+its columns imports only values, which are shown by column through it."""
+
+VALUES = {"config", "errors", "interfaces", "model", "records", "_version"}
+"""Modules that users meet by name. They stand beside ``base``, which needs some of them and is needed by others."""
+
+FACES = {
+    "streamclient",
+    "streamclient.copying",
+    "streamclient.destinations",
+    "streamclient.metrics",
+    "streamclient.server",
+    "streamclient.spark",
+    "streamclient.tablestore",
+    "streamclient.testing",
+    "streamclient.tunnel",
+}
+"""What programs import from: documentation and samples use nothing else."""
+
+BACK_AND_FORTH = ("core.settle.settle", "core.doubt.write_answered")
+"""Functions whose way through the core is long: how often it leaves their file, and comes back."""
 
 PICTURE_WIDTH, FLOOR_HEIGHT, ROOM_WIDTH, ROOM_HEIGHT = 720, 62, 92, 34
 """Of the picture of the floors, in its own units: wide enough for the busiest floor, narrow enough for a page."""
 
-TABLE = "journeys"
-STATUS_TABLE = "journeys_status"
-WORKER = "worker-1"
-QUIET = ClientConfig(
-    lease_duration_millis=120_000,
-    taker_interval_millis=40_000,
-    sync_shard_interval_millis=600_000,
-    signal_interval_millis=30_000,
-)
-"""Whatever is not the journey comes seldom, so that it leaves no footprints of its own."""
 
-PATIENCE_SECONDS = 120.0
-"""A journey that has not happened by then never will; the script fails."""
+# --- modules -------------------------------------------------------------------------------------------------------
 
 
-# --- what can be read from the source ------------------------------------------------------------------------------
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package, by its dotted name."""
+    """Return every module of the package, by its dotted name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -90,29 +72,39 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports_of(tree: ast.AST, known: dict[str, Path]) -> set[str]:
-    """Modules of the package that a module imports, late and type-only imports included."""
-    found = set()
+def imported_names(tree: ast.AST) -> Iterable[str]:
+    """Yield every name that a module imports, late and for types too: the module, and each name behind it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name in known}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                if alias.name == COMPILED:
-                    continue
-                full = f"{node.module}.{alias.name}"
-                found |= {full} if full in known else {node.module} & known.keys()
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_modules(tree: ast.AST, known: Iterable[str]) -> set[str]:
+    """Return the modules of ``known`` that a module imports; a package only for a name of its own."""
+    known = set(known)
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & known
+            if names - known - COMPILED:
+                found |= {node.module} & known
     return found
 
 
 def module_arrows() -> dict[str, set[str]]:
-    """Which modules of the package each module imports."""
+    """Return which modules of the package each module imports."""
     known = modules()
-    return {name: imports_of(ast.parse(path.read_text()), known) - {name} for name, path in known.items()}
+    return {name: imported_modules(parsed(path), known) - COMPILED - {name} for name, path in known.items()}
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that import each other, largest first: strongly connected parts of more than one."""
+    """Return the groups of modules that import each other, largest first: strongly connected parts of more than one."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -139,60 +131,36 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
-def print_source() -> None:
-    """Files, lines, classes, names that mean two things, long functions, circles."""
-    known = modules()
-    trees = {name: ast.parse(path.read_text()) for name, path in known.items()}
-    lines = sum(path.read_text().count("\n") for path in known.values())
-    classes: dict[str, list[str]] = defaultdict(list)
-    long_functions = 0
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name].append(name)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                long_functions += (node.end_lineno or node.lineno) - node.lineno + 1 > LONG_FUNCTION_LINES
-    twice = {name: where for name, where in classes.items() if len(where) > 1 and not name.startswith("_")}
-    rings = circles(module_arrows())
-    tests = sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py"))
-    print(f"files                         {len(known)}")
-    print(f"lines                         {lines}")
-    print(f"lines of tests                {tests}")
-    print(f"classes                       {sum(map(len, classes.values()))}")
-    print(f"class names used twice        {len(twice)}")
-    print(f"functions over {LONG_FUNCTION_LINES} lines       {long_functions}")
-    print(
-        f"circles of imports            {len(rings)}"
-        + (f", of {', '.join(str(len(ring)) for ring in rings)}" if rings else "")
-    )
-    for name, where in sorted(twice.items(), key=lambda item: (-len(item[1]), item[0])):
-        print(f"  twice: {name} in {', '.join(where)}")
-    for ring in rings:
-        print(f"  circle: {', '.join(ring)}")
-
-
 # --- rooms and floors ----------------------------------------------------------------------------------------------
 
 
+def room_of(path: Path) -> str:
+    """Return the room of a file: the folder below ``streamclient``, ``values``, or ``face`` for the front door."""
+    first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    if rest:
+        return first
+    return {"__init__": "face", "__main__": "cli"}.get(first, "values" if first in VALUES else first)
+
+
+def imported_rooms(tree: ast.AST) -> set[str]:
+    """Return the rooms of the package that a module imports."""
+    names = {name for name in imported_names(tree) if name.startswith("streamclient.")} - COMPILED
+    firsts = {name.split(".")[1] for name in names}
+    inside = {each for each in firsts if (PACKAGE / each).is_dir() or (PACKAGE / f"{each}.py").is_file()}
+    return {"values" if each in VALUES else each for each in inside}
+
+
 def room_arrows() -> dict[str, set[str]]:
-    """Which rooms each room imports: a room is a package, or a module, directly under ``streamclient``."""
-    known = modules()
+    """Return which rooms each room imports."""
     arrows: dict[str, set[str]] = {}
-    for name, path in known.items():
-        room = _room_of(name)
-        if room is not None and room not in NO_ROOMS:
-            others = {_room_of(each) for each in imports_of(ast.parse(path.read_text()), known)}
-            arrows.setdefault(room, set()).update({each for each in others if each} - NO_ROOMS - {room})
+    for path in modules().values():
+        room = room_of(path)
+        arrows.setdefault(room, set()).update(imported_rooms(parsed(path)) - {room})
     return arrows
 
 
-def _room_of(module: str) -> str | None:
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else None
-
-
 def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Rooms from the ground up: each stands above all that it imports. Rooms of one circle share a floor."""
+    """Return the rooms from the ground up: each stands above all that it imports. Rooms of one circle share a floor."""
     circle_of = {room: set(ring) for ring in circles(arrows) for room in ring}
     height: dict[str, int] = {}
 
@@ -210,11 +178,11 @@ def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def draw_floors() -> str:
-    """The house as SVG: rooms with their lines of code, and an arrow for each import that no other path implies."""
+    """Draw the house as SVG: rooms with their lines, and an arrow for each import that no other path implies."""
     arrows = room_arrows()
     size: dict[str, int] = defaultdict(int)
-    for name, path in modules().items():
-        size[_room_of(name) or ""] += path.read_text().count("\n")
+    for path in modules().values():
+        size[room_of(path)] += path.read_text().count("\n")
     places: dict[str, tuple[float, float]] = {}
     stories = floors(arrows)
     height = len(stories) * FLOOR_HEIGHT
@@ -242,7 +210,7 @@ def draw_floors() -> str:
 
 
 def _direct(room: str, arrows: dict[str, set[str]]) -> set[str]:
-    """Imports of a room that none of its other imports brings with it."""
+    """Return the imports of a room that none of its other imports brings with it."""
     return {
         other for other in arrows[room] if not any(other in _reach(each, arrows) for each in arrows[room] - {other})
     }
@@ -258,168 +226,125 @@ def _reach(room: str, arrows: dict[str, set[str]]) -> set[str]:
     return found
 
 
-# --- what a journey touches ----------------------------------------------------------------------------------------
+# --- figures -------------------------------------------------------------------------------------------------------
 
 
-class Footprints:
-    """Functions of the package that ran while it was recording, on every thread but the main one."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
-        self._is_recording = False
-
-    def install(self) -> None:
-        """Watch all threads that start later; the main one plays the outside world."""
-        threading.setprofile(self._notice)
-
-    @contextmanager
-    def recording(self) -> Iterator[set[tuple[str, str]]]:
-        """Collect file and name of each function that is entered."""
-        self._seen = set()
-        self._is_recording = True
-        try:
-            yield self._seen
-        finally:
-            self._is_recording = False
-
-    def _notice(self, frame: FrameType, event: str, argument: object) -> None:
-        if self._is_recording and event == "call" and threading.current_thread() is not threading.main_thread():
-            code = frame.f_code
-            if code.co_filename.startswith(str(PACKAGE)):
-                self._seen.add((code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
+def code_lines(path: Path) -> int:
+    """Count the lines that hold code: no blank line, no comment, no docstring."""
+    text = path.read_text(encoding="utf-8")
+    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in silent:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
 
 
-class Resting(IRecordProcessor):
-    """Says when it begins and when it has stored a record."""
-
-    def __init__(self) -> None:
-        self.has_begun = threading.Event()
-        self.has_stored = threading.Event()
-
-    def initialize(self, initialization_input: InitializationInput) -> None:
-        """Take note."""
-        self.has_begun.set()
-
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Store the position behind the records."""
-        process_records_input.checkpointer.checkpoint()
-        self.has_stored.set()
-
-    def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing is left to do."""
+def names_twice() -> dict[str, list[str]]:
+    """Return the names of files that occur in more than one folder, with their paths."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in modules().values():
+        if path.stem not in ("__init__", "__main__"):
+            found[path.stem].append(str(path.relative_to(PACKAGE)))
+    return {name: where for name, where in found.items() if len(where) > 1}
 
 
-def make_table(client: Any) -> None:
-    """A table with a stream and one shard."""
-    meta = TableMeta(TABLE, [("id", "STRING")])
-    throughput = ReservedThroughput(CapacityUnit(0, 0))
-    stream = StreamSpecification(True, 24)
-    TablestoreStreamApi(client).create_table(meta, TableOptions(), throughput, stream=stream)
+def short_files_of_one_caller() -> list[str]:
+    """Return files under ``SHORT_FILE_LINES`` lines that one module imports: they may belong into it."""
+    callers: dict[str, set[str]] = defaultdict(set)
+    for name, others in module_arrows().items():
+        for other in others:
+            callers[other].add(name)
+    return [
+        str(path.relative_to(PACKAGE))
+        for name, path in modules().items()
+        if path.stem != "__init__"
+        and len(callers[name]) == 1
+        and path.read_text(encoding="utf-8").count("\n") < SHORT_FILE_LINES
+    ]
 
 
-def put_row(client: Any) -> None:
-    """One change."""
-    client.put_row(TABLE, Row([("id", "a")], [("city", "Hangzhou")]), Condition(RowExistenceExpectation.IGNORE))
+def back_and_forth(name: str) -> tuple[int, int]:
+    """Count how often a reader of a function leaves a file, and comes back to one because there is more to read in it.
+
+    The reader follows each call once, in the order of the text, into any function of the core. A name that several
+    functions have is followed only within its own file.
+    """
+    module, function = f"streamclient.{name}".rsplit(".", 1)
+    functions = {
+        (path, node.name): node
+        for path in modules().values()
+        if room_of(path) == "core"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef)
+    }
+    homes: dict[str, list[Path]] = defaultdict(list)
+    for path, defined in functions:
+        homes[defined].append(path)
+    ways: list[tuple[Path, Path]] = []
+    seen: set[tuple[Path, str]] = set()
+
+    def read(path: Path, function: str) -> None:
+        seen.add((path, function))
+        for called in _calls_of(functions[path, function]):
+            home = path if path in homes[called] else homes[called][0] if len(homes[called]) == 1 else None
+            if home is not None and (home, called) not in seen:
+                ways.append((path, home))
+                read(home, called)
+
+    read(modules()[module], function)
+    left = sum(here != there for here, there in ways)
+    returned = sum(before[1] != now[0] for before, now in pairwise(ways))
+    return left, returned
 
 
-def await_event(event: threading.Event, what: str) -> None:
-    """Wait for one step of a journey."""
-    if not event.wait(PATIENCE_SECONDS):
-        raise SystemExit(f"{what} did not happen within {PATIENCE_SECONDS:.0f} s")
+def _calls_of(function: ast.FunctionDef) -> list[str]:
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return [ast.unparse(call).rsplit(".", 1)[-1] for call in calls]
 
 
-def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """What happens in a worker, beside a server in a process of its own."""
-    with server_process() as endpoint:
-        client = OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
-        make_table(client)
-        (stream,) = TablestoreStreamApi(client).list_stream(TABLE)
-        (shard,) = TablestoreStreamApi(client).describe_stream(stream.stream_id).shards
-        manager = LeaseManager(client, STATUS_TABLE, stream.stream_id)
-        manager.create_lease_table_if_not_exists()
-        manager.create_lease(Lease(shard.shard_id, stream.stream_id, owner="another"))
-        processor = Resting()
-        config = StreamConfig(client=client, data_table_name=TABLE, status_table_name=STATUS_TABLE)
-        worker = Worker(WORKER, QUIET, config, lambda: processor)
-        with worker:
-            await_true(lambda: WORKER in {row.worker_id for row in manager.list_workers()}, "the worker's session")
-            with footprints.recording() as seen:
-                manager.write_many([leases.transfer(lease_of(manager), WORKER)])
-                manager.wake([WORKER])
-                await_event(processor.has_begun, "the first call of the processor")
-            yield "take, and start reading", seen
-            worker.pause(reason="so that reading leaves no footprints")
-            await_true(lambda: worker.shard_statuses()[shard.shard_id].state is ShardState.PAUSED, "the pause")
-            counter = lease_of(manager).counter
-            with footprints.recording() as seen:
-                await_true(lambda: lease_of(manager).counter > counter, "a renewal")
-            yield "renew", seen
-            processor.has_begun.clear()
-            worker.resume()
-            await_event(processor.has_begun, "the first call after the pause")
-            with footprints.recording() as seen:
-                put_row(client)
-                await_event(processor.has_stored, "the checkpoint of one record")
-            yield "one record, to its checkpoint", seen
-            with footprints.recording() as seen:
-                worker.shutdown()
-            yield "stop", seen
-
-
-def server_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """What happens in the local Tablestore."""
-    with LocalTablestore() as server:
-        client = server.client()
-        make_table(client)
-        put_row(client)
-        with footprints.recording() as seen:
-            put_row(client)
-        yield "PutRow", seen
-        api = TablestoreStreamApi(client)
-        (stream,) = api.list_stream(TABLE)
-        (shard,) = api.describe_stream(stream.stream_id).shards
-        position = api.get_shard_iterator(stream.stream_id, shard.shard_id)
-        with footprints.recording() as seen:
-            api.get_stream_record(position)
-        yield "GetStreamRecord", seen
-
-
-@contextmanager
-def server_process() -> Iterator[str]:
-    """The endpoint of a local Tablestore in a process of its own."""
-    command = [sys.executable, "-m", "streamclient.server", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().split()[-1]
-        finally:
-            process.terminate()
-
-
-def lease_of(manager: LeaseManager) -> Lease:
-    """The lease of the one shard."""
-    (lease,) = manager.list_leases()
-    return lease
-
-
-def await_true(is_true: Callable[[], bool], what: str) -> None:
-    """Look again and again, from the main thread, which leaves no footprints."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_true():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not happen within {PATIENCE_SECONDS:.0f} s")
-
-
-def print_journeys() -> None:
-    """One table: files of the core, files in all, functions, per journey."""
-    footprints = Footprints()
-    footprints.install()
-    print(f"{'journey':<34}{'files of core':>14}{'files':>8}{'functions':>11}")
-    for journeys in (worker_journeys, server_journeys):
-        for name, seen in journeys(footprints):
-            files = {file for file, _ in seen}
-            core = [file for file in files if file.startswith(str(PACKAGE / "core"))]
-            print(f"{name:<34}{len(core):>14}{len(files):>8}{len(seen):>11}")
+def print_source() -> None:
+    """Print files, lines, classes, names that mean two things, long functions, rooms, floors, arrows, circles."""
+    known = modules()
+    classes: dict[str, list[str]] = defaultdict(list)
+    long_functions = 0
+    for name, path in known.items():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(name)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                long_functions += (node.end_lineno or node.lineno) - node.lineno + 1 > LONG_FUNCTION_LINES
+    twice = {name: where for name, where in classes.items() if len(where) > 1 and not name.startswith("_")}
+    rings, rooms, short = circles(module_arrows()), room_arrows(), short_files_of_one_caller()
+    figures = {
+        "files": len(known),
+        "lines": sum(path.read_text(encoding="utf-8").count("\n") for path in known.values()),
+        "lines of code": sum(map(code_lines, known.values())),
+        "lines of tests": sum(path.read_text(encoding="utf-8").count("\n") for path in (ROOT / "tests").rglob("*.py")),
+        "rooms": len(rooms.keys() - {"values"}),
+        "floors": len(floors(rooms)),
+        "arrows between rooms": sum(map(len, rooms.values())),
+        "classes": sum(map(len, classes.values())),
+        "class names used twice": len(twice),
+        "file names used twice": len(names_twice()),
+        f"files under {SHORT_FILE_LINES} lines of one caller": len(short),
+        f"functions over {LONG_FUNCTION_LINES} lines": long_functions,
+        "circles of imports": len(rings),
+    }
+    for label, figure in figures.items():
+        print(f"{label:<34}{figure:>8}")
+    for name in BACK_AND_FORTH:
+        left, returned = back_and_forth(name)
+        print(f"{name.rsplit('.', 1)[-1]} leaves its file {left} times and comes back {returned} times")
+    for name, where in sorted({**twice, **names_twice()}.items()):
+        print(f"  twice: {name} in {', '.join(where)}")
+    for each in short:
+        print(f"  short, of one caller: {each}")
+    for ring in rings:
+        print(f"  circle: {', '.join(ring)}")
 
 
 def main() -> int:
@@ -429,6 +354,8 @@ def main() -> int:
     options = parser.parse_args()
     print_source()
     if not options.static:
+        from tools.journeys import print_journeys  # noqa: PLC0415
+
         print_journeys()
     return 0
 

@@ -8,11 +8,10 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from streamclient.errors import StreamClientError
+from streamclient import StreamClientError
 from streamclient.server import LocalTablestore
 from streamclient.spark import find_java
-from streamclient.testing.deliveries import read_deliveries, read_history
-from streamclient.testing.fleet import Fleet
+from streamclient.testing import Fleet, read_deliveries, read_history
 
 from samples.demo.comparison import Outcome, compare
 from samples.demo.story import Stage, play

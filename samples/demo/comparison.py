@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import frozen
 from deltalake import DeltaTable
-from streamclient.testing.deliveries import Delivery, ShardHistory, judge
+from streamclient.testing import Delivery, ShardHistory, judge
 from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
 
 KEY = ("customer", "order_id")

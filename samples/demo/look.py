@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pyspark.sql import functions as f
-from streamclient.destinations.reading import read_delta
+from streamclient.destinations import read_delta
 from streamclient.spark import fold_changes, local_session
 
 from samples.demo.comparison import KEY

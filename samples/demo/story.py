@@ -10,12 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from attrs import define, field, frozen
-from streamclient.lease import LeaseManager
-from streamclient.model import Lease
+from streamclient import Lease, LeaseManager, TablestoreStreamApi
 from streamclient.server import LocalTablestore
-from streamclient.stream import TablestoreStreamApi
-from streamclient.testing.deliveries import read_deliveries, unread
-from streamclient.testing.fleet import Fleet
+from streamclient.testing import Fleet, read_deliveries, unread
 from tablestore import OTSClient
 
 from samples.demo.writer import TABLE, Writer, make_table

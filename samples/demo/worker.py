@@ -13,11 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
+from streamclient import ClientConfig, IRecordProcessor, StreamConfig, TablestoreStreamApi, Worker
 from streamclient.destinations import DeltaDestination
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
-from streamclient.stream import TablestoreStreamApi
-from streamclient.testing.deliveries import DeliveryRecorder
+from streamclient.testing import DeliveryRecorder
 from tablestore import OTSClient
 
 QUICK = ClientConfig(

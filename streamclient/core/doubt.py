@@ -15,11 +15,11 @@ from streamclient.core.events import Answered, CheckpointOutcome, ForgetEpoch, R
 from streamclient.core.held import HeldLease, accepted
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.requests import answer_sent, checkpoint_stored
-from streamclient.core.rows import NO_DOUBT, WriteKind, WriteOutcome, was_applied
 from streamclient.core.settle import leave, lose, new_owner, register, send, settle, start_anew
-from streamclient.core.state import Flight, WorkerState
 from streamclient.core.sync import creation_answered
 from streamclient.core.values import evolve
+from streamclient.core.worker_state import Flight, WorkerState
+from streamclient.core.write_rules import NO_DOUBT, WriteKind, WriteOutcome, was_applied
 from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 

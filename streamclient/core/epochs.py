@@ -20,12 +20,12 @@ starts no consumer before it has the number. Laws:
 
 from __future__ import annotations
 
+from streamclient.base.reasons import described, times
 from streamclient.core.events import Answered, CheckpointOutcome, DrawEpoch, Severity
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.settle import settle, start_anew
-from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
-from streamclient.reasons import described, times
+from streamclient.core.worker_state import WorkerState
 
 
 def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
 
 # --- calls, and their answers --------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from enum import Enum
 
 from attrs import frozen
 
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core.deadlines import NEVER
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import NO_DOUBT, Doubt, WriteKind
 from streamclient.core.values import evolve
+from streamclient.core.write_rules import NO_DOUBT, Doubt, WriteKind
 from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
-from streamclient.reasons import Cause, Reason
 
 MARGIN_SHARE = 0.05
 """Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift

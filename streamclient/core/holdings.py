@@ -38,8 +38,6 @@ from streamclient.core.requests import (
 from streamclient.core.settle import attend, renew_due, settle_all, settle_restless
 from streamclient.core.shards import Start
 from streamclient.core.sightings import LeaseView
-from streamclient.core.signals import Signals
-from streamclient.core.state import WorkerState
 from streamclient.core.sync import (
     answer_accepted,
     create_missing,
@@ -59,6 +57,8 @@ from streamclient.core.worker_rows import (
     worker_write_answered,
     workers_scanned,
 )
+from streamclient.core.worker_signals import Signals
+from streamclient.core.worker_state import WorkerState
 from streamclient.model import InitialPosition
 
 
@@ -153,11 +153,6 @@ class Holdings:
     def circles(self) -> Iterable[tuple[str, ...]]:
         """Circles of shards that come before themselves in the last listing, so that none of them is ever read."""
         return sorted(set(self._state.circles.values()))
-
-    def leads(self, now: float) -> bool:
-        """Whether this worker does now what one of the fleet, of those with a session, has to do for all."""
-        signals = self._state.signals
-        return signals.session.is_valid(now) and signals.is_leader
 
     @property
     def left(self) -> Iterable[str]:

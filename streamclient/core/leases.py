@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from streamclient.core.rows import RESTORED_FIELDS, RULES, Rule, WriteKind
 from streamclient.core.values import evolve
+from streamclient.core.write_rules import RESTORED_FIELDS, RULES, Rule, WriteKind
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 
 

@@ -42,8 +42,8 @@ from enum import Enum
 
 from attrs import frozen
 
-from streamclient.core.rows import RULES, Rule, WorkerWriteKind
 from streamclient.core.values import evolve
+from streamclient.core.write_rules import RULES, Rule, WorkerWriteKind
 
 
 class SessionState(Enum):

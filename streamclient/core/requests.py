@@ -18,8 +18,8 @@ from streamclient.core.events import (
 )
 from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
 from streamclient.core.settle import settle, settle_all
-from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
+from streamclient.core.worker_state import WorkerState
 from streamclient.errors import printable
 from streamclient.model import Lease
 

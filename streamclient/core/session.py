@@ -23,8 +23,8 @@ from streamclient.core import membership
 from streamclient.core.deadlines import NEVER
 from streamclient.core.held import valid_until
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
-from streamclient.core.rows import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 from streamclient.core.values import evolve
+from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
 """How often the own row is tried to be removed at the end. If it stays, others find it standing still, a lease duration

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core import leases
 from streamclient.core.events import (
     AnswerCheckpoint,
@@ -42,12 +43,11 @@ from streamclient.core.held import (
     valid_until,
 )
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind
 from streamclient.core.shards import parents_finished
-from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
+from streamclient.core.worker_state import WorkerState
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason, utc_text
-from streamclient.reasons import Cause, Reason
 
 # --- the life of a held lease --------------------------------------------------------------------------------------
 

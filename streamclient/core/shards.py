@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from attrs import define, field, frozen
 
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core.values import evolve
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
-from streamclient.reasons import Cause, Reason
 
 ABSENCE_SECONDS = 300.0
 """How long a shard must have been absent before its row may go. Far longer than reading a long listing page by page

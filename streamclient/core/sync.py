@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streamclient.base.reasons import described
 from streamclient.core import leases
 from streamclient.core.events import (
     Answered,
@@ -23,9 +24,8 @@ from streamclient.core.events import (
 from streamclient.core.held import HeldLease
 from streamclient.core.settle import lose, send, settle_restless
 from streamclient.core.shards import NewLease, SyncPlan, circles_of, has_its_parents, index_shards, plan_shard_sync
-from streamclient.core.state import EndQuestion, WorkerState
 from streamclient.core.values import evolve
-from streamclient.reasons import described
+from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import field, frozen
 
+from streamclient.base.reasons import Cause, Reason, encodable
 from streamclient.errors import printable
-from streamclient.reasons import Cause, Reason, encodable
 
 MOST_SHARDS = 200
 """Shards whose reason is told: first those that wait for somebody, then by key; the rest are counted. A worker with

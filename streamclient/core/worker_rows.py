@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from streamclient.base.reasons import described
 from streamclient.core.events import (
     Answered,
     CheckpointOutcome,
@@ -14,12 +15,11 @@ from streamclient.core.events import (
     WriteWorker,
 )
 from streamclient.core.membership import WorkerRow
-from streamclient.core.rows import WriteOutcome
 from streamclient.core.session import News
 from streamclient.core.settle import lose, settle
-from streamclient.core.state import WorkerState
+from streamclient.core.worker_state import WorkerState
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import BalanceBy
-from streamclient.reasons import described
 
 WORTH_A_WARNING = 4
 """Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""

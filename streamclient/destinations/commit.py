@@ -10,8 +10,8 @@ array, written without spaces and with every character beyond ASCII as ``\uXXXX`
     ["streamclient-commit-1", previous_digest, application, shard, number, from, to, count, content]
 
 ``previous_digest`` is the empty text in a shard's first commit, and ``content`` the digest of the records
-(``streamclient.destinations.digest``). The epoch is left out on purpose: a successor that finishes the batch of a dead
-owner stores the same batch, and it must have the same digest to be recognised. So is the loss, which is a note.
+(``streamclient.destinations.rows.digest``). The epoch is left out on purpose: a successor that finishes the batch of a
+dead owner stores the same batch, and it must have the same digest to be recognised. So is the loss, which is a note.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
-from streamclient.destinations.digest import records_digest
+from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import (
     CodecError,
     ConfigurationError,
@@ -381,7 +381,7 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
 
 
 class Destination(Protocol):
-    """Where rows go, each once. ``streamclient.testing.destination_contracts`` checks one of your own.
+    """Where rows go, each once. ``streamclient.testing.contracts.destination_contract`` checks one of your own.
 
     One handle is used by one thread at a time; any number of handles, in any processes, may be open over one place.
     Reading methods show everything that any handle had stored before the call.

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 from attrs import frozen
 
-from streamclient.destinations.stores import Location
+from streamclient.destinations.delta.object_stores import Location
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 
 SCRATCH = "_streamclient_probe"

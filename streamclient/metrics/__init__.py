@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamclient._lazy import loader
+from streamclient.base._lazy import loader
 from streamclient.metrics.labelled import labelled  # at once: the module of that name would stand in its place
 
 if TYPE_CHECKING:
-    from streamclient.metrics.memory import Distribution, MemoryMetrics, Series
+    from streamclient.metrics.memory_metrics import Distribution, MemoryMetrics, Series
+    from streamclient.metrics.metric_table import METRICS
     from streamclient.metrics.open_telemetry import OpenTelemetryMetrics
     from streamclient.metrics.prometheus import MetricsServer, PrometheusMetrics
-    from streamclient.metrics.table import METRICS
 
 __all__ = [
     "METRICS",
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "METRICS": "table",
-    "Distribution": "memory",
-    "MemoryMetrics": "memory",
+    "METRICS": "metric_table",
+    "Distribution": "memory_metrics",
+    "MemoryMetrics": "memory_metrics",
     "MetricsServer": "prometheus",
     "OpenTelemetryMetrics": "open_telemetry",
     "PrometheusMetrics": "prometheus",
-    "Series": "memory",
+    "Series": "memory_metrics",
 }
 """Public name to module; loaded when first used, because a worker without metrics needs no HTTP server."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from streamclient import logs
-from streamclient.checks import done
+from streamclient.base import logs
+from streamclient.base.checks import done
 from streamclient.interfaces import IMetrics
 from streamclient.model import Metric
 

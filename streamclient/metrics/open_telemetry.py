@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamclient import checks
 from streamclient._version import __version__
-from streamclient.metrics.memory import MemoryMetrics
-from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
+from streamclient.base import checks
+from streamclient.metrics.memory_metrics import MemoryMetrics
+from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
 
 if TYPE_CHECKING:

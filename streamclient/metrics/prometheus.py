@@ -9,13 +9,13 @@ from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from streamclient import checks
+from streamclient.base import checks
+from streamclient.base.pools import start_thread
+from streamclient.base.processes import Birthplace
 from streamclient.errors import ConfigurationError
-from streamclient.metrics.memory import MemoryMetrics, Series
-from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
+from streamclient.metrics.memory_metrics import MemoryMetrics, Series
+from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
-from streamclient.pools import start_thread
-from streamclient.processes import Birthplace
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector, CollectorRegistry

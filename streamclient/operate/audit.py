@@ -29,9 +29,9 @@ from tablestore import (
 
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientException
-from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
 from streamclient.model import Lease, Pause
 from streamclient.wire.service_errors import classify
+from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
 
 AUDIT_STATUS_TYPE = "Audit"
 

@@ -9,10 +9,13 @@ from threading import Event
 from attrs import evolve
 
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
-from streamclient.operate.connection import DEFAULT_LEASE_SECONDS
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
-from streamclient.operate.heads import HeadReader
+from streamclient.operate.next_records import HeadReader
 from streamclient.operate.site import Site, problem_code, text_of
+
+DEFAULT_LEASE_SECONDS = 20.0
+"""The workers' own default; workers with a session row publish theirs, which is used instead."""
+
 
 NO_SUCH_TABLE = "there is no such table: check the name and the instance"
 

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from streamclient.core.shards import circles_of
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
-from streamclient.operate.lineage import children_of, parents_of
+from streamclient.operate.shard_lineage import children_of, parents_of
 
 MICROS_PER_SECOND = 1_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from streamclient.base.reasons import Cause, ReasonKind, text_of
 from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease, utc_text
@@ -14,7 +15,6 @@ from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
-from streamclient.reasons import Cause, ReasonKind, text_of
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
 """A verdict, or ``None`` where the rule has nothing to say."""

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from streamclient.operate.documents import Document, fleet_document, worker_document
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.liveness import seconds_to_loss
-from streamclient.operate.text import duration
+from streamclient.operate.operator_documents import Document, fleet_document, worker_document
+from streamclient.operate.text import duration, rate
 from streamclient.operate.verdict import Explanation
-from streamclient.terminal.layout import Column, rate
 
 FOREVER = float("inf")
 
@@ -139,25 +138,6 @@ def overview_document(view: Overview) -> Document:
     }
 
 
-WORKER_COLUMNS = (
-    Column("WORKER", least=8),
-    Column("STATE", drop=2),
-    Column("LEASES", drop=3),
-    Column("UNFINISHED", drop=4),
-    Column("RECORDS/S", drop=1),
-    Column("HEALTH", least=12),
-)
-SHARD_COLUMNS = (
-    Column("SHARD"),
-    Column("OWNER", drop=1, least=8),
-    Column("STATE", least=10),
-    Column("LAG"),
-    Column("RECORDS/S", drop=3),
-    Column("TIME TO LOSS"),
-    Column("WHY", drop=2, least=12),
-)
-
-
 def headline(view: Overview) -> str:
     """The totals in one line."""
     workers = "1 worker" if len(view.workers) == 1 else f"{len(view.workers)} workers"
@@ -168,52 +148,3 @@ def headline(view: Overview) -> str:
     if view.longest_lag_seconds is not None:
         parts.append(f"longest lag {duration(view.longest_lag_seconds)}")
     return f"{view.facts.stream.table_name}: {', '.join(parts)}"
-
-
-def worker_rows(view: Overview) -> list[tuple[str, ...]]:
-    """Cells of ``WORKER_COLUMNS``."""
-    return [
-        (
-            worker["worker"],
-            _worker_state(worker),
-            str(worker["leases"]),
-            str(worker["unfinished"]),
-            rate(worker["records_per_second"]),
-            _health(worker),
-        )
-        for worker in view.workers
-    ]
-
-
-def _worker_state(worker: Document) -> str:
-    session = worker["session"]
-    if session is None or worker["life"] != "living":
-        return str(worker["life"])
-    return str(session["state"])
-
-
-def _health(worker: Document) -> str:
-    session = worker["session"]
-    if session is None:
-        return "no session row"
-    return session["trouble"] or "well"
-
-
-def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]:
-    """Cells of ``SHARD_COLUMNS``, of the first ``most`` shards."""
-    return [
-        (
-            line.shard_id,
-            line.owner or "-",
-            line.explanation.situation.name,
-            _seconds(line.lag_seconds),
-            rate(line.records_per_second),
-            _seconds(line.seconds_to_loss),
-            "" if line.explanation.situation.moves else line.explanation.predicate,
-        )
-        for line in view.shards[:most]
-    ]
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else duration(value)

@@ -22,8 +22,8 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.shards import parents_finished
 from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
-from streamclient.operate.lineage import ancestors_first, descendants_of
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
+from streamclient.operate.shard_lineage import ancestors_first, descendants_of
 from streamclient.operate.text import duration
 
 PAUSE_RESERVE_SECONDS = 60.0

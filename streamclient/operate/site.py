@@ -8,18 +8,18 @@ from typing import TypeVar
 
 from tablestore import OTSClient
 
-from streamclient import logs
+from streamclient.base import logs
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
-from streamclient.lease.connection import without_retries
-from streamclient.lease.manager import LeaseManager
-from streamclient.lease.store import WriteAnswer
-from streamclient.lease.table import check_description
-from streamclient.operate.clock import ServiceClock
+from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.status_table import StatusTableReader
-from streamclient.stream.retry import ReadRetry, Repeater
-from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_NOT_EXIST, classify
+from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.lease.lease_store import WriteAnswer
+from streamclient.worker.lease.lease_table import check_description
+from streamclient.worker.lease.status_connection import without_retries
 
 _log = logs.logger(__name__)
 

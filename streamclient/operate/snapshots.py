@@ -10,8 +10,14 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.errors import ConfigurationError
-from streamclient.operate.documents import Document, fleet_document, row_document, session_document, shard_document
 from streamclient.operate.facts import FleetFacts
+from streamclient.operate.operator_documents import (
+    Document,
+    fleet_document,
+    row_document,
+    session_document,
+    shard_document,
+)
 
 FORMAT = "streamclient-snapshot-1"
 

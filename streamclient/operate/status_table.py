@@ -9,8 +9,12 @@ from tablestore import INF_MAX, INF_MIN, OTSClient
 
 from streamclient.core.membership import WorkerRow
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.lease.own_columns import PAUSE
-from streamclient.lease.rows import (
+from streamclient.model import Lease
+from streamclient.operate.facts import RowFacts, WorkerFacts
+from streamclient.operate.local_processes import process_of
+from streamclient.operate.service_clock import ServiceClock
+from streamclient.tablestore.ranges import scan
+from streamclient.worker.lease.lease_rows import (
     CHECKPOINT,
     COUNTER,
     LEASE_STATUS_TYPE,
@@ -21,12 +25,8 @@ from streamclient.lease.rows import (
     STREAM_ID,
     parse_row,
 )
-from streamclient.lease.workers import BEAT, WORKER_STATUS_TYPE, parse_worker
-from streamclient.model import Lease
-from streamclient.operate.clock import ServiceClock
-from streamclient.operate.facts import RowFacts, WorkerFacts
-from streamclient.operate.processes import process_of
-from streamclient.tablestore.ranges import scan
+from streamclient.worker.lease.own_columns import PAUSE
+from streamclient.worker.lease.worker_directory import BEAT, WORKER_STATUS_TYPE, parse_worker
 
 MICROS_PER_MILLI = 1_000
 MOST_STREAMS = 200

@@ -10,14 +10,14 @@ from enum import Enum
 
 from attrs import frozen
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import ConfigurationError, TrimmedDataException
 from streamclient.model import CheckpointPosition, utc_text
-from streamclient.operate.heads import read_head
+from streamclient.operate.next_records import read_head
 from streamclient.operate.plans import Target
 from streamclient.operate.text import parse_moment
 from streamclient.records import SequenceInfo
-from streamclient.stream.api import StreamApi
+from streamclient.tablestore.stream_api import StreamApi
 
 ITERATOR_PREFIX = "iterator:"
 

@@ -55,3 +55,8 @@ def parse_moment(text: str, now_micros: int) -> int:
     if when.tzinfo is None:
         raise ConfigurationError(f"time {text!r} has no zone; append Z for UTC, or an offset such as +08:00")
     return (when - _EPOCH) // timedelta(microseconds=1)
+
+
+def rate(value: float | None) -> str:
+    """A number per second; ``-`` while it is not known, which is not 0."""
+    return "-" if value is None else f"{value:.0f}"

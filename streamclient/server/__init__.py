@@ -8,26 +8,17 @@ The parts that need an HTTP server are loaded when they are first used: the comm
 
 from typing import TYPE_CHECKING
 
-from streamclient._lazy import loader
+from streamclient.base._lazy import loader
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
     DEFAULT_ACCESS_KEY_SECRET,
     DEFAULT_INSTANCE,
 )
-from streamclient.server.clock import Clock
 from streamclient.server.counters import RequestCount
-from streamclient.server.errors import DataDirectoryError, ServiceError
-from streamclient.server.faults import (
-    Cut,
-    Fail,
-    FailRows,
-    FaultRule,
-    FaultStatus,
-    LateAnswer,
-    Latency,
-    LoseAnswer,
-)
+from streamclient.server.fault_rules import Cut, Fail, FailRows, FaultRule, FaultStatus, LateAnswer, Latency, LoseAnswer
 from streamclient.server.observing import Exchange, Observer
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_errors import DataDirectoryError, ServiceError
 
 if TYPE_CHECKING:
     from streamclient.server.control import Control

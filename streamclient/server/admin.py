@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from streamclient import logs
+from streamclient.base import logs
 from streamclient.server.control import Control, KeyPart
-from streamclient.server.errors import ServiceError
 from streamclient.server.fault_json import rule_from_json, rule_to_json
+from streamclient.server.server_errors import ServiceError
 
 _log = logs.logger(__name__)
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from streamclient import logs
+from streamclient.base import logs
 from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
 from streamclient.server.auth import Doors
 from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
 from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large, single_headers
-from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
+from streamclient.server.fault_rules import Cut, LateAnswer, LoseAnswer
+from streamclient.server.http_service import Admitted, Answer, Service
 from streamclient.server.plain_http import SERVER_SOFTWARE
-from streamclient.server.service import Admitted, Answer, Service
+from streamclient.server.server_errors import ServiceError, invalid
 
 _log = logs.logger(__name__)
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from attrs import field, frozen
 
-from streamclient import checks
-from streamclient.server.errors import ServiceError
+from streamclient.base import checks
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import signature
 
 DEFAULT_INSTANCE = "local"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from streamclient.server.errors import condition_failed
 from streamclient.server.filters import RowFilter, judge_of
-from streamclient.server.rows import KeyNames, StoredRow
+from streamclient.server.server_errors import condition_failed
+from streamclient.server.stored_rows import KeyNames, StoredRow
 from streamclient.wire.schema import RowExistenceExpectation
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from streamclient import logs
-from streamclient.server.errors import ServiceError
+from streamclient.base import logs
 from streamclient.server.plain_http import PlainHttp, RequestHead
+from streamclient.server.server_errors import ServiceError
 
 if TYPE_CHECKING:
     from aiohttp import web

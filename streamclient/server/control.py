@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamclient import checks
+from streamclient.base import checks
 from streamclient.server.counters import RequestCount
-from streamclient.server.faults import FaultRule, FaultStatus
+from streamclient.server.fault_rules import FaultRule, FaultStatus
 from streamclient.server.observing import Observer
 
 if TYPE_CHECKING:
     from streamclient.server.engine import Engine, ShardView
-    from streamclient.server.service import Service
+    from streamclient.server.http_service import Service
 
 KeyPart = int | str | bytes
 

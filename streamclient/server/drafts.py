@@ -7,8 +7,8 @@ from heapq import merge
 from operator import itemgetter
 
 from streamclient.server.keys import SortedKeys
-from streamclient.server.rows import Rows, StoredRow
-from streamclient.server.tables import Table
+from streamclient.server.stored_rows import Rows, StoredRow
+from streamclient.server.stored_tables import Table
 from streamclient.server.writes import WritePlan
 
 

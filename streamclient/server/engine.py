@@ -17,18 +17,18 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient import logs
+from streamclient.base import logs
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
-from streamclient.server import lineage
-from streamclient.server.clock import Clock
-from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.limits import DEFAULT_LIMITS, MESSAGE_FIELDS, Limits
-from streamclient.server.lineage import ShardView
+from streamclient.server import shard_ancestry
 from streamclient.server.loading import restore
 from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.operations import OPERATIONS
-from streamclient.server.state import ServerState
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_limits import DEFAULT_LIMITS, MESSAGE_FIELDS, Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.shard_ancestry import ShardView
 from streamclient.server.storage import Storage
 from streamclient.server.work import begin_request
 from streamclient.wire import bounded, schema
@@ -139,7 +139,7 @@ class Engine:
     def shards(self, table: str) -> list[ShardView]:
         """The listed shards of a table's stream, parents before their children."""
         with self._transaction() as state:
-            return lineage.view_shards(state, table)
+            return shard_ancestry.view_shards(state, table)
 
     def split_shard(
         self, table: str, shard_id: str | None = None, at: Sequence[KeyValue] | None = None
@@ -150,12 +150,12 @@ class Engine:
         is a key or its leading columns: the first place that belongs to the upper child.
         """
         with self._transaction() as state:
-            return lineage.split_shard(state, table, shard_id, at)
+            return shard_ancestry.split_shard(state, table, shard_id, at)
 
     def merge_shards(self, table: str, shard_a: str, shard_b: str) -> str:
         """Close two open shards whose ranges adjoin and open one in their place; its id."""
         with self._transaction() as state:
-            return lineage.merge_shards(state, table, shard_a, shard_b)
+            return shard_ancestry.merge_shards(state, table, shard_a, shard_b)
 
     def trim(
         self,
@@ -170,12 +170,12 @@ class Engine:
         Of one shard or of all: those before a time, or all but the last so many of each shard, or without both, all.
         """
         with self._transaction() as state:
-            return lineage.trim(state, table, shard_id, before_micros, keep_last)
+            return shard_ancestry.trim(state, table, shard_id, before_micros, keep_last)
 
     def expire_iterators(self, table: str) -> None:
         """Make every iterator handed out so far answer ``OTSTrimmedDataAccess``; new ones work."""
         with self._transaction() as state:
-            state.expire_iterators(lineage.stream_of(state, table))
+            state.expire_iterators(shard_ancestry.stream_of(state, table))
 
     def advance_clock(self, seconds: float) -> None:
         """Move the clock forward, and let go of what that ends. It survives the end of the process."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from attrs import frozen
 
 from streamclient.server.auth import Credentials, Signer, auth_failed, authenticate
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.signature import SIGN_DATE_HEADER, SIGN_REGION_HEADER, SIGNATURE_V4_HEADER, content_md5
 

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from attrs import define, field
 
 from streamclient.server.keys import encode_key
-from streamclient.server.rows import StoredRow, alive
-from streamclient.server.tables import Table
+from streamclient.server.stored_rows import StoredRow, alive
+from streamclient.server.stored_tables import Table
 from streamclient.wire.plainbuffer import KeyBound
 
 HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from streamclient.checks import did_you_mean
-from streamclient.server.faults import Cut, Fail, FailRows, FaultAction, FaultRule, LateAnswer, Latency, LoseAnswer
+from streamclient.base.checks import did_you_mean
+from streamclient.server.fault_rules import Cut, Fail, FailRows, FaultAction, FaultRule, LateAnswer, Latency, LoseAnswer
 
 ACTIONS: Mapping[str, type[FaultAction]] = {
     "latency": Latency,

@@ -19,12 +19,12 @@ from attrs import frozen
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server import work
-from streamclient.server.errors import invalid
-from streamclient.server.limits import INT64_MAX, MESSAGE_FIELDS, Limits
 from streamclient.server.patterns import Pattern, compile_pattern
-from streamclient.server.rows import KeyNames
-from streamclient.server.validation.frames import check_value_length
-from streamclient.server.validation.names import check_attribute_name
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import INT64_MAX, MESSAGE_FIELDS, Limits
+from streamclient.server.stored_rows import KeyNames
+from streamclient.server.validation.message_frames import check_value_length
+from streamclient.server.validation.table_names import check_attribute_name
 from streamclient.wire import bounded, schema
 from streamclient.wire.plainbuffer import KeyBound, decode_value
 from streamclient.wire.puts import Columns

@@ -13,9 +13,9 @@ from typing import Any
 from attrs import field, frozen
 from google.protobuf.message import DecodeError
 
-from streamclient.server.limits import MESSAGE_FIELDS
 from streamclient.server.operation import no_rows
 from streamclient.server.operations import OPERATIONS
+from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded
 
 _UNREADABLE = (DecodeError, IndexError, struct.error, ValueError, TypeError)

@@ -14,7 +14,7 @@ import struct
 
 from attrs import frozen
 
-from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError, invalid
 from streamclient.wire.crc8 import crc8
 
 _POSITION = struct.Struct("<QQ")

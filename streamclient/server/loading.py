@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streamclient.errors import CodecError
-from streamclient.server.changes import PutTunnelPart, StoredState
-from streamclient.server.errors import DataDirectoryError
+from streamclient.server.admin_changes import PutTunnelPart, StoredState
 from streamclient.server.keys import decode_key
-from streamclient.server.rows import decode_body
-from streamclient.server.state import CLOCK_AHEAD, CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
-from streamclient.server.streams import ShardLog, Stream, StreamDefinition
-from streamclient.server.tables import ServedTable, Table
-from streamclient.server.tunnels.channels import Client, Tunnel, TunnelChannel
-from streamclient.server.tunnels.journal import PartKind
+from streamclient.server.server_errors import DataDirectoryError
+from streamclient.server.server_state import CLOCK_AHEAD, CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
+from streamclient.server.stored_rows import decode_body
+from streamclient.server.stored_streams import ShardLog, Stream, StreamDefinition
+from streamclient.server.stored_tables import ServedTable, Table
+from streamclient.server.tunnels.tunnel_channels import Client, Tunnel, TunnelChannel
+from streamclient.server.tunnels.tunnel_journal import PartKind
 
 
 def restore(state: ServerState, stored: StoredState) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from streamclient import checks
-from streamclient.processes import Birthplace
+from streamclient.base import checks
+from streamclient.base.processes import Birthplace
 from streamclient.server.admin import Admin
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
@@ -22,14 +22,14 @@ from streamclient.server.auth import (
     host_names,
     require_own_secret,
 )
-from streamclient.server.clock import Clock
 from streamclient.server.control import Control, KeyPart
 from streamclient.server.counters import RequestCount
 from streamclient.server.engine import Engine, ShardView
-from streamclient.server.faults import FaultRule, FaultStatus
-from streamclient.server.http import HttpServer
+from streamclient.server.fault_rules import FaultRule, FaultStatus
+from streamclient.server.http_server import HttpServer
+from streamclient.server.http_service import Service
 from streamclient.server.observing import Observer
-from streamclient.server.service import Service
+from streamclient.server.server_clock import Clock
 from streamclient.server.storage import open_storage
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.limits import Limits
-from streamclient.server.state import ServerState
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
 
 

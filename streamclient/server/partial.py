@@ -8,8 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.faults import FailRows
-from streamclient.server.limits import MESSAGE_FIELDS
+from streamclient.server.fault_rules import FailRows
+from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}

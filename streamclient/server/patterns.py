@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server import work
-from streamclient.server.errors import invalid
+from streamclient.server.server_errors import invalid
 
 PATTERN_BYTES = 256
 """Of one expression (product documentation)."""

@@ -16,8 +16,8 @@ from attrs import frozen
 
 from streamclient.server.auth import Doors
 from streamclient.server.envelope import MAX_BODY_BYTES
-from streamclient.server.errors import ServiceError
-from streamclient.server.service import Answer, Service
+from streamclient.server.http_service import Answer, Service
+from streamclient.server.server_errors import ServiceError
 
 SERVER_SOFTWARE = "streamclient"
 """What every answer calls this server."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from streamclient.records import ColumnValue
-from streamclient.server.rows import StoredRow
+from streamclient.server.stored_rows import StoredRow
 from streamclient.wire.crc8 import crc8
 
 _MAGIC = b"SRM0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamclient.server.keys import decode_key, encode_key
-from streamclient.server.tables import Table
+from streamclient.server.stored_tables import Table
 
 
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streamclient.server.changes import Storage
+from streamclient.server.admin_changes import Storage
 from streamclient.server.storage_memory import MemoryStorage
 from streamclient.server.storage_sqlite import SqliteStorage
 

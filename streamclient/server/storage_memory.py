@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamclient.server.changes import Change, StoredState
+from streamclient.server.admin_changes import Change, StoredState
 
 
 class MemoryStorage:

@@ -1,6 +1,6 @@
 """Storage in a directory: one SQLite file, held by one server at a time.
 
-Two locks keep others out. The first is on a file of its own beside the database (``streamclient.locks``): it holds
+Two locks keep others out. The first is on a file of its own beside the database (``streamclient.base.locks``): it holds
 until this process ends, whatever else the process does with the database's file. The second is SQLite's own, on the
 database: it is met by hard links too, but as a POSIX lock it ends when anything in this process opens and closes the
 file, such as a copy of the directory.
@@ -31,8 +31,8 @@ from typing import Any
 
 from attrs import astuple, fields, frozen
 
-from streamclient.locks import HeldLock, LockHeldError
-from streamclient.server.changes import (
+from streamclient.base.locks import HeldLock, LockHeldError
+from streamclient.server.admin_changes import (
     AppendRecord,
     Change,
     DeleteRow,
@@ -50,8 +50,8 @@ from streamclient.server.changes import (
     StoredState,
     TrimRecords,
 )
-from streamclient.server.errors import DataDirectoryError
 from streamclient.server.keys import decode_key
+from streamclient.server.server_errors import DataDirectoryError
 
 DATABASE_FILE = "tablestore.sqlite3"
 LOCK_FILE = "tablestore.lock"

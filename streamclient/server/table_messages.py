@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.keys import decode_key
-from streamclient.server.streams import Stream
-from streamclient.server.tables import KeyColumn, ServedTable
+from streamclient.server.stored_streams import Stream
+from streamclient.server.stored_tables import KeyColumn, ServedTable
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.schema import PrimaryKeyOption

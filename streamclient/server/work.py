@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 
 WORK_PER_REQUEST = 20_000_000
 """One unit is one instruction of a compiled expression at one byte: at most about 27 ns as measured, usually a third.

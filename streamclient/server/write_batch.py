@@ -14,12 +14,12 @@ from attrs import frozen
 from streamclient.records import KeyValue, SequenceInfo
 from streamclient.server.capacity import units
 from streamclient.server.drafts import Draft
-from streamclient.server.errors import invalid, out_of_transaction_size, row_conflict
-from streamclient.server.rows import KeyNames, Rows, StoredRow, key_size
-from streamclient.server.state import ServerState
-from streamclient.server.streams import ShardLog, Stream
-from streamclient.server.tables import Table
-from streamclient.server.transactions import Transaction
+from streamclient.server.local_transactions import Transaction
+from streamclient.server.server_errors import invalid, out_of_transaction_size, row_conflict
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_rows import KeyNames, Rows, StoredRow, key_size
+from streamclient.server.stored_streams import ShardLog, Stream
+from streamclient.server.stored_tables import Table
 from streamclient.server.writes import AnyWrite, PlainPut, WritePlan, cells_size, check_write, plan_write
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row

@@ -14,10 +14,10 @@ from attrs import field, frozen
 
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.conditions import Condition, check_condition
-from streamclient.server.errors import condition_failed, invalid
 from streamclient.server.keys import encode_key
-from streamclient.server.limits import INT64_MAX
-from streamclient.server.rows import (
+from streamclient.server.server_errors import condition_failed, invalid
+from streamclient.server.server_limits import INT64_MAX
+from streamclient.server.stored_rows import (
     VERSION_BYTES,
     Rows,
     StoredRow,
@@ -30,7 +30,7 @@ from streamclient.server.rows import (
     row_of_put,
     value_size,
 )
-from streamclient.server.tables import Key, ServedTable, Table, TableOptions, check_key
+from streamclient.server.stored_tables import Key, ServedTable, Table, TableOptions, check_key
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row
 from streamclient.wire.puts import Columns, Put, all_cells
 from streamclient.wire.schema import DefinedColumnType, OperationType, ReturnType, RowExistenceExpectation

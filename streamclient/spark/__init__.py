@@ -1,15 +1,24 @@
 """Change streams through Spark: a record processor that stores each batch once, and checkpoints afterwards.
 
 Importing this package imports neither pyspark nor pyarrow; they come with the extra ``spark``.
+``TablestoreDataSource`` is the data source of Structured Streaming, for ``readStream``, ``read`` and ``write`` with
+``format("tablestore")``.
 """
 
-from streamclient.spark.batch import Sink, Transform
-from streamclient.spark.config import SparkConfig
-from streamclient.spark.context import BatchContext, FrameColumn, ShardRange
-from streamclient.spark.fold import fold_changes, row_history
+from typing import TYPE_CHECKING, Any
+
+from streamclient.base._lazy import loader
+from streamclient.base.checks import missing_extra
+from streamclient.spark.frame_folding import fold_changes, row_history
 from streamclient.spark.java import Java, find_java
-from streamclient.spark.processor import SparkRecordProcessor, SparkRecordProcessorFactory
-from streamclient.spark.session import local_session
+from streamclient.spark.processor.batch import Sink, Transform
+from streamclient.spark.processor.context import BatchContext, FrameColumn, ShardRange
+from streamclient.spark.processor.spark_config import SparkConfig
+from streamclient.spark.processor.spark_processor import SparkRecordProcessor, SparkRecordProcessorFactory
+from streamclient.spark.spark_session import local_session
+
+if TYPE_CHECKING:
+    from streamclient.spark.source.data_source import TablestoreDataSource
 
 __all__ = [
     "BatchContext",
@@ -20,9 +29,19 @@ __all__ = [
     "SparkConfig",
     "SparkRecordProcessor",
     "SparkRecordProcessorFactory",
+    "TablestoreDataSource",
     "Transform",
     "find_java",
     "fold_changes",
     "local_session",
     "row_history",
 ]
+
+_load = loader(__name__, {"TablestoreDataSource": "source.data_source"})
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _load(name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"{error.name} cannot be imported; the data source needs it", "spark") from error

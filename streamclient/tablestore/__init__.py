@@ -1,7 +1,68 @@
-"""The official SDK as this package's commands and samples use it: which instance, which keys, and a client for it."""
+"""Tablestore on the official SDK: an instance, its keys and limits, and the stream operations that the SDK lacks."""
 
-from streamclient.tablestore.connect import Connection, connect
-from streamclient.tablestore.integrity import Integrity, with_integrity
-from streamclient.tablestore.limits import ConnectionLimits, with_limits
+from __future__ import annotations
 
-__all__ = ["Connection", "ConnectionLimits", "Integrity", "connect", "with_integrity", "with_limits"]
+from typing import TYPE_CHECKING
+
+from streamclient.base._lazy import loader
+
+if TYPE_CHECKING:
+    from streamclient.tablestore.connection_limits import ConnectionLimits, with_limits
+    from streamclient.tablestore.instance import Connection, connect
+    from streamclient.tablestore.integrity import Integrity, with_integrity
+    from streamclient.tablestore.read_retry import ReadRetry
+    from streamclient.tablestore.stream_api import (
+        RecordPage,
+        StreamApi,
+        StreamDescription,
+        StreamDetails,
+        StreamSpecification,
+        StreamStatus,
+        StreamSummary,
+    )
+    from streamclient.tablestore.stream_operations import TablestoreStreamApi
+    from streamclient.tablestore.stream_tables import TableDescription, TableOptionsInForce
+
+__all__ = [
+    "Connection",
+    "ConnectionLimits",
+    "Integrity",
+    "ReadRetry",
+    "RecordPage",
+    "StreamApi",
+    "StreamDescription",
+    "StreamDetails",
+    "StreamSpecification",
+    "StreamStatus",
+    "StreamSummary",
+    "TableDescription",
+    "TableOptionsInForce",
+    "TablestoreStreamApi",
+    "connect",
+    "with_integrity",
+    "with_limits",
+]
+
+_HOMES = {
+    "Connection": "instance",
+    "ConnectionLimits": "connection_limits",
+    "Integrity": "integrity",
+    "ReadRetry": "read_retry",
+    "RecordPage": "stream_api",
+    "StreamApi": "stream_api",
+    "StreamDescription": "stream_api",
+    "StreamDetails": "stream_api",
+    "StreamSpecification": "stream_api",
+    "StreamStatus": "stream_api",
+    "StreamSummary": "stream_api",
+    "TableDescription": "stream_tables",
+    "TableOptionsInForce": "stream_tables",
+    "TablestoreStreamApi": "stream_operations",
+    "connect": "instance",
+    "with_integrity": "integrity",
+    "with_limits": "connection_limits",
+}
+"""Public name to module; loaded when first used, because the values of a stream need no SDK and its operations do."""
+
+
+__getattr__ = loader(__name__, _HOMES)

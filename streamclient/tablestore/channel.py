@@ -15,7 +15,7 @@ from string import hexdigits
 
 from attrs import frozen
 
-from streamclient.tablestore.limits import (
+from streamclient.tablestore.connection_limits import (
     BODY_BYTES_MAX,
     CHUNK_HEADS_BYTES_MAX,
     HEADS_BYTES_MAX,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.checks import done, shown
+from streamclient.base.checks import done, shown
 from streamclient.errors import DependencyException
 
 

@@ -6,7 +6,7 @@ from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from streamclient import checks
+from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:

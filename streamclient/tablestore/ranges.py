@@ -8,7 +8,7 @@ from typing import Any
 
 from tablestore import INF_MAX, INF_MIN, Direction
 
-from streamclient import checks
+from streamclient.base import checks
 from streamclient.errors import DependencyException, StreamClientException
 from streamclient.wire.rows import KeyBound
 

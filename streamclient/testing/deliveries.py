@@ -17,11 +17,11 @@ from typing import IO, Any
 
 from attrs import frozen
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import Lease, Shard
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord, readable_position
-from streamclient.stream.api import StreamApi
+from streamclient.tablestore.stream_api import StreamApi
 from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, History, ReaderBegan, ancestors
 
 LONGEST_SHARD_PAGES = 100_000

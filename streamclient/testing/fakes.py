@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
+from streamclient.tablestore.stream_api import RecordPage, StreamDescription, StreamStatus, StreamSummary
 
 DEFAULT_LIMIT = 1_000
 

@@ -16,7 +16,14 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from streamclient.lease.rows import (
+from streamclient.model import CheckpointPosition
+from streamclient.records import ColumnValue
+from streamclient.server import Exchange
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import CellOperation, Row, decode_row
+from streamclient.wire.schema import OperationType
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
+from streamclient.worker.lease.lease_rows import (
     CHECKPOINT,
     COUNTER,
     LEASE_STATUS_TYPE,
@@ -25,13 +32,6 @@ from streamclient.lease.rows import (
     STATUS_VALUE,
     STEALER,
 )
-from streamclient.model import CheckpointPosition
-from streamclient.records import ColumnValue
-from streamclient.server import Exchange
-from streamclient.wire import schema
-from streamclient.wire.plainbuffer import CellOperation, Row, decode_row
-from streamclient.wire.schema import OperationType
-from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 
 NOBODY = ""
 """Holds a lease that is free, handed over and not yet picked up, or gone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.trials.fixture import StreamSimulation
+    from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
     """Runs a record processor in simulated fleets of workers, under chosen faults."""
     # Imported here: pytest loads this module in every run of everybody who has the package installed.
-    from streamclient.testing.simulation.trials.fixture import StreamSimulation  # noqa: PLC0415
+    from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation  # noqa: PLC0415
 
     return StreamSimulation(
         seed=request.config.getoption("--simulation-seed"),

@@ -1,9 +1,10 @@
 """Consume a table through the Tunnel Service, which itself shares the channels out among the clients."""
 
-from streamclient.tunnel.client import TunnelClient
-from streamclient.tunnel.config import TunnelWorkerConfig
-from streamclient.tunnel.daemon import TunnelDaemon
-from streamclient.tunnel.errors import (
+from streamclient.tunnel.channel_processors import ChannelRecordsInput, IChannelProcessor, IChannelProcessorFactory
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
+from streamclient.tunnel.tunnel_daemon import TunnelDaemon
+from streamclient.tunnel.tunnel_errors import (
     SequenceNumberNotMatchError,
     TunnelAnswerError,
     TunnelError,
@@ -15,7 +16,7 @@ from streamclient.tunnel.errors import (
     TunnelServerUnavailableError,
     TunnelSessionGoneError,
 )
-from streamclient.tunnel.model import (
+from streamclient.tunnel.tunnel_model import (
     Channel,
     ChannelCheckpoint,
     ChannelInfo,
@@ -28,12 +29,7 @@ from streamclient.tunnel.model import (
     TunnelStage,
     TunnelType,
 )
-from streamclient.tunnel.processors import (
-    ChannelRecordsInput,
-    IChannelProcessor,
-    IChannelProcessorFactory,
-)
-from streamclient.tunnel.worker import TunnelWorker
+from streamclient.tunnel.tunnel_worker import TunnelWorker
 
 __all__ = [
     "Channel",

@@ -13,8 +13,8 @@ from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.wire import schema
-from streamclient.wire.pages import TunnelPage
-from streamclient.wire.records import default_codec
+from streamclient.wire.page_parts import TunnelPage
+from streamclient.wire.record_decoding import default_codec
 
 _VERSION = 2
 """Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamclient._lazy import loader
+from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient.worker.health import WorkerHealth

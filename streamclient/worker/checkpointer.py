@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from streamclient.core.consumer.positions import HandedOutPositions, Place
+from streamclient.core.consumer.consumer_positions import HandedOutPositions, Place
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer

@@ -10,22 +10,22 @@ from typing import Protocol
 
 from attrs import field, frozen
 
-from streamclient import logs
+from streamclient.base import logs
+from streamclient.base.outages import OutageLog
+from streamclient.base.pools import once
+from streamclient.base.reasons import Reason
 from streamclient.config import ClientConfig
-from streamclient.core.consumer.events import Park
-from streamclient.core.consumer.table import Phase
+from streamclient.core.consumer.consumer_events import Park
+from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import ConsumerEnd
 from streamclient.interfaces import IRecordProcessor
 from streamclient.model import ParkedRecord, ShardInfo
-from streamclient.outages import OutageLog
-from streamclient.parking.frames import record_id
-from streamclient.pools import once
-from streamclient.reasons import Reason
-from streamclient.stream.api import StreamApi
+from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import OwnerReads, PrefetchBudget
+from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.parking.parked_frames import record_id
+from streamclient.worker.read_calls import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 

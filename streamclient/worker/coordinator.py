@@ -12,22 +12,22 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from streamclient import logs
+from streamclient.base import logs
+from streamclient.base.reasons import Cause, Reason, described, text_of
 from streamclient.core import events
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
-from streamclient.reasons import Cause, Reason, described, text_of
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer import LEVELS, ShardConsumer
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change, watch_reads
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
-from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
+from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
-from streamclient.worker.service import ServiceCalls
+from streamclient.worker.service_calls import ServiceCalls
+from streamclient.worker.shard_consumer import LEVELS, ShardConsumer
 from streamclient.worker.statuses import PublishedInfo, joined_status, lease_status, over_status
 
 _log = logs.logger(__name__)
@@ -108,15 +108,6 @@ class Coordinator:
 
         if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
             ended()
-
-    def leads(self, reply: Callable[[bool], None]) -> None:
-        """Have ``reply`` called with whether this worker does what one of the fleet has to do. Any thread."""
-
-        def answer() -> None:
-            reply(not self._has_failed and self._holdings.leads(self._loop.now()))
-
-        if not self._loop.post(Question(answer, lambda: reply(False))):
-            reply(False)
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""

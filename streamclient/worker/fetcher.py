@@ -9,15 +9,15 @@ from functools import partial
 
 from attrs import define, field, frozen
 
-from streamclient import checks
-from streamclient.core.consumer.events import ShardPage
-from streamclient.core.position import Position
+from streamclient.base import checks
+from streamclient.base.position import Position
+from streamclient.base.reasons import Raised, described
+from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.errors import StreamClientException
-from streamclient.reasons import Raised, described
 from streamclient.records import SequenceInfo, place_of
-from streamclient.stream.api import RecordPage, StreamApi
-from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import Claim, OwnerReads, PrefetchBudget
+from streamclient.tablestore.stream_api import RecordPage, StreamApi
+from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
 """Most pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page the owner: in a

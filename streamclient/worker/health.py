@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from streamclient import logs
+from streamclient.base import logs
+from streamclient.base.reasons import Cause, Raised, Reason, described, text_of
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
@@ -23,8 +24,7 @@ from streamclient.core.events import (
     WriteWorker,
 )
 from streamclient.core.held import HeldLease
-from streamclient.core.rows import WriteKind, WriteOutcome
-from streamclient.reasons import Cause, Raised, Reason, described, text_of
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 
 _log = logs.logger(__name__)
 

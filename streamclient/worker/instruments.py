@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from streamclient.base.reasons import ReasonKind
 from streamclient.core import events
 from streamclient.core.events import Answered, CheckpointOutcome, Command, Event, Scan, Severity
 from streamclient.core.held import HeldLease
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind, WriteOutcome, was_applied
+from streamclient.core.write_rules import WriteKind, WriteOutcome, was_applied
 from streamclient.interfaces import IMetrics
-from streamclient.metrics import table
+from streamclient.metrics import metric_table
 from streamclient.metrics.labelled import NO_METRICS
-from streamclient.metrics.requests import result_of
+from streamclient.metrics.request_metrics import result_of
 from streamclient.model import CheckpointPosition, Metric, ShardStatus
-from streamclient.reasons import ReasonKind
-from streamclient.stream.api import RecordPage
+from streamclient.tablestore.stream_api import RecordPage
 from streamclient.worker.health import WorkerHealth
 
 LINGER_SECONDS: Final = 120.0
@@ -39,7 +39,10 @@ class Gauges:
 
     def __init__(self, metrics: IMetrics) -> None:
         self._metrics = metrics
-        self._last: dict[Metric, dict[str, float]] = {table.LAG_SECONDS: {}, table.TIME_TO_LOSS_SECONDS: {}}
+        self._last: dict[Metric, dict[str, float]] = {
+            metric_table.LAG_SECONDS: {},
+            metric_table.TIME_TO_LOSS_SECONDS: {},
+        }
         self._states: set[tuple[str, str]] = set()
         self._with_counts: set[str] = set()
         self._gone_at: dict[str, float] = {}
@@ -50,11 +53,11 @@ class Gauges:
 
     def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int, now: float) -> None:
         """Set everything."""
-        self._set_shards(table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
+        self._set_shards(metric_table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
         seconds = {key: status.time_to_loss_seconds for key, status in statuses.items()}
-        self._set_shards(table.TIME_TO_LOSS_SECONDS, seconds)
+        self._set_shards(metric_table.TIME_TO_LOSS_SECONDS, seconds)
         self._set_totals(statuses)
-        self._metrics.set(table.PREFETCH_BUFFER_BYTES, ahead_bytes)
+        self._metrics.set(metric_table.PREFETCH_BUFFER_BYTES, ahead_bytes)
         self._forget_counts(statuses, now)
 
     def close(self) -> None:
@@ -62,7 +65,7 @@ class Gauges:
         for metric in self._last:
             self._set_shards(metric, {})
         self._set_totals({})
-        self._metrics.set(table.PREFETCH_BUFFER_BYTES, 0)
+        self._metrics.set(metric_table.PREFETCH_BUFFER_BYTES, 0)
 
     def _set_shards(self, metric: Metric, values: Mapping[str, float | None]) -> None:
         last = self._last[metric]
@@ -77,11 +80,11 @@ class Gauges:
     def _set_totals(self, statuses: Mapping[str, ShardStatus]) -> None:
         leases = Counter(map(_lease_state, statuses.values()))
         for state in LEASE_STATES:
-            self._metrics.set(table.LEASES, leases[state], state=state)
+            self._metrics.set(metric_table.LEASES, leases[state], state=state)
         shards = Counter((status.state.value.lower(), status.reason_kind.value) for status in statuses.values())
         self._states |= shards.keys()
         for state, reason in sorted(self._states):
-            self._metrics.set(table.SHARDS, shards[state, reason], state=state, reason=reason)
+            self._metrics.set(metric_table.SHARDS, shards[state, reason], state=state, reason=reason)
 
     def _forget_counts(self, statuses: Mapping[str, ShardStatus], now: float) -> None:
         for shard_id in self._with_counts:
@@ -92,8 +95,8 @@ class Gauges:
         for shard_id in [shard_id for shard_id, gone_at in self._gone_at.items() if now - gone_at >= LINGER_SECONDS]:
             del self._gone_at[shard_id]
             self._with_counts.discard(shard_id)
-            self._metrics.forget(table.RECORDS_PROCESSED, shard=shard_id)
-            self._metrics.forget(table.RECORDS_SIZE_BYTES, shard=shard_id)
+            self._metrics.forget(metric_table.RECORDS_PROCESSED, shard=shard_id)
+            self._metrics.forget(metric_table.RECORDS_SIZE_BYTES, shard=shard_id)
 
 
 def _lease_state(status: ShardStatus) -> str:
@@ -184,22 +187,22 @@ class Instruments:
 
     def user_code_ended(self, shard_id: str, call: str, started_at: float, error: BaseException | None) -> None:
         """A call into user code returned or raised."""
-        self._metrics.observe(table.USER_CODE_SECONDS, self._now() - started_at, call=call)
+        self._metrics.observe(metric_table.USER_CODE_SECONDS, self._now() - started_at, call=call)
         if error is not None:
-            self._metrics.increment(table.USER_CODE_FAILURES, call=call)
+            self._metrics.increment(metric_table.USER_CODE_FAILURES, call=call)
         if call == "process_records":
-            self._metrics.increment(table.BATCHES, outcome="accepted" if error is None else "failed")
+            self._metrics.increment(metric_table.BATCHES, outcome="accepted" if error is None else "failed")
             self._reads_again(shard_id, started_at)
 
     def accepted(self, shard_id: str, records: int) -> None:
         """User code accepted records."""
         self._counts_of(shard_id)
-        self._metrics.increment(table.RECORDS_PROCESSED, records, shard=shard_id)
+        self._metrics.increment(metric_table.RECORDS_PROCESSED, records, shard=shard_id)
 
     def page_done(self, shard_id: str, size_bytes: int) -> None:
         """Every record of a page was accepted or parked."""
         self._counts_of(shard_id)
-        self._metrics.increment(table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
+        self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
 
     def caught_up(self, shard_id: str) -> None:
         """A read found nothing to deliver."""
@@ -207,25 +210,25 @@ class Instruments:
 
     def redelivered(self) -> None:
         """Records are handed to the same processor again."""
-        self._metrics.increment(table.REDELIVERIES)
+        self._metrics.increment(metric_table.REDELIVERIES)
 
     def parked(self, records: int) -> None:
         """Records are in the parking store."""
-        self._metrics.increment(table.RECORDS_PARKED, records)
+        self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
     def restarted(self) -> None:
         """A new processor replaces another one."""
-        self._metrics.increment(table.RESTARTS)
+        self._metrics.increment(metric_table.RESTARTS)
 
     def end_not_stored(self) -> None:
         """The processor let a shard end without storing that."""
-        self._metrics.increment(table.USER_CODE_FAILURES, call=END_NOT_STORED)
+        self._metrics.increment(metric_table.USER_CODE_FAILURES, call=END_NOT_STORED)
 
     # --- any thread ------------------------------------------------------------------------------------------------
 
     def judged(self, health: WorkerHealth) -> None:
         """Whether the worker can do its work: every second, and whenever it has failed or ended."""
-        self._metrics.set(table.UNHEALTHY, float(not health.is_healthy))
+        self._metrics.set(metric_table.UNHEALTHY, float(not health.is_healthy))
 
     def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
         """The page of a read, which is counted and timed; raises what it raises."""
@@ -233,11 +236,11 @@ class Instruments:
         try:
             page = read()
         except Exception as error:
-            self._metrics.increment(table.READS, result=result_of(error))
+            self._metrics.increment(metric_table.READS, result=result_of(error))
             raise
         finally:
-            self._metrics.observe(table.READ_SECONDS, self._now() - started_at)
-        self._metrics.increment(table.READS, result="records" if page.records else "empty")
+            self._metrics.observe(metric_table.READ_SECONDS, self._now() - started_at)
+        self._metrics.increment(metric_table.READS, result="records" if page.records else "empty")
         return page
 
     def _counts_of(self, shard_id: str) -> None:
@@ -253,7 +256,7 @@ class Instruments:
         if answer.value is None:
             return
         if self._scan_asked_at is not None:
-            self._metrics.observe(table.SCAN_SECONDS, now - self._scan_asked_at)
+            self._metrics.observe(metric_table.SCAN_SECONDS, now - self._scan_asked_at)
             self._scan_asked_at = None
         ours = {
             row.lease_key
@@ -273,13 +276,13 @@ class Instruments:
         match answer.call:
             case events.WriteLease(write):
                 kind = write.kind.value.replace(" ", "_")
-                self._metrics.increment(table.LEASE_WRITES, kind=kind, outcome=outcome.value)
+                self._metrics.increment(metric_table.LEASE_WRITES, kind=kind, outcome=outcome.value)
             case events.WriteWorker(of_worker):
-                self._metrics.increment(table.SESSION_WRITES, kind=of_worker.kind.value, outcome=outcome.value)
+                self._metrics.increment(metric_table.SESSION_WRITES, kind=of_worker.kind.value, outcome=outcome.value)
 
     def _wakes_sent(self, answer: Answered[None], now: float) -> None:
         if isinstance(answer.call, events.WakeWorkers):
-            self._metrics.increment(table.WAKES, len(answer.call.names))
+            self._metrics.increment(metric_table.WAKES, len(answer.call.names))
 
     def _checkpoint_asked(self, event: events.CheckpointRequested, now: float) -> None:
         self._checkpoints[event.request_id] = _Waiting("checkpoint" if event.pending is None else "prepare", now)
@@ -287,14 +290,14 @@ class Instruments:
     def _checkpoint_answered(self, command: events.AnswerCheckpoint, now: float) -> None:
         waiting = self._checkpoints.pop(command.request_id, None)
         if waiting is not None:
-            self._metrics.observe(table.CHECKPOINT_SECONDS, now - waiting.since)
-            self._metrics.increment(table.CHECKPOINTS, kind=waiting.kind, outcome=command.outcome.value)
+            self._metrics.observe(metric_table.CHECKPOINT_SECONDS, now - waiting.since)
+            self._metrics.increment(metric_table.CHECKPOINTS, kind=waiting.kind, outcome=command.outcome.value)
 
     def _epoch_answered(self, answer: Answered[int], now: float) -> None:
-        self._metrics.increment(table.EPOCH_DRAWS, outcome="failed" if answer.value is None else "drawn")
+        self._metrics.increment(metric_table.EPOCH_DRAWS, outcome="failed" if answer.value is None else "drawn")
 
     def _stalled(self, event: events.ConsumerStalled, now: float) -> None:
-        self._metrics.increment(table.STALLS)
+        self._metrics.increment(metric_table.STALLS)
 
     # --- leases that come and go -------------------------------------------------------------------------------------
 
@@ -304,11 +307,11 @@ class Instruments:
             is_held = key in self._held
             if is_held and key not in self._known:
                 self._known.add(key)
-                self._metrics.increment(table.LEASE_MOVES, move="taken")
+                self._metrics.increment(metric_table.LEASE_MOVES, move="taken")
             elif not is_held and key in self._known:
                 self._known.discard(key)
                 self._handed_at.pop(key, None)
-                self._metrics.increment(table.LEASE_MOVES, move=self._way_out(key, event, commands))
+                self._metrics.increment(metric_table.LEASE_MOVES, move=self._way_out(key, event, commands))
 
     def _way_out(self, key: str, event: Event, commands: Sequence[Command]) -> str:
         sent = self._ending_writes.pop(key, None)
@@ -323,7 +326,7 @@ class Instruments:
     def _reads_again(self, shard_id: str, at: float) -> None:
         handed_at = self._handed_at.pop(shard_id, None)
         if handed_at is not None:
-            self._metrics.observe(table.HAND_OVER_GAP_SECONDS, max(0.0, at - handed_at))
+            self._metrics.observe(metric_table.HAND_OVER_GAP_SECONDS, max(0.0, at - handed_at))
 
 
 _NOTES: Mapping[type, Callable[[Instruments, Any, float], None]] = {

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-from streamclient import checks
-from streamclient.processes import Birthplace
-from streamclient.signals import RaisedBySignal
+from streamclient.base import checks
+from streamclient.base.interrupts import RaisedBySignal
+from streamclient.base.processes import Birthplace
 
 Self = TypeVar("Self", bound="Running")
 

@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 
 from attrs import field, frozen
 
+from streamclient.base.pools import DaemonPool
 from streamclient.config import ClientConfig
-from streamclient.pools import DaemonPool
-from streamclient.worker.reads import PrefetchBudget, ReadQueue
+from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 FETCH_THREADS = 128
 """Reads under way at once: with up to so many shards, none waits for another's read, however long that takes. A thread

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from attrs import evolve
 
 from streamclient._version import __version__
+from streamclient.base.processes import process_space
+from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.retention import MICROS_PER_HOUR, Backlog, RecordClock, RetentionReport
-from streamclient.core.consumer.table import Phase
+from streamclient.core.consumer.transitions import Phase
 from streamclient.core.held import HeldLease
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus, ShutdownReason
-from streamclient.processes import process_space
-from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 FRESH_MARGIN_SECONDS = 5.0

@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from streamclient import checks, logs
+from streamclient.base import checks, logs
+from streamclient.base.backoff import doubling_millis
+from streamclient.base.outages import OutageLog
+from streamclient.base.pools import start_thread
+from streamclient.base.reasons import described
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
 from streamclient.core.holdings import Holdings
-from streamclient.core.retry import doubling_millis
 from streamclient.errors import ConfigurationError, DependencyException, is_foreseen
 from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
-from streamclient.lease.store import as_lease_store, as_worker_directory
 from streamclient.metrics.labelled import NO_METRICS, labelled
-from streamclient.metrics.table import UNHEALTHY
+from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import ShardStatus, TrimmedRange
-from streamclient.outages import OutageLog
-from streamclient.pools import start_thread
-from streamclient.reasons import described
-from streamclient.stream.api import StreamApi
+from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.loop import OwnerLoop, drive
-from streamclient.worker.reads import OwnerReads
+from streamclient.worker.lease.lease_store import as_lease_store, as_worker_directory
+from streamclient.worker.owner_loop import OwnerLoop, drive
+from streamclient.worker.read_calls import OwnerReads
 from streamclient.worker.running import wait_awake
 from streamclient.worker.runtime import SharedParts
-from streamclient.worker.service import ServiceCalls
+from streamclient.worker.service_calls import ServiceCalls
 from streamclient.worker.statuses import PublishedInfo, StreamFacts
 from streamclient.worker.usercode import UserCode
 
@@ -378,14 +378,6 @@ class StreamRun:
         else:
             coordinator.accept_end(lease_key, reply)
 
-    def leads(self, reply: Callable[[bool], None]) -> None:
-        """Have ``reply`` called with whether this worker does what one of the stream's fleet has to do."""
-        coordinator = self.coordinator
-        if coordinator is None:
-            reply(False)
-        else:
-            coordinator.leads(reply)
-
     def request_stop(self) -> None:
         """Begin to stop. Before there is anything to stop, the worker's stop event does it."""
         with self._lock:
@@ -433,7 +425,7 @@ class StreamRun:
 
 
 def _default_stream_api(client: Any, stop: threading.Event, metrics: IMetrics) -> StreamApi:
-    from streamclient.stream.tablestore import TablestoreStreamApi  # noqa: PLC0415
+    from streamclient.tablestore.stream_operations import TablestoreStreamApi  # noqa: PLC0415
 
     return TablestoreStreamApi(client, stop=stop, metrics=metrics)
 
@@ -445,6 +437,6 @@ def _default_lease_manager(
     sleep: Callable[[float], None],
     metrics: IMetrics,
 ) -> ILeaseManager:
-    from streamclient.lease.manager import LeaseManager  # noqa: PLC0415
+    from streamclient.worker.lease.lease_manager import LeaseManager  # noqa: PLC0415
 
     return LeaseManager(config.client, config.status_table_name, stream_id, client_config, sleep=sleep, metrics=metrics)

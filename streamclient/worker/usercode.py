@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
-from streamclient import checks, logs
+from streamclient.base import checks, logs
+from streamclient.base.outages import OutageLog
+from streamclient.base.pools import once
+from streamclient.base.reasons import Raised, described
 from streamclient.errors import ConfigurationError, StreamClientException, is_refused_thread
 from streamclient.interfaces import (
     InitializationInput,
@@ -18,12 +21,9 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.model import ParkedKey, ShutdownReason
-from streamclient.outages import OutageLog
-from streamclient.pools import once
-from streamclient.reasons import Raised, described
 from streamclient.records import StreamRecord
 from streamclient.worker.checkpointer import RecordProcessorCheckpointer
-from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.owner_loop import OwnerLoop
 
 _log = logs.logger(__name__)
 

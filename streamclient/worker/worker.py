@@ -13,15 +13,15 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from streamclient import checks, logs
+from streamclient.base import checks, logs
+from streamclient.base.pools import start_thread
+from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import described
 from streamclient.config import ClientConfig, StreamConfig, processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
-from streamclient.pools import start_thread
-from streamclient.processes import Birthplace
-from streamclient.reasons import described
-from streamclient.stream.api import StreamApi
+from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime, SharedParts
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from streamclient.core import events
     from streamclient.worker.coordinator import Coordinator
     from streamclient.worker.health import WorkerHealth
-    from streamclient.worker.reporting import FleetReporter
     from streamclient.worker.stream_run import StreamRun
 
 _log = logs.logger(__name__)
@@ -94,8 +93,6 @@ class Worker(Running):
         checks.optional(checks.implementation(StreamApi)).require("stream_api", stream_api)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         configs = _checked_streams(stream_config, lease_manager, stream_api)
-        if client_config.report_cron is not None:
-            _check_reports(client_config.report_cron, configs, lease_manager)
         from streamclient.worker.stream_run import StreamRun  # noqa: PLC0415
 
         super().__init__(end_on_sigterm=client_config.end_on_sigterm)
@@ -115,7 +112,6 @@ class Worker(Running):
         }
         self._executor = executor
         self._runtime = runtime or Runtime()
-        self._reporter = self._make_reporter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -308,13 +304,6 @@ class Worker(Running):
             self._run_thread = threading.get_ident()
             self._birthplace = Birthplace()
 
-    def _make_reporter(self) -> FleetReporter | None:
-        if self._client_config.report_cron is None:
-            return None
-        from streamclient.worker.reporting import FleetReporter  # noqa: PLC0415
-
-        return FleetReporter(self._identifier, self._client_config, self._streams.values(), self._runtime)
-
     def _make_shared(self) -> SharedParts:
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
@@ -356,15 +345,9 @@ class Worker(Running):
 
     def _run_shared(self, shared: SharedParts, sigterm: EndedBySigterm | None) -> None:
         try:
-            if self._reporter is not None:
-                self._reporter.start()
             self._run_streams(shared, sigterm)
         finally:
-            try:
-                if self._reporter is not None:
-                    self._reporter.stop()
-            finally:
-                shared.close()
+            shared.close()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -478,16 +461,6 @@ def _checked_streams(given: object, lease_manager: object, stream_api: object) -
         if stream_api is None or (config.lease_manager or lease_manager) is None:
             checks.client.require(f"client of stream {config.name}", config.client)
     return configs
-
-
-def _check_reports(report_cron: str, configs: Sequence[StreamConfig], lease_manager: ILeaseManager | None) -> None:
-    """Reports read the status table itself, in which others see what this worker does not hold."""
-    for config in configs:
-        if config.client is None or (config.lease_manager or lease_manager) is not None:
-            raise ConfigurationError(
-                f"report_cron={report_cron!r} needs the status table of stream {config.name}: a client, and no "
-                "lease_manager of its own"
-            )
 
 
 def _check_tables(configs: Sequence[StreamConfig]) -> None:

@@ -24,15 +24,15 @@ from attrs import field, frozen
 from deltalake import DeltaTable
 from tablestore import Row
 
+from streamclient.cli.options import operator_name
+from streamclient.cli.server_command import DEFAULT_PORT
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.destinations import Commit, DeltaDestination, change_rows, records_digest
 from streamclient.model import ParkedRecord
-from streamclient.operate.connection import operator_name
-from streamclient.parking import TableParkingStore
-from streamclient.parking.frames import record_id
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.server.command import DEFAULT_PORT
+from streamclient.worker.parking import TableParkingStore
+from streamclient.worker.parking.parked_frames import record_id
 from tests.docs.page_examples import commands
 from tests.operate.operate_scene import IGNORE, STATUS, TABLE, Scene
 

@@ -55,7 +55,7 @@ def run_child(words: list[str]) -> None:
     os.environ["TERM"] = "xterm"
     code = 70
     try:
-        from streamclient.cli import main
+        from streamclient.cli.main import main
 
         code = main(words)
     except SystemExit as ended:
@@ -73,12 +73,12 @@ def as_shown(sent: str) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    import streamclient.cli
-    import streamclient.operate.lease_changes
-    import streamclient.operate.top_screens
-    import streamclient.parking.table
+    import streamclient.cli.lease_changes
+    import streamclient.cli.main
+    import streamclient.cli.top_screens
     import streamclient.testing.simulation.campaign
-    import streamclient.worker  # noqa: F401
+    import streamclient.worker
+    import streamclient.worker.parking.parking_table  # noqa: F401
 
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)

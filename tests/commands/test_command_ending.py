@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import pytest
 
+from streamclient.cli.terminal.copy_progress import run_until_signal
 from streamclient.server import LocalTablestore
-from streamclient.terminal.copying import run_until_signal
 from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import configuration, make_source
 
@@ -33,7 +33,7 @@ def run(
     """The command in a process of its own, which writes in blocks as it does for everybody who does not forbid it."""
     variables = {"PYTHONIOENCODING": encoding, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
     return subprocess.run(
-        [sys.executable, "-m", "streamclient.cli", *words],
+        [sys.executable, "-m", "streamclient.cli.main", *words],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
@@ -46,7 +46,7 @@ def run(
 
 def run_without(stream: int, *words: str) -> subprocess.CompletedProcess[str]:
     """The command with a standard stream closed, as by ``2>&-``."""
-    command = [sys.executable, "-m", "streamclient.cli", *words]
+    command = [sys.executable, "-m", "streamclient.cli.main", *words]
     return subprocess.run(
         ["/bin/sh", "-c", f'exec "$@" {stream}>&-', "sh", *command], capture_output=True, encoding="utf-8", check=False
     )

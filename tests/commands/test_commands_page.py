@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamclient.cli import COMMANDS, make_parser
+from streamclient.cli.main import COMMANDS, make_parser
 from tests.commands.commands_page import PAGE, agrees, commands_of, is_for_programs, leaf_parsers, stage
 from tests.commands.terminal_process import COLUMNS
 

@@ -6,12 +6,12 @@ import argparse
 
 import pytest
 
-from streamclient.cli import main, make_parser
+from streamclient.cli.main import main, make_parser
+from streamclient.cli.options import connection_of, connection_parent, option_value
+from streamclient.cli.server_command import DEFAULT_PORT
 from streamclient.errors import ConfigurationError
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
-from streamclient.server.command import DEFAULT_PORT
-from streamclient.tablestore import Connection, connect
-from streamclient.tablestore.connect import connection_of, connection_parent, option_value
+from streamclient.tablestore import Connection, instance
 from tests.commands.commands_page import leaf_parsers
 
 
@@ -83,7 +83,7 @@ def test_secrets_are_not_printed() -> None:
 def test_a_program_connects_as_the_commands_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TABLESTORE_ENDPOINT", "http://127.0.0.1:4711")
     monkeypatch.setenv("TABLESTORE_INSTANCE", "mine")
-    client = connect(socket_timeout=3)
+    client = instance(socket_timeout=3)
 
     assert (client.host, client.protocol.instance_name, client.socket_timeout) == ("http://127.0.0.1:4711", "mine", 3)
 

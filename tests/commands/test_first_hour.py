@@ -15,7 +15,7 @@ WRITES_AND_IMPORTS = """
 import os, sys
 from pathlib import Path
 import pyspark.sql, streamclient.server.local, streamclient.worker.worker  # most of them need these
-from streamclient.cli import main
+from streamclient.cli.main import main
 
 here = Path.cwd()
 for name in sys.argv[1:]:

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from streamclient import cli
-from streamclient.commands.sample import write_sample
+from streamclient.cli import main
+from streamclient.cli.sample_command import write_sample
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.lease import LeaseManager
 from streamclient.model import utc_text
 from streamclient.server import FaultRule, LocalTablestore
-from streamclient.server.faults import Fail
-from streamclient.stream.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower
+from streamclient.server.fault_rules import Fail
+from streamclient.tablestore.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower
 from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.worker.lease import LeaseManager
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -43,7 +43,7 @@ def running(folder: Path, endpoint: str, *words: str) -> Iterator[tuple[subproce
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TABLESTORE_ENDPOINT": endpoint}
     with lines.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "streamclient.cli", *words],
+            [sys.executable, "-m", "streamclient.cli.main", *words],
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
@@ -160,7 +160,7 @@ def test_a_follower_of_one_shard_ends_with_it_although_it_left_the_listing() -> 
 
 
 def test_a_follower_outlives_an_outage_and_says_so_among_the_changes(scene: Scene) -> None:
-    from streamclient.stream import ReadRetry, TablestoreStreamApi
+    from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 
     scene.write(2)
     streams = TablestoreStreamApi(scene.client, retry=ReadRetry(retries=0))
@@ -325,8 +325,8 @@ def test_a_table_is_made_described_switched_and_dropped(local: LocalTablestore) 
 def test_options_stand_on_either_side_of_an_action(local: LocalTablestore) -> None:
     here = ["--endpoint", local.endpoint]
 
-    assert cli.main(["tables", *here, "--json", "list"]) == 0
-    assert cli.main(["tables", "list", *here, "--json"]) == 0
+    assert main.main(["tables", *here, "--json", "list"]) == 0
+    assert main.main(["tables", "list", *here, "--json"]) == 0
     assert run_cli("tables", "--endpoint", "http://127.0.0.1:1", "list", *here).code == 0, "the nearer one counts"
 
 

@@ -21,12 +21,12 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamclient.commands.processes import START_SECONDS, STEADY_SECONDS, Supervisor, WorkerSlot
-from streamclient.commands.supervised import ProcessFailure, packed, unpacked
-from streamclient.commands.worker_process import Log, SupervisedWorker, end_all
-from streamclient.lease import LeaseManager
-from streamclient.metrics import MemoryMetrics, table
+from streamclient.cli.run_child import ProcessFailure, packed, unpacked
+from streamclient.cli.run_fleet import START_SECONDS, STEADY_SECONDS, Supervisor, WorkerSlot
+from streamclient.cli.run_supervision import Log, SupervisedWorker, end_all
+from streamclient.metrics import MemoryMetrics, metric_table
 from streamclient.server import LocalTablestore
+from streamclient.worker.lease import LeaseManager
 from tests.interrupts import handled_by_python
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import PATIENCE_SECONDS, until
@@ -129,7 +129,7 @@ def write_processor(folder: Path, *, extra: str = "", shutdown: str = "pass") ->
 @contextmanager
 def running(folder: Path, endpoint: str, *words: str) -> Iterator[Run]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamclient.cli", "run", "show:Show", *TABLES, *NAME, *words],
+        [sys.executable, "-m", "streamclient.cli.main", "run", "show:Show", *TABLES, *NAME, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -385,7 +385,7 @@ def test_process_that_hangs_in_its_start_is_killed_and_started_again(
         "endpoint": scene.local.endpoint,
     }
     given = {**given, "beginning": "oldest", "lease_duration": 3.0, "metrics_port": None, "log": "warning"}
-    given = {**given, "command": "streamclient run", "report_cron": None, "report_directory": None}
+    given = {**given, "command": "streamclient run"}
 
     def start(name: str, wake: Callable[[], None]) -> SupervisedWorker:
         return SupervisedWorker(name, {**given, "worker": name}, log, wake)
@@ -444,7 +444,7 @@ def write_in_pieces(sink: int, index: int) -> None:
 def test_threads_of_a_process_do_not_tear_each_others_lines(tmp_path: Path) -> None:
     program = (
         "import threading, time\n"
-        "from streamclient.commands.supervised import WholeLines\n"
+        "from streamclient.cli.run_child import WholeLines\n"
         "lines = WholeLines(1)\n"
         "meet = threading.Barrier(2)\n"
         "def show(name):\n"
@@ -461,9 +461,9 @@ def test_threads_of_a_process_do_not_tear_each_others_lines(tmp_path: Path) -> N
 
 def test_series_are_the_same_on_the_other_side_of_the_pipe() -> None:
     memory = MemoryMetrics()
-    memory.increment(table.RECORDS_PROCESSED, 3, stream="orders", worker="w-1", shard="a")
-    memory.set(table.LAG_SECONDS, 1.5, stream="orders", worker="w-1", shard="a")
-    memory.observe(table.SCAN_SECONDS, 0.02, stream="orders", worker="w-1")
+    memory.increment(metric_table.RECORDS_PROCESSED, 3, stream="orders", worker="w-1", shard="a")
+    memory.set(metric_table.LAG_SECONDS, 1.5, stream="orders", worker="w-1", shard="a")
+    memory.observe(metric_table.SCAN_SECONDS, 0.02, stream="orders", worker="w-1")
 
     assert tuple(unpacked(json.loads(json.dumps(packed(memory.snapshot()))))) == memory.snapshot()
 
@@ -496,7 +496,7 @@ def test_what_cannot_work_is_told_before_a_process_starts(words: list[str], reas
 def test_secret_from_a_pipe_is_read_once_for_all_processes(tmp_path: Path) -> None:
     from argparse import Namespace
 
-    from streamclient.commands.processes import given_arguments
+    from streamclient.cli.run_fleet import given_arguments
 
     pipe, plain = tmp_path / "pipe", tmp_path / "plain"
     os.mkfifo(pipe)

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.errors import ConfigurationError
-from streamclient.terminal.layout import (
+from streamclient.cli.terminal.layout import (
     Column,
     cut,
     cut_parts,
@@ -31,7 +30,8 @@ from streamclient.terminal.layout import (
     short_ids,
     shortener,
 )
-from streamclient.terminal.output import ProgressLine, complain, shown_meanwhile
+from streamclient.cli.terminal.output import ProgressLine, complain, shown_meanwhile
+from streamclient.errors import ConfigurationError
 from tests.commands.terminal_process import COLUMNS as COLUMNS_OF_TERMINAL
 from tests.commands.terminal_process import as_shown
 from tests.patience import PATIENCE_SECONDS, until
@@ -155,7 +155,7 @@ def test_progress_in_a_pipe_says_only_what_is_new() -> None:
 
 BESIDE_PROGRESS = """
 import logging
-from streamclient.terminal.output import ProgressLine, complain, log_to_terminal, print_text
+from streamclient.cli.terminal.output import ProgressLine, complain, log_to_terminal, print_text
 
 log_to_terminal(logging.WARNING, "%(levelname)s %(message)s")
 line = ProgressLine()
@@ -212,7 +212,7 @@ def test_a_progress_line_stands_there_again_below_what_was_printed(monkeypatch: 
 
 def test_what_takes_long_says_so_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr("streamclient.terminal.output.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("streamclient.cli.terminal.output.TELL_SECONDS", 0.0)
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     with shown_meanwhile("comparing"):

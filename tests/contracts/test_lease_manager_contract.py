@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from streamclient.interfaces import ILeaseManager
-from streamclient.lease import MemoryLeaseManager
-from streamclient.lease.manager import LeaseManager
 from streamclient.model import Lease
 from streamclient.server import LocalTablestore
-from streamclient.testing.contracts import (
+from streamclient.testing.contracts.lease_manager_contract import (
     LEASE_MANAGER_SCENARIOS,
     check_lease_manager,
     check_lease_manager_scenario,
 )
+from streamclient.worker.lease import MemoryLeaseManager
+from streamclient.worker.lease.lease_manager import LeaseManager
 
 
 def test_memory_keeps_the_whole_contract() -> None:

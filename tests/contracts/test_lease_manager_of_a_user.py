@@ -9,9 +9,9 @@ from threading import Lock
 import pytest
 
 from streamclient.interfaces import ILeaseManager
-from streamclient.lease import as_lease_store
 from streamclient.model import Lease
-from streamclient.testing.contracts import LEASE_MANAGER_SCENARIOS, check_lease_manager_scenario
+from streamclient.testing.contracts.lease_manager_contract import LEASE_MANAGER_SCENARIOS, check_lease_manager_scenario
+from streamclient.worker.lease import as_lease_store
 
 COLUMNS = "lease_key, stream_id, owner, counter, stealer, checkpoint, parents"
 

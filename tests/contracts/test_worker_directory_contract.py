@@ -9,18 +9,18 @@ import pytest
 from attrs import evolve
 
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind
+from streamclient.core.write_rules import WorkerWriteKind
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import ILeaseManager
-from streamclient.lease import MemoryLeaseManager, WriteAnswer
-from streamclient.lease.manager import LeaseManager
-from streamclient.lease.store import as_worker_directory
 from streamclient.server import LocalTablestore
-from streamclient.testing.worker_contracts import (
+from streamclient.testing.contracts.worker_directory_contract import (
     WORKER_DIRECTORY_SCENARIOS,
     check_worker_directory,
     check_worker_directory_scenario,
 )
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.lease.lease_store import as_worker_directory
 
 
 def test_memory_keeps_the_whole_contract() -> None:

@@ -16,8 +16,8 @@ from streamclient.core import leases
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.plan.beside_java import plan_takes
 from streamclient.core.plan.moves import Moves
-from streamclient.core.rows import WriteKind, apply_write, permits
 from streamclient.core.sightings import LeaseView
+from streamclient.core.write_rules import WriteKind, apply_write, permits
 from streamclient.model import Lease
 
 DURATION_SECONDS = 20.0

@@ -7,14 +7,14 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
+from streamclient.base.reasons import text_of
 from streamclient.config import ClientConfig
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteOutcome, apply_write, permits
+from streamclient.core.write_rules import WriteOutcome, apply_write, permits
 from streamclient.model import InitialPosition, Lease, Shard
-from streamclient.reasons import text_of
 
 STREAM_ID = "stream"
 COMMAND = TypeVar("COMMAND")

@@ -13,7 +13,7 @@ from streamclient.config import ClientConfig
 from streamclient.core import events, membership
 from streamclient.core.holdings import Holdings
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.rows import WriteOutcome, apply_write, permits
+from streamclient.core.write_rules import WriteOutcome, apply_write, permits
 from streamclient.model import InitialPosition, Lease, Shard
 
 STEP_SECONDS = 0.05

@@ -13,8 +13,8 @@ from streamclient.config import ClientConfig
 from streamclient.core import leases
 from streamclient.core.plan.beside_java import plan_takes
 from streamclient.core.plan.moves import Moves
-from streamclient.core.rows import apply_write
 from streamclient.core.sightings import LeaseView
+from streamclient.core.write_rules import apply_write
 from streamclient.model import Lease
 
 NOW = 100.0

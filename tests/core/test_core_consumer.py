@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.position import Position
+from streamclient.base.reasons import Cause, Raised, Reason
 from streamclient.config import ClientConfig
-from streamclient.core.consumer import events
-from streamclient.core.consumer.events import ConsumerCommand
+from streamclient.core.consumer import consumer_events
+from streamclient.core.consumer.consumer_events import ConsumerCommand
 from streamclient.core.consumer.machine import _BEGINNINGS, ConsumerMachine
-from streamclient.core.consumer.table import Phase
+from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
-from streamclient.core.position import Position
 from streamclient.model import ShardInfo, ShutdownReason
-from streamclient.reasons import Cause, Raised, Reason
-from streamclient.stream import RecordPage
+from streamclient.tablestore import RecordPage
 from streamclient.testing.fakes import make_record
 
 PAGE = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i2"), may_more_record=True, body_bytes=20)
@@ -34,19 +34,19 @@ class Driven:
         )
         self.said: Sequence[ConsumerCommand] = ()
 
-    def hear(self, *heard: events.ConsumerEvent) -> list[str]:
+    def hear(self, *heard: consumer_events.ConsumerEvent) -> list[str]:
         """Let events happen; the names of the commands that followed from the last one."""
         for event in heard:
             self.said = self.machine.handle(event, 100.0)
         return [type(command).__name__ for command in self.said]
 
     def read(self, page: RecordPage) -> list[str]:
-        return self.hear(events.PageRead(self.machine.visit, page))
+        return self.hear(consumer_events.PageRead(self.machine.visit, page))
 
 
 def reading(**config: Any) -> Driven:
     driven = Driven(**config)
-    driven.hear(events.Began(), events.CallReturned(value=True))
+    driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
     return driven
 
 
@@ -57,31 +57,40 @@ def test_every_phase_begins_with_one_piece_of_work() -> None:
 def test_a_shard_is_read_to_its_end() -> None:
     driven = Driven()
 
-    assert driven.hear(events.Began()) == ["NewProcessor", "Initialize"]
-    assert driven.hear(events.CallReturned(value=True)) == ["Read"]
+    assert driven.hear(consumer_events.Began()) == ["NewProcessor", "Initialize"]
+    assert driven.hear(consumer_events.CallReturned(value=True)) == ["Read"]
     assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]
-    assert driven.hear(events.CallReturned()) == ["Tell", "PageDone", "Read"]
-    assert driven.said[-1] == events.Read(driven.machine.visit, Position("i2"))
+    assert driven.hear(consumer_events.CallReturned()) == ["Tell", "PageDone", "Read"]
+    assert driven.said[-1] == consumer_events.Read(driven.machine.visit, Position("i2"))
     assert driven.read(LAST) == ["ConfirmEnd"]
-    assert driven.hear(events.EndJudged(driven.machine.visit, is_shown=True)) == [
+    assert driven.hear(consumer_events.EndJudged(driven.machine.visit, is_shown=True)) == [
         "ReadAhead",
         "Permit",
         "ProcessRecords",
     ]
-    assert driven.hear(events.CallReturned())[-2:] == ["DropReading", "ShutDown"]
-    assert driven.said[-1] == events.ShutDown(ShutdownReason.TERMINATE)
-    driven.hear(events.CheckpointAsked(), events.CheckpointAnswered(CheckpointOutcome.STORED, "SHARD_END"))
-    assert driven.hear(events.CallReturned()) == ["CloseCheckpoints", "Ended"]
-    assert driven.said[-1] == events.Ended(ConsumerEnd.SHARD_END)
+    assert driven.hear(consumer_events.CallReturned())[-2:] == ["DropReading", "ShutDown"]
+    assert driven.said[-1] == consumer_events.ShutDown(ShutdownReason.TERMINATE)
+    driven.hear(
+        consumer_events.CheckpointAsked(), consumer_events.CheckpointAnswered(CheckpointOutcome.STORED, "SHARD_END")
+    )
+    assert driven.hear(consumer_events.CallReturned()) == ["CloseCheckpoints", "Ended"]
+    assert driven.said[-1] == consumer_events.Ended(ConsumerEnd.SHARD_END)
 
 
-@pytest.mark.parametrize("late", [events.PageRead, events.ReadFailed, events.FirstLeftFound, events.TimeCame])
+@pytest.mark.parametrize(
+    "late",
+    [consumer_events.PageRead, consumer_events.ReadFailed, consumer_events.FirstLeftFound, consumer_events.TimeCame],
+)
 def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
     """Of a read that was dropped, or a pause that a stop ended."""
     driven = reading()
     visit = driven.machine.visit
-    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
-    answer = {events.PageRead: (PAGE,), events.ReadFailed: (Raised.of(OSError()),), events.FirstLeftFound: (None,)}
+    driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
+    answer = {
+        consumer_events.PageRead: (PAGE,),
+        consumer_events.ReadFailed: (Raised.of(OSError()),),
+        consumer_events.FirstLeftFound: (None,),
+    }
 
     assert driven.hear(late(visit, *answer.get(late, ()))) == []
     assert driven.machine.phase is Phase.CLOSING
@@ -91,10 +100,10 @@ def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner() -> Non
     """Pauses after failures are as long as they were said to be."""
     driven = reading()
     driven.read(RecordPage([], Position("i1"), may_more_record=False))
-    (idle,) = [command for command in driven.said if isinstance(command, events.Wait)]
-    driven.hear(events.TimeCame(driven.machine.visit))
-    driven.hear(events.ReadFailed(driven.machine.visit, Raised.of(ConnectionError("reset"))))
-    (failed,) = [command for command in driven.said if isinstance(command, events.Wait)]
+    (idle,) = [command for command in driven.said if isinstance(command, consumer_events.Wait)]
+    driven.hear(consumer_events.TimeCame(driven.machine.visit))
+    driven.hear(consumer_events.ReadFailed(driven.machine.visit, Raised.of(ConnectionError("reset"))))
+    (failed,) = [command for command in driven.said if isinstance(command, consumer_events.Wait)]
 
     assert idle.is_idle
     assert not failed.is_idle
@@ -104,28 +113,28 @@ def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it() ->
     driven = reading()
     driven.read(PAGE)
 
-    assert driven.hear(events.StopAsked(ShutdownReason.STOLEN)) == ["TakeBack"]
-    assert driven.hear(events.CallTakenBack()) == ["Retract", "DropReading", "ShutDown"]
+    assert driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN)) == ["TakeBack"]
+    assert driven.hear(consumer_events.CallTakenBack()) == ["Retract", "DropReading", "ShutDown"]
 
 
 def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned() -> None:
     driven = reading()
     driven.read(PAGE)
-    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
+    driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
 
-    assert driven.hear(events.CallReturned()) == ["Tell", "PageDone", "DropReading", "ShutDown"]
-    assert driven.said[-1] == events.ShutDown(ShutdownReason.STOLEN)
+    assert driven.hear(consumer_events.CallReturned()) == ["Tell", "PageDone", "DropReading", "ShutDown"]
+    assert driven.said[-1] == consumer_events.ShutDown(ShutdownReason.STOLEN)
 
 
 def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
     driven = reading()
     driven.read(PAGE)
-    driven.hear(events.CallReturned(Raised.of(ValueError("no"))))
-    driven.hear(events.CallReturned())  # shutdown
-    driven.hear(events.TimeCame(driven.machine.visit), events.CallReturned(value=True))
+    driven.hear(consumer_events.CallReturned(Raised.of(ValueError("no"))))
+    driven.hear(consumer_events.CallReturned())  # shutdown
+    driven.hear(consumer_events.TimeCame(driven.machine.visit), consumer_events.CallReturned(value=True))
 
-    assert driven.hear(events.Marked(1, ShutdownReason.PROCESS_DONE)) == []
-    assert driven.hear(events.Marked(2, ShutdownReason.PROCESS_DONE))[-1] == "ShutDown"
+    assert driven.hear(consumer_events.Marked(1, ShutdownReason.PROCESS_DONE)) == []
+    assert driven.hear(consumer_events.Marked(2, ShutdownReason.PROCESS_DONE))[-1] == "ShutDown"
 
 
 # --- pages that cannot be true ---------------------------------------------------------------------------------------
@@ -135,14 +144,14 @@ def test_an_end_is_believed_only_once_it_is_shown_and_moves_nothing_before() -> 
     driven = reading()
 
     assert driven.read(LAST) == ["ConfirmEnd"]
-    refused = driven.hear(events.EndJudged(driven.machine.visit, is_shown=False, detail="no child"))
+    refused = driven.hear(consumer_events.EndJudged(driven.machine.visit, is_shown=False, detail="no child"))
     assert refused == ["DropReading", "Wait"]
     assert driven.machine.phase is Phase.WAITING
     assert driven.machine.reason == Reason(Cause.END_NOT_SHOWN, detail="no child (once)")
-    assert driven.hear(events.TimeCame(driven.machine.visit)) == ["Read"]
-    assert driven.said[-1] == events.Read(driven.machine.visit, Position("i0"))
+    assert driven.hear(consumer_events.TimeCame(driven.machine.visit)) == ["Read"]
+    assert driven.said[-1] == consumer_events.Read(driven.machine.visit, Position("i0"))
     driven.read(LAST)
-    assert driven.hear(events.EndJudged(driven.machine.visit, is_shown=True)) == [
+    assert driven.hear(consumer_events.EndJudged(driven.machine.visit, is_shown=True)) == [
         "ReadAhead",
         "Permit",
         "ProcessRecords",
@@ -156,32 +165,32 @@ def test_pauses_before_an_end_that_is_not_shown_grow_to_a_bound_and_end_when_it_
     for _ in range(12):
         driven.read(LAST)
         asked = driven.machine.visit
-        driven.hear(events.EndJudged(asked, is_shown=False))
-        pauses += [command.seconds for command in driven.said if isinstance(command, events.Wait)]
+        driven.hear(consumer_events.EndJudged(asked, is_shown=False))
+        pauses += [command.seconds for command in driven.said if isinstance(command, consumer_events.Wait)]
         if len(pauses) < 12:
-            driven.hear(events.TimeCame(driven.machine.visit))
+            driven.hear(consumer_events.TimeCame(driven.machine.visit))
 
     assert pauses[0] <= 0.1
     assert 10.0 <= max(pauses) <= 20.0
-    assert driven.hear(events.EndJudged(asked, is_shown=True)) == ["Read"]
+    assert driven.hear(consumer_events.EndJudged(asked, is_shown=True)) == ["Read"]
 
 
 def test_what_is_said_of_an_end_after_a_stop_means_nothing() -> None:
     driven = reading()
     driven.read(LAST)
     visit = driven.machine.visit
-    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
+    driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
 
-    assert driven.hear(events.EndJudged(visit, is_shown=True)) == []
+    assert driven.hear(consumer_events.EndJudged(visit, is_shown=True)) == []
     assert driven.machine.closing is ShutdownReason.STOLEN
 
 
 def test_a_new_processor_begins_before_what_the_last_one_took() -> None:
     driven = reading()
     driven.read(PAGE)
-    driven.hear(events.CallReturned())
+    driven.hear(consumer_events.CallReturned())
     driven.read(RecordPage([make_record("k3", 3)], Position("i3")))
-    driven.hear(events.CallReturned(Raised.of(ValueError("no"))), events.CallReturned())
-    driven.hear(events.TimeCame(driven.machine.visit), events.CallReturned(value=True))
+    driven.hear(consumer_events.CallReturned(Raised.of(ValueError("no"))), consumer_events.CallReturned())
+    driven.hear(consumer_events.TimeCame(driven.machine.visit), consumer_events.CallReturned(value=True))
 
     assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]

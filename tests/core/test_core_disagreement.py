@@ -10,7 +10,7 @@ from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events
 from streamclient.core.leases import WriteKind
-from streamclient.core.state import MOST_REPORTED
+from streamclient.core.worker_state import MOST_REPORTED
 from streamclient.model import Lease, Progress, Shard
 
 SAYS = "the fleet disagrees on balance_by"

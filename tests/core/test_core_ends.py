@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from holdings_driver import Driver, only, reader, row
 
+from streamclient.base.reasons import Cause
 from streamclient.core import events, sync
 from streamclient.core.shards import ListedEnds, circles_of, has_its_parents, index_shards, shows_end
 from streamclient.model import Pause, Shard
-from streamclient.reasons import Cause
 
 A, B = Shard("a"), Shard("b")
 CHILD = Shard("c", "a")

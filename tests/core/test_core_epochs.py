@@ -6,7 +6,7 @@ import pytest
 from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events
-from streamclient.core.rows import WriteKind, WriteOutcome
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import Shard, ShutdownReason
 
 

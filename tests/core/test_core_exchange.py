@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamclient.core import events, leases
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.plan.beside_java import missing_moves
-from streamclient.core.rows import WriteKind, WriteOutcome
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 
 QUIET_ROUNDS = 60
 """Three lease durations. Whatever a worker remembers of others is forgotten after one, and with stale views a worker

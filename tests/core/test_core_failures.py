@@ -15,7 +15,7 @@ from streamclient.core.consumer.parked import ParkedShare
 from streamclient.core.consumer.pauses import retry_pause_millis
 from streamclient.errors import ConfigurationError
 from streamclient.model import OnFailure
-from streamclient.parking import MemoryParkingStore
+from streamclient.worker.parking import MemoryParkingStore
 
 STORE = MemoryParkingStore()
 

@@ -15,8 +15,8 @@ from streamclient.core import events, leases
 from streamclient.core.held import Consuming
 from streamclient.core.plan.moves import Moves
 from streamclient.core.plan.own_part import FleetView, plan_part
-from streamclient.core.rows import WriteKind, WriteOutcome, apply_write, permits
 from streamclient.core.sightings import LeaseView
+from streamclient.core.write_rules import WriteKind, WriteOutcome, apply_write, permits
 from streamclient.model import BalanceBy, Lease, Progress
 
 DURATION = 20.0

@@ -8,7 +8,7 @@ from holdings_driver import Driver, answers, only, row, scanned, writes
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind, WriteOutcome, apply_write
+from streamclient.core.write_rules import WriteKind, WriteOutcome, apply_write
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardState, ShutdownReason
 

@@ -10,7 +10,7 @@ from attrs import evolve
 from holdings_driver import row
 
 from streamclient.core.held import NEXT, Acquisition, Consuming, HeldLease, Intention, LeaseStep, RowState
-from streamclient.core.rows import NO_DOUBT
+from streamclient.core.write_rules import NO_DOUBT
 
 HELD = HeldLease(row("a", "me", 3), "t1", 119.0, 3, 100.0, Acquisition(1))
 

@@ -7,7 +7,7 @@ from holdings_driver import Driver, answers, only, reader, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
-from streamclient.core.rows import WriteKind, WriteOutcome
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import ShardState, ShutdownReason
 
 # --- taking ----------------------------------------------------------------------------------------------------------

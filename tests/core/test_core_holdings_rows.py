@@ -8,7 +8,7 @@ from holdings_driver import Driver, only, reader, row, writes
 from streamclient.core import events, leases
 from streamclient.core.events import Severity
 from streamclient.core.held import Intention
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
 
 # --- rows that vanish or are reset -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamclient.core import membership
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind, apply_write, permits, was_applied
+from streamclient.core.write_rules import WorkerWriteKind, apply_write, permits, was_applied
 
 ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text")
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from streamclient.base.position import Position, ReadTrail
+from streamclient.base.reasons import Cause, Raised
 from streamclient.config import ClientConfig
-from streamclient.core.consumer import events
-from streamclient.core.consumer.events import ConsumerCommand
+from streamclient.core.consumer import consumer_events
+from streamclient.core.consumer.consumer_events import ConsumerCommand
 from streamclient.core.consumer.machine import ConsumerMachine
-from streamclient.core.consumer.table import Phase
+from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import StartConsumer
-from streamclient.core.position import Position, ReadTrail
 from streamclient.errors import DisorderError, TrimmedDataException
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShardInfo
-from streamclient.reasons import Cause, Raised
 from streamclient.records import SequenceInfo, StreamRecord
-from streamclient.stream import RecordPage
+from streamclient.tablestore import RecordPage
 from streamclient.testing.fakes import make_record
 
 PAGE_RECORDS = 3
@@ -103,7 +103,7 @@ class Run:
         )
 
     def until(self, is_over: Callable[[], bool], most: int = 200) -> None:
-        todo: list[Any] = [events.Began()]
+        todo: list[Any] = [consumer_events.Began()]
         for _ in range(most * 5):
             if is_over() or not todo:
                 return
@@ -115,20 +115,20 @@ class Run:
 
     def _answers(self, command: ConsumerCommand) -> list[Any]:
         match command:
-            case events.Initialize():
-                return [events.CallReturned(value=True)]
-            case events.Read(visit, position):
+            case consumer_events.Initialize():
+                return [consumer_events.CallReturned(value=True)]
+            case consumer_events.Read(visit, position):
                 return [self._read(visit, position.text)]
-            case events.ProcessRecords(records):
+            case consumer_events.ProcessRecords(records):
                 self.delivered += records
                 self.batches.append(len(records))
-                return [events.CallReturned()]
-            case events.Permit(position):
+                return [consumer_events.CallReturned()]
+            case consumer_events.Permit(position):
                 self.permitted.append((position, len(self.delivered)))
-            case events.Wait(visit, seconds):
+            case consumer_events.Wait(visit, seconds):
                 self.pauses.append(seconds)
-                return [events.TimeCame(visit)]
-            case events.FindFirstLeft(visit):
+                return [consumer_events.TimeCame(visit)]
+            case consumer_events.FindFirstLeft(visit):
                 raise AssertionError("nothing was lost")
         return []
 
@@ -139,8 +139,8 @@ class Run:
         if type(found) is Exception:
             found = self.pages.read(at)
         if isinstance(found, Exception):
-            return events.ReadFailed(visit, Raised.of(found))
-        return events.PageRead(visit, found)
+            return consumer_events.ReadFailed(visit, Raised.of(found))
+        return consumer_events.PageRead(visit, found)
 
     @property
     def keys(self) -> list[str]:

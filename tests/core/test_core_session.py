@@ -10,8 +10,8 @@ from attrs import evolve, fields
 
 from streamclient.core import membership
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind, WriteOutcome, apply_write, permits
 from streamclient.core.session import REMOVALS_AT_MOST, News, Session
+from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome, apply_write, permits
 
 DURATION = 20.0
 ACCEPTED, REFUSED, UNCERTAIN = WriteOutcome.ACCEPTED, WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN

@@ -9,7 +9,7 @@ from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events, leases, membership
 from streamclient.core.membership import SessionState
-from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome, apply_write
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome, apply_write
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
 

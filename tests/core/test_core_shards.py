@@ -6,6 +6,7 @@ from holdings_driver import STREAM_ID, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamclient.base.reasons import Cause, Reason, ReasonKind, text_of
 from streamclient.core.shards import (
     ABSENCE_SECONDS,
     COUNTERS_BETWEEN,
@@ -19,7 +20,6 @@ from streamclient.core.shards import (
     plan_shard_sync,
 )
 from streamclient.model import InitialPosition, Lease, Shard
-from streamclient.reasons import Cause, Reason, ReasonKind, text_of
 
 OLDEST = Start(STREAM_ID, InitialPosition.oldest(), 777)
 LATEST = Start(STREAM_ID, InitialPosition.latest(), 777)

@@ -12,7 +12,7 @@ from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events, membership
 from streamclient.core.membership import SessionState
-from streamclient.core.rows import WriteKind, WriteOutcome
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import Shard
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN

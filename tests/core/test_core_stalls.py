@@ -6,7 +6,7 @@ from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events
 from streamclient.core.events import Severity
-from streamclient.core.rows import WriteKind
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import ShutdownReason
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.core.tunnel.channels import Channel, ChannelStatus, merged
-from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState, Step
+from streamclient.core.tunnel.channel_states import Channel, ChannelStatus, merged
+from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState, Step
 
 OPEN, CLOSING, CLOSE, TERMINATED = (
     ChannelStatus.OPEN,

@@ -8,10 +8,10 @@ from typing import TypeVar
 import pytest
 
 from streamclient.core.events import Severity
-from streamclient.core.tunnel import events
-from streamclient.core.tunnel.channels import Channel, ChannelStatus
-from streamclient.core.tunnel.events import CallVerdict
-from streamclient.core.tunnel.session import SessionSettings, TunnelSession
+from streamclient.core.tunnel import tunnel_events
+from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
+from streamclient.core.tunnel.tunnel_events import CallVerdict
+from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
 
 T = TypeVar("T")
 SETTINGS = SessionSettings(heartbeat_interval=30.0, heartbeat_timeout=300.0)
@@ -25,41 +25,41 @@ class Shell:
         numbers = iter(range(1, 1_000))
         self.session = TunnelSession(settings, Random(1), new_identifier=lambda: f"r{next(numbers)}")
         self.now = 0.0
-        self.commands: list[events.Command] = []
+        self.commands: list[tunnel_events.Command] = []
 
-    def handle(self, event: events.Event) -> list[events.Command]:
+    def handle(self, event: tunnel_events.Event) -> list[tunnel_events.Command]:
         self.commands = self.session.handle(event, self.now)
         return self.commands
 
-    def later(self, seconds: float) -> list[events.Command]:
+    def later(self, seconds: float) -> list[tunnel_events.Command]:
         self.now += seconds
-        return self.handle(events.SessionTick())
+        return self.handle(tunnel_events.SessionTick())
 
     def of(self, kind: type[T]) -> list[T]:
         return [command for command in self.commands if isinstance(command, kind)]
 
     def connect(self, client_id: str = "me") -> None:
-        self.handle(events.SessionTick())
-        assert self.of(events.Connect)
-        self.handle(events.Connected(client_id, self.now))
-        assert self.of(events.Heartbeat) == [events.Heartbeat(client_id, ())]
+        self.handle(tunnel_events.SessionTick())
+        assert self.of(tunnel_events.Connect)
+        self.handle(tunnel_events.Connected(client_id, self.now))
+        assert self.of(tunnel_events.Heartbeat) == [tunnel_events.Heartbeat(client_id, ())]
 
-    def answer(self, *texts: str, client_id: str = "me") -> list[events.Command]:
-        return self.handle(events.HeartbeatAnswered(client_id, [channel(text) for text in texts], self.now))
+    def answer(self, *texts: str, client_id: str = "me") -> list[tunnel_events.Command]:
+        return self.handle(tunnel_events.HeartbeatAnswered(client_id, [channel(text) for text in texts], self.now))
 
-    def read(self, text: str) -> events.StartReader:
+    def read(self, text: str) -> tunnel_events.StartReader:
         """Have a channel offered, and its reader started."""
         self.answer(text)
-        (lookup,) = self.of(events.FindCheckpoint)
-        self.handle(events.CheckpointFound(lookup.channel_id, lookup.reader, "token", 4))
-        (started,) = self.of(events.StartReader)
+        (lookup,) = self.of(tunnel_events.FindCheckpoint)
+        self.handle(tunnel_events.CheckpointFound(lookup.channel_id, lookup.reader, "token", 4))
+        (started,) = self.of(tunnel_events.StartReader)
         return started
 
-    def end(self, reader: events.StartReader, *, is_finished: bool = False) -> list[events.Command]:
-        return self.handle(events.ReaderEnded(reader.channel_id, reader.reader, is_finished))
+    def end(self, reader: tunnel_events.StartReader, *, is_finished: bool = False) -> list[tunnel_events.Command]:
+        return self.handle(tunnel_events.ReaderEnded(reader.channel_id, reader.reader, is_finished))
 
     def reported(self) -> list[str]:
-        (beat,) = self.of(events.Heartbeat)
+        (beat,) = self.of(tunnel_events.Heartbeat)
         return [str(each) for each in beat.channels]
 
 
@@ -78,11 +78,11 @@ def connected(settings: SessionSettings = SETTINGS) -> Shell:
 def test_first_heartbeat_follows_the_connection_at_once_and_then_every_interval() -> None:
     shell = connected()
     shell.answer()
-    assert shell.of(events.Heartbeat) == []
+    assert shell.of(tunnel_events.Heartbeat) == []
 
     assert shell.later(29) == []
     shell.later(1)
-    assert shell.of(events.Heartbeat)
+    assert shell.of(tunnel_events.Heartbeat)
 
 
 def test_no_heartbeat_is_sent_while_one_is_under_way() -> None:
@@ -90,7 +90,7 @@ def test_no_heartbeat_is_sent_while_one_is_under_way() -> None:
 
     assert shell.later(60) == []
     shell.answer()
-    assert shell.of(events.Heartbeat)
+    assert shell.of(tunnel_events.Heartbeat)
 
 
 def test_open_channel_is_read_from_its_checkpoint() -> None:
@@ -104,8 +104,8 @@ def test_channel_that_shall_be_let_go_is_reported_as_soon_as_its_reader_has_ende
     started = shell.read("a OPEN@0")
     shell.later(30)
     shell.answer("a CLOSING@1")
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=False)]
-    assert shell.of(events.Heartbeat) == []
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=False)]
+    assert shell.of(tunnel_events.Heartbeat) == []
 
     shell.now += 1
     shell.end(started)
@@ -142,7 +142,7 @@ def test_channel_that_is_missing_in_the_answer_is_dropped_without_report() -> No
     shell.later(30)
     shell.answer()
 
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
     shell.now += 1
     shell.end(started)
     assert shell.reported() == []
@@ -156,11 +156,11 @@ def test_channel_has_one_reader_at_a_time_even_if_it_comes_back_at_once() -> Non
     shell.answer()
     shell.later(30)
     shell.answer("a OPEN@5")
-    assert shell.of(events.FindCheckpoint) == []
+    assert shell.of(tunnel_events.FindCheckpoint) == []
 
     shell.end(first)
 
-    assert [lookup.channel_id for lookup in shell.of(events.FindCheckpoint)] == ["a"]
+    assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
 
 
 def test_channel_that_waits_for_an_old_reader_is_let_go_without_it() -> None:
@@ -180,9 +180,9 @@ def test_channel_that_waits_for_an_old_reader_is_let_go_without_it() -> None:
 def test_channel_whose_checkpoint_cannot_be_found_is_let_go() -> None:
     shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(events.FindCheckpoint)
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
     shell.now += 1
-    shell.handle(events.CheckpointNotFound("a", lookup.reader, ERROR))
+    shell.handle(tunnel_events.CheckpointNotFound("a", lookup.reader, ERROR))
 
     assert shell.reported() == ["a CLOSE@1"]
 
@@ -190,12 +190,12 @@ def test_channel_whose_checkpoint_cannot_be_found_is_let_go() -> None:
 def test_channel_asked_back_during_the_lookup_is_never_read() -> None:
     shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(events.FindCheckpoint)
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
     shell.later(30)
     shell.answer("a CLOSING@1")
-    shell.handle(events.CheckpointFound("a", lookup.reader, "token", 0))
+    shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 0))
 
-    assert shell.of(events.StartReader) == []
+    assert shell.of(tunnel_events.StartReader) == []
     shell.later(1)
     assert shell.reported() == ["a CLOSE@2"]
 
@@ -206,11 +206,11 @@ def test_reader_that_does_not_end_is_dropped_after_three_heartbeats() -> None:
     for _ in range(2):
         shell.later(30)
         shell.answer("a CLOSING@1")
-    assert not [stop for stop in shell.of(events.StopReader) if stop.is_lost]
+    assert not [stop for stop in shell.of(tunnel_events.StopReader) if stop.is_lost]
     shell.later(30)
     shell.answer("a CLOSING@1")
 
-    assert events.StopReader("a", started.reader, is_lost=True) in shell.commands
+    assert tunnel_events.StopReader("a", started.reader, is_lost=True) in shell.commands
     shell.later(1)
     assert shell.reported() == ["a CLOSE@2"]
 
@@ -222,16 +222,16 @@ def test_without_detection_a_reader_may_take_its_time() -> None:
         shell.later(30)
         shell.answer("a CLOSING@1")
 
-    assert not [stop for stop in shell.of(events.StopReader) if stop.is_lost]
+    assert not [stop for stop in shell.of(tunnel_events.StopReader) if stop.is_lost]
 
 
 def test_stalled_reader_gives_its_channel_up() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.now += 1
-    shell.handle(events.ReaderStalled("a", started.reader, "it hangs"))
+    shell.handle(tunnel_events.ReaderStalled("a", started.reader, "it hangs"))
 
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
     assert shell.reported() == ["a CLOSE@1"]
 
 
@@ -239,12 +239,12 @@ def test_session_that_the_service_ended_is_begun_anew_at_once() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.later(30)
-    shell.handle(events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
+    shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
 
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
-    assert shell.of(events.Connect)
-    shell.handle(events.Connected("me again", shell.now))
-    assert shell.of(events.Heartbeat) == [events.Heartbeat("me again", ())]
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(tunnel_events.Connect)
+    shell.handle(tunnel_events.Connected("me again", shell.now))
+    assert shell.of(tunnel_events.Heartbeat) == [tunnel_events.Heartbeat("me again", ())]
 
 
 def test_session_without_answered_heartbeats_ends_before_the_service_ends_it() -> None:
@@ -252,31 +252,31 @@ def test_session_without_answered_heartbeats_ends_before_the_service_ends_it() -
     shell.answer()
     for _ in range(9):
         shell.later(30)
-        shell.handle(events.HeartbeatFailed("me", CallVerdict.PASSING, ERROR))
+        shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.PASSING, ERROR))
     assert shell.session.client_id == "me"
 
     shell.later(16)
 
     assert shell.session.client_id == ""
-    assert shell.of(events.Connect)
+    assert shell.of(tunnel_events.Connect)
 
 
 def test_answer_counts_from_when_the_heartbeat_was_sent() -> None:
     shell = connected()
     sent_at = shell.now
     shell.now += 100
-    shell.handle(events.HeartbeatAnswered("me", [], sent_at))
+    shell.handle(tunnel_events.HeartbeatAnswered("me", [], sent_at))
 
     assert shell.session.client_id == "me"
     shell.now = sent_at + 286
-    shell.handle(events.SessionTick())
+    shell.handle(tunnel_events.SessionTick())
     assert shell.session.client_id == ""
 
 
 def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
     shell = connected()
-    shell.handle(events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
-    shell.handle(events.Connected("new", shell.now))
+    shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
+    shell.handle(tunnel_events.Connected("new", shell.now))
     shell.answer("a OPEN@0", client_id="me")
 
     assert shell.session.channels == {}
@@ -284,68 +284,68 @@ def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
 
 def test_failed_connections_are_repeated_for_ever_with_growing_pauses() -> None:
     shell = Shell()
-    shell.handle(events.SessionTick())
+    shell.handle(tunnel_events.SessionTick())
     pauses = []
     for _ in range(12):
-        shell.handle(events.ConnectFailed(CallVerdict.PASSING, ERROR))
+        shell.handle(tunnel_events.ConnectFailed(CallVerdict.PASSING, ERROR))
         deadline = shell.session.next_deadline()
         assert deadline is not None
         pauses.append(deadline - shell.now)
         shell.later(pauses[-1])
-        assert shell.of(events.Connect)
+        assert shell.of(tunnel_events.Connect)
     assert pauses[0] <= 0.2
     assert 7.5 <= pauses[-1] <= 10
 
 
 def test_hopeless_error_ends_the_work_and_names_itself() -> None:
     shell = Shell()
-    shell.handle(events.SessionTick())
-    shell.handle(events.ConnectFailed(CallVerdict.FINAL, ERROR))
+    shell.handle(tunnel_events.SessionTick())
+    shell.handle(tunnel_events.ConnectFailed(CallVerdict.FINAL, ERROR))
 
-    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+    assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
 @pytest.mark.parametrize(
     "refusal",
     [
-        events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR),
-        events.CallsRefused("checkpoints cannot be stored", ERROR),
+        tunnel_events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR),
+        tunnel_events.CallsRefused("checkpoints cannot be stored", ERROR),
     ],
 )
-def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal: events.Event) -> None:
+def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal: tunnel_events.Event) -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.later(30)
     shell.handle(refusal)
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
-    assert shell.of(events.EndSession) == []
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(tunnel_events.EndSession) == []
 
     shell.end(started)
-    assert shell.of(events.EndSession) == [events.EndSession("me")]
-    shell.handle(events.SessionEnded())
+    assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
+    shell.handle(tunnel_events.SessionEnded())
 
-    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+    assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
 def test_checkpoint_that_never_can_be_looked_up_ends_the_work_which_is_told_once() -> None:
     shell = connected()
     shell.answer("a OPEN@0", "b OPEN@0")
     told: list[Severity] = []
-    for lookup in shell.of(events.FindCheckpoint):
-        shell.handle(events.CheckpointNotFound(lookup.channel_id, lookup.reader, ERROR, CallVerdict.FINAL))
-        told += [report.severity for report in shell.of(events.SessionReport)]
-    shell.handle(events.SessionEnded())
+    for lookup in shell.of(tunnel_events.FindCheckpoint):
+        shell.handle(tunnel_events.CheckpointNotFound(lookup.channel_id, lookup.reader, ERROR, CallVerdict.FINAL))
+        told += [report.severity for report in shell.of(tunnel_events.SessionReport)]
+    shell.handle(tunnel_events.SessionEnded())
 
     assert told.count(Severity.ERROR) == 1
-    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+    assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
 def test_failures_of_one_call_are_one_outage_until_another_error_comes() -> None:
     shell, outages = Shell(), []
-    shell.handle(events.SessionTick())
+    shell.handle(tunnel_events.SessionTick())
     for error in (ERROR, ERROR, KeyError("other")):
-        shell.handle(events.ConnectFailed(CallVerdict.PASSING, error))
-        outages += [report.outage for report in shell.of(events.SessionReport)]
+        shell.handle(tunnel_events.ConnectFailed(CallVerdict.PASSING, error))
+        outages += [report.outage for report in shell.of(tunnel_events.SessionReport)]
         shell.later(10)
 
     assert outages[0] == outages[1] != outages[2]
@@ -355,33 +355,33 @@ def test_failures_of_one_call_are_one_outage_until_another_error_comes() -> None
 def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
-    shell.handle(events.SessionStopRequested())
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=False)]
+    shell.handle(tunnel_events.SessionStopRequested())
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=False)]
 
     shell.end(started)
-    assert shell.of(events.EndSession) == [events.EndSession("me")]
-    shell.handle(events.SessionEnded())
+    assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
+    shell.handle(tunnel_events.SessionEnded())
 
-    assert shell.of(events.Finish) == [events.Finish(None)]
+    assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(None)]
 
 
 def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
     """It would never be told to stop, and the session never end."""
     shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(events.FindCheckpoint)
-    shell.handle(events.SessionStopRequested())
-    assert not shell.of(events.EndSession)
-    shell.handle(events.CheckpointFound("a", lookup.reader, "token", 0))
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    shell.handle(tunnel_events.SessionStopRequested())
+    assert not shell.of(tunnel_events.EndSession)
+    shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 0))
 
-    assert shell.of(events.StartReader) == []
-    assert shell.of(events.EndSession) == [events.EndSession("me")]
+    assert shell.of(tunnel_events.StartReader) == []
+    assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
 
 
 def test_session_is_kept_alive_while_readers_end() -> None:
     shell = connected()
     shell.read("a OPEN@0")
-    shell.handle(events.SessionStopRequested())
+    shell.handle(tunnel_events.SessionStopRequested())
 
     shell.later(30)
 
@@ -390,23 +390,23 @@ def test_session_is_kept_alive_while_readers_end() -> None:
 
 def test_stop_while_connecting_ends_the_session_that_comes_of_it() -> None:
     shell = Shell()
-    shell.handle(events.SessionTick())
-    shell.handle(events.SessionStopRequested())
-    shell.handle(events.Connected("me", shell.now))
+    shell.handle(tunnel_events.SessionTick())
+    shell.handle(tunnel_events.SessionStopRequested())
+    shell.handle(tunnel_events.Connected("me", shell.now))
 
-    assert shell.of(events.EndSession) == [events.EndSession("me")]
+    assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
 
 
 def test_channels_that_end_together_are_reported_together() -> None:
     shell = connected()
     shell.answer("a OPEN@0", "b OPEN@0")
-    lookups = shell.of(events.FindCheckpoint)
+    lookups = shell.of(tunnel_events.FindCheckpoint)
     readers = []
     for lookup in lookups:
-        shell.handle(events.CheckpointFound(lookup.channel_id, lookup.reader, "t", 0))
-        readers += shell.of(events.StartReader)
+        shell.handle(tunnel_events.CheckpointFound(lookup.channel_id, lookup.reader, "t", 0))
+        readers += shell.of(tunnel_events.StartReader)
     shell.end(readers[0], is_finished=True)
-    assert shell.of(events.Heartbeat) == []
+    assert shell.of(tunnel_events.Heartbeat) == []
     shell.end(readers[1], is_finished=True)
 
     shell.later(0.2)
@@ -417,10 +417,10 @@ def test_channels_that_end_together_are_reported_together() -> None:
 def test_nothing_is_due_while_the_session_is_being_ended() -> None:
     """Otherwise a deadline in the past would keep the owner thread busy until the answer comes."""
     shell = connected()
-    shell.handle(events.SessionStopRequested())
-    assert shell.of(events.EndSession)
+    shell.handle(tunnel_events.SessionStopRequested())
+    assert shell.of(tunnel_events.EndSession)
 
     shell.now += 1_000
     assert shell.session.next_deadline() is None
-    shell.handle(events.SessionEnded())
+    shell.handle(tunnel_events.SessionEnded())
     assert shell.session.next_deadline() is None

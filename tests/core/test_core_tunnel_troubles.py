@@ -8,22 +8,22 @@ from typing import TypeVar
 import pytest
 from test_core_tunnel_session import ERROR, Shell, channel, connected
 
-from streamclient.core.tunnel import events
-from streamclient.core.tunnel.events import CallVerdict
+from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.troubles import LONGEST_CHANNEL_PAUSE_MILLIS
+from streamclient.core.tunnel.tunnel_events import CallVerdict
 
 T = TypeVar("T")
 
 
 def refuse(shell: Shell, channel_id: str = "a") -> None:
     """The lookup that is under way fails."""
-    (lookup,) = [each for each in shell.of(events.FindCheckpoint) if each.channel_id == channel_id]
-    shell.handle(events.CheckpointNotFound(channel_id, lookup.reader, ERROR))
+    (lookup,) = [each for each in shell.of(tunnel_events.FindCheckpoint) if each.channel_id == channel_id]
+    shell.handle(tunnel_events.CheckpointNotFound(channel_id, lookup.reader, ERROR))
 
 
 def beat(shell: Shell, *texts: str) -> None:
     """Answer the next heartbeat, as soon as one is due."""
-    until_command(shell, events.Heartbeat)
+    until_command(shell, tunnel_events.Heartbeat)
     shell.answer(*texts)
 
 
@@ -33,7 +33,7 @@ def until_command(shell: Shell, kind: type[T], *texts: str) -> None:
         deadline = shell.session.next_deadline()
         assert deadline is not None
         shell.later(max(0.0, deadline - shell.now))
-        if shell.of(events.Heartbeat) and kind is not events.Heartbeat:
+        if shell.of(tunnel_events.Heartbeat) and kind is not tunnel_events.Heartbeat:
             found = shell.of(kind)
             shell.answer(*texts)
             shell.commands = [*shell.commands, *found]  # type: ignore[list-item]
@@ -42,10 +42,10 @@ def until_command(shell: Shell, kind: type[T], *texts: str) -> None:
 def test_a_channel_that_is_not_known_is_given_up_and_the_others_go_on() -> None:
     shell = connected()
     shell.answer("a OPEN@0", "b OPEN@0")
-    lookups = {each.channel_id: each for each in shell.of(events.FindCheckpoint)}
-    shell.handle(events.CheckpointFound("b", lookups["b"].reader, "token", 4))
-    shell.handle(events.CheckpointNotFound("a", lookups["a"].reader, ERROR))
-    assert shell.of(events.Finish) == []
+    lookups = {each.channel_id: each for each in shell.of(tunnel_events.FindCheckpoint)}
+    shell.handle(tunnel_events.CheckpointFound("b", lookups["b"].reader, "token", 4))
+    shell.handle(tunnel_events.CheckpointNotFound("a", lookups["a"].reader, ERROR))
+    assert shell.of(tunnel_events.Finish) == []
 
     shell.later(1)
     assert shell.reported() == ["a CLOSE@1", "b OPEN@0"]
@@ -60,7 +60,7 @@ def test_it_is_tried_again_with_growing_pauses_however_often_it_is_offered() -> 
         refuse(shell)
         began, version = shell.now, version + 2
         beat(shell, f"a OPEN@{version}")
-        until_command(shell, events.FindCheckpoint, f"a OPEN@{version}")
+        until_command(shell, tunnel_events.FindCheckpoint, f"a OPEN@{version}")
         pauses.append(shell.now - began)
 
     assert pauses[0] <= 0.5
@@ -74,12 +74,12 @@ def test_it_is_forgotten_once_it_can_be_read() -> None:
     shell.answer("a OPEN@0")
     refuse(shell)
     beat(shell, "a OPEN@2")
-    if not shell.of(events.FindCheckpoint):
+    if not shell.of(tunnel_events.FindCheckpoint):
         shell.later(1)
-    (lookup,) = shell.of(events.FindCheckpoint)
-    shell.handle(events.CheckpointFound("a", lookup.reader, "token", 4))
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 4))
 
-    assert shell.of(events.StartReader)
+    assert shell.of(tunnel_events.StartReader)
     assert shell.session.troubles == {}
 
 
@@ -99,13 +99,13 @@ def test_a_channel_that_waits_for_its_next_try_is_let_go_at_once() -> None:
         refuse(shell)
         version += 2
         beat(shell, f"a OPEN@{version}")
-        until_command(shell, events.FindCheckpoint, f"a OPEN@{version}")
+        until_command(shell, tunnel_events.FindCheckpoint, f"a OPEN@{version}")
     refuse(shell)
     beat(shell, f"a OPEN@{version + 2}")
-    assert shell.of(events.FindCheckpoint) == []
+    assert shell.of(tunnel_events.FindCheckpoint) == []
 
-    shell.handle(events.SessionStopRequested())
-    assert shell.of(events.EndSession)
+    shell.handle(tunnel_events.SessionStopRequested())
+    assert shell.of(tunnel_events.EndSession)
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -114,17 +114,19 @@ def test_a_channel_that_is_listed_with_what_nobody_knows_is_not_read_and_named(i
     if is_read:
         started = shell.read("a OPEN@0")
     shell.later(30)
-    shell.handle(events.HeartbeatAnswered("me", [channel("b OPEN@0")], shell.now, {"a": "status 7 and version 1"}))
+    shell.handle(
+        tunnel_events.HeartbeatAnswered("me", [channel("b OPEN@0")], shell.now, {"a": "status 7 and version 1"})
+    )
 
-    assert [stop.channel_id for stop in shell.of(events.StopReader)] == (["a"] if is_read else [])
-    assert [lookup.channel_id for lookup in shell.of(events.FindCheckpoint)] == ["b"]
+    assert [stop.channel_id for stop in shell.of(tunnel_events.StopReader)] == (["a"] if is_read else [])
+    assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["b"]
     assert "status 7 and version 1" in shell.session.troubles["a"].why
     if is_read:
         shell.end(started)
 
     shell.later(30)
     shell.answer("a OPEN@2", "b OPEN@0")
-    assert [lookup.channel_id for lookup in shell.of(events.FindCheckpoint)] == ["a"]
+    assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
     assert shell.session.troubles == {}
 
 
@@ -134,31 +136,31 @@ def test_a_channel_that_is_missing_in_an_answer_is_asked_for_again_at_once() -> 
     started = shell.read("a OPEN@0")
     shell.later(30)
     shell.answer()
-    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
     shell.end(started)
 
     shell.later(0.2)
-    assert shell.of(events.Heartbeat)
+    assert shell.of(tunnel_events.Heartbeat)
     shell.answer("a OPEN@0")
-    assert [lookup.channel_id for lookup in shell.of(events.FindCheckpoint)] == ["a"]
+    assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
 
 
 def test_a_final_error_of_a_lookup_ends_the_work_and_no_other() -> None:
     shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(events.FindCheckpoint)
-    shell.handle(events.CheckpointNotFound("a", lookup.reader, ERROR, CallVerdict.FINAL))
-    shell.handle(events.SessionEnded())
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    shell.handle(tunnel_events.CheckpointNotFound("a", lookup.reader, ERROR, CallVerdict.FINAL))
+    shell.handle(tunnel_events.SessionEnded())
 
-    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+    assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
 def test_a_channel_that_is_declined_is_no_trouble() -> None:
     shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(events.FindCheckpoint)
+    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
     shell.now += 1
-    shell.handle(events.ChannelDeclined("a", lookup.reader))
+    shell.handle(tunnel_events.ChannelDeclined("a", lookup.reader))
 
     assert shell.reported() == ["a CLOSE@1"]
     assert shell.session.troubles == {}

@@ -7,8 +7,8 @@ from attrs import evolve
 from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events
-from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.core.shards import COUNTERS_BETWEEN
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, Shard
 

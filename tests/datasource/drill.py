@@ -39,11 +39,11 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.destinations.changes import ADDED, COMMIT, added_types, records_of
+from streamclient.destinations.rows.change_rows import ADDED, COMMIT, added_types, records_of
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.patience import NOT_STARTED, until
 

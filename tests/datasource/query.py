@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field
 
-from streamclient.datasource.offsets import HOUR_MICROS, ShardSlice, StreamOffset
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.reading import RangeReader, StreamPages
-from streamclient.destinations.changes import ADDED, COMMIT, added_types
+from streamclient.destinations.rows.change_rows import ADDED, COMMIT, added_types
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.stream.api import StreamDescription, StreamStatus, StreamSummary
+from streamclient.spark.source.offsets import HOUR_MICROS, ShardSlice, StreamOffset
+from streamclient.spark.source.partition_reading import RangeReader, StreamPages
+from streamclient.spark.source.planner import StreamPlanner
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.tablestore.stream_api import StreamDescription, StreamStatus, StreamSummary
 from streamclient.wire import schema
-from streamclient.wire.pages import DecodedPage, PageSummary
-from streamclient.wire.records import default_codec
+from streamclient.wire.page_parts import DecodedPage, PageSummary
+from streamclient.wire.record_decoding import default_codec
 from tests.at_once import AtOnce
 
 GIVEN = {"endpoint": "http://localhost", "instance": "i", "table": "t", "accessKeyId": "k", "accessKeySecret": "s"}

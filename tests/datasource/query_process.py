@@ -52,7 +52,7 @@ def session(given: dict[str, Any]) -> Any:
     spark = builder.getOrCreate()
     if given["zip"]:
         spark.sparkContext.addPyFile(given["zip"])
-    from streamclient.datasource import TablestoreDataSource
+    from streamclient.spark.source import TablestoreDataSource
 
     spark.dataSource.register(TablestoreDataSource)
     return spark
@@ -105,7 +105,7 @@ def transform(spark: Any, given: dict[str, Any]) -> None:
 
     from streamclient.destinations import DeltaDestination
     from streamclient.spark import SparkRecordProcessorFactory
-    from streamclient.testing.destination_contracts import change
+    from streamclient.testing.contracts.destination_contract import change
 
     def in_executors(frame: Any, context: Any) -> Any:
         # An executor of a cluster has a directory of its own, below that of its worker.

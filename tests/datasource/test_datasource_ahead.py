@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 from attrs import define, field
 
-from streamclient.datasource.ahead import PagesAhead
 from streamclient.errors import DependencyException, StreamClientException
-from streamclient.wire.pages import PageSummary
+from streamclient.spark.source.prefetch import PagesAhead
+from streamclient.wire.page_parts import PageSummary
 from tests.at_once import AtOnce
 from tests.datasource.query import MemoryStream, Query, options
 from tests.patience import PATIENCE_SECONDS
@@ -129,8 +129,8 @@ def test_an_error_ahead_is_not_said_unless_it_is_met_again() -> None:
 
 HANGING = """
 from threading import Event
-from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.offsets import StreamOffset
+from streamclient.spark.source.planner import StreamPlanner
+from streamclient.spark.source.offsets import StreamOffset
 from tests.datasource.query import MemoryStream, options
 
 stream, hangs, count = MemoryStream(hints=True), Event(), 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamclient.errors import DependencyException, StreamClientException
-from streamclient.wire.pages import PageSummary
+from streamclient.wire.page_parts import PageSummary
 from tests.datasource.query import MemoryStream, Query, options, two_shards
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.datasource.reading import RangeReader, StreamPages
 from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from streamclient.spark.source.partition_reading import RangeReader, StreamPages
 from tests.datasource.query import COLUMNS, NOW_MICROS, MemoryStream, Query, options, two_shards
 
 STEPS = st.lists(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.datasource.options import Layout, SourceOptions, Use, WriteMode
 from streamclient.errors import ConfigurationError
+from streamclient.spark.source.source_options import Layout, SourceOptions, Use, WriteMode
 from tests.datasource.query import GIVEN, options
 
 EMR = {
@@ -119,7 +119,7 @@ def test_an_older_spark_is_told_by_its_version(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streamclient.datasource import TablestoreDataSource"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streamclient.spark.source import TablestoreDataSource"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
@@ -127,7 +127,7 @@ def test_an_older_spark_is_told_by_its_version(tmp_path: Path) -> None:
 
 
 def test_without_pyspark_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from streamclient.datasource import TablestoreDataSource"
+    program = "import sys; sys.modules['pyspark'] = None; from streamclient.spark.source import TablestoreDataSource"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.stderr.splitlines()[-1] == (

@@ -12,13 +12,19 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.datasource.offsets import ShardSlice
-from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader, StreamPages
-from streamclient.destinations.changes import COMMIT, OF_CHANGES, UNFIT, added_types, rows_of_schema
-from streamclient.destinations.columns import ChangeColumns
+from streamclient.destinations.rows.change_rows import COMMIT, OF_CHANGES, UNFIT, added_types, rows_of_schema
+from streamclient.destinations.rows.column_layout import ChangeColumns
 from streamclient.errors import UnfitValueError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, StreamRecord
-from streamclient.wire.pages import DecodedPage
+from streamclient.spark.source.offsets import ShardSlice
+from streamclient.spark.source.partition_reading import (
+    LAYOUT_COLUMNS_MAX,
+    SPARSE,
+    PageDecoder,
+    RangeReader,
+    StreamPages,
+)
+from streamclient.wire.page_parts import DecodedPage
 from tests.datasource.query import NOW_MICROS, MemoryStream, Query, put
 
 NAMES = st.sampled_from([f"c{number}" for number in range(4)])

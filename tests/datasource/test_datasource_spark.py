@@ -20,9 +20,9 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.datasource import TablestoreDataSource, source
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.spark.source import TablestoreDataSource, data_source
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.datasource.drill import frame_options
 from tests.patience import with_planners
@@ -201,26 +201,26 @@ def test_no_collection_walks_through_what_was_imported(
     def watched(done: Callable[[], Any]) -> Any:
         """In an executor's process, of which another test may have been the first."""
         gc.unfreeze()
-        source._freeze_imports.cache_clear()
+        data_source._freeze_imports.cache_clear()
         result = done()
         found.write_text(str(gc.get_freeze_count()))
         return result
 
-    class WatchedChanges(source.ChangeStreamReader):
+    class WatchedChanges(data_source.ChangeStreamReader):
         def read(self, partition: Any) -> Any:
-            return watched(lambda: iter(list(source.ChangeStreamReader.read(self, partition))))
+            return watched(lambda: iter(list(data_source.ChangeStreamReader.read(self, partition))))
 
-    class WatchedRows(source.TableReader):
+    class WatchedRows(data_source.TableReader):
         def read(self, partition: Any) -> Any:
-            return watched(lambda: iter(list(source.TableReader.read(self, partition))))
+            return watched(lambda: iter(list(data_source.TableReader.read(self, partition))))
 
-    class WatchedWriter(source.TableWriter):
+    class WatchedWriter(data_source.TableWriter):
         def write(self, iterator: Any) -> Any:
-            return watched(lambda: source.TableWriter.write(self, iterator))
+            return watched(lambda: data_source.TableWriter.write(self, iterator))
 
-    class WatchedStreamWriter(source.TableStreamWriter):
+    class WatchedStreamWriter(data_source.TableStreamWriter):
         def write(self, iterator: Any) -> Any:
-            return watched(lambda: source.TableStreamWriter.write(self, iterator))
+            return watched(lambda: data_source.TableStreamWriter.write(self, iterator))
 
     class WatchedDataSource(TablestoreDataSource):
         @classmethod

@@ -18,18 +18,18 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.schemas import check_changes, check_rows, inferred
-from streamclient.datasource.tables import MOST_FILTERS, TablePlan, TableRows
-from streamclient.datasource.tables import PushedComparison as Filter
-from streamclient.datasource.writing import RowWriter, types_of
-from streamclient.destinations.changes import UNFIT, added_types
-from streamclient.destinations.names import marked
-from streamclient.destinations.types import value_of
+from streamclient.destinations.rows.change_rows import UNFIT, added_types
+from streamclient.destinations.rows.column_names import marked
+from streamclient.destinations.rows.column_types import value_of
 from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
 from streamclient.server import LocalTablestore
-from streamclient.server.faults import FailRows, FaultRule
-from streamclient.stream import TablestoreStreamApi
+from streamclient.server.fault_rules import FailRows, FaultRule
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.source_schemas import check_changes, check_rows, inferred
+from streamclient.spark.source.table_reading import MOST_FILTERS, TablePlan, TableRows
+from streamclient.spark.source.table_reading import PushedComparison as Filter
+from streamclient.spark.source.table_writing import RowWriter, types_of
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.wire import schema as messages
 from streamclient.wire.schema import ComparatorType, FilterType
 
@@ -88,7 +88,7 @@ def test_large_rows_become_batches_of_few_rows(
     local: LocalTablestore, things: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many would be one batch by their number: a task would hold them all in memory."""
-    monkeypatch.setattr("streamclient.datasource.tables.BATCH_PAGES", 2)
+    monkeypatch.setattr("streamclient.spark.source.table_reading.BATCH_PAGES", 2)
     text = "x" * 1_500_000
     for number in range(9):
         put(things, "n", number, text=text)

@@ -21,18 +21,17 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.reading import RangeReader, StreamService
-from streamclient.datasource.tunnels import IDLE_MOVE_SECONDS, PlannedPages, TunnelPlanner, TunnelService
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.server import FaultRule, LocalTablestore
-from streamclient.server.faults import Fail
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import Connection
+from streamclient.server.fault_rules import Fail
+from streamclient.spark.source.partition_reading import RangeReader, StreamService
+from streamclient.spark.source.planner import StreamPlanner
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.tunnel_planner import IDLE_MOVE_SECONDS, PlannedPages, TunnelPlanner, TunnelService
+from streamclient.tablestore import Connection, StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import ChannelStatus, TunnelClient, TunnelStage, TunnelType
 from streamclient.wire import schema
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from tests.datasource.drill import frame_options
 from tests.datasource.query import COLUMNS, AnyQuery, options
 from tests.tunnel.tunnel_server import LOST, gateway

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from streamclient.datasource import reading
-from streamclient.datasource.ahead import MOST_DOUBTS
-from streamclient.datasource.offsets import ShardOffset
-from streamclient.datasource.reading import StreamPages
 from streamclient.errors import DependencyException, StreamClientException
 from streamclient.model import Shard
-from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.spark.source import partition_reading
+from streamclient.spark.source.offsets import ShardOffset
+from streamclient.spark.source.partition_reading import StreamPages
+from streamclient.spark.source.prefetch import MOST_DOUBTS
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.wire import schema
 from tests.datasource.query import MemoryStream, Query, options, two_shards
 
@@ -171,7 +171,7 @@ def test_what_a_task_read_before_its_range_is_not_given_out_again(monkeypatch: p
     body = MemoryStream._body
     monkeypatch.setattr(MemoryStream, "_body", lambda self, iterator, limit: body(self, "s1/0", limit))
 
-    monkeypatch.setattr(reading, "_repeater", lambda: Repeater(ReadRetry(retries=0)))
+    monkeypatch.setattr(partition_reading, "_repeater", lambda: Repeater(ReadRetry(retries=0)))
     with pytest.raises(DependencyException, match="s1 cannot be read: the page begins with record"):
         list(StreamPages(stream)(part))  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from postgres_server import Open, PostgresServer
 
-from streamclient.destinations.postgres import PostgresDestination
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from streamclient.destinations import Commit, DeltaDestination
-from streamclient.testing.destination_contracts import change, store
+from streamclient.testing.contracts.destination_contract import change, store
 
 TABLE_COMMITS = 10
 

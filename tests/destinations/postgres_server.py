@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-from streamclient.destinations.postgres import PostgresDestination
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
 
 READY_SECONDS = 120.0
 

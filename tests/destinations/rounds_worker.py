@@ -30,7 +30,7 @@ from attrs import frozen
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_digest
 from streamclient.destinations.commit import Destination
-from streamclient.destinations.maintenance import clean, compact
+from streamclient.destinations.delta.maintenance import clean, compact
 from streamclient.errors import DependencyException, ShutdownException
 from streamclient.interfaces import (
     InitializationInput,
@@ -43,7 +43,7 @@ from streamclient.interfaces import (
 from streamclient.model import PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
-from streamclient.testing.destination_contracts import change
+from streamclient.testing.contracts.destination_contract import change
 
 BATCH_MAX = 25
 MAINTENANCE_PAUSE_SECONDS = 0.1
@@ -69,12 +69,12 @@ def opened(kind: str, place: str) -> Destination:
     if kind in {"delta", "spark"}:
         return DeltaDestination(place, answer_seconds=60.0)
     if kind == "postgres":
-        from streamclient.destinations.postgres import PostgresDestination
+        from streamclient.destinations.postgres.postgres_destination import PostgresDestination
 
         return PostgresDestination(place, "orders", answer_seconds=5.0)
     from pyiceberg.catalog.sql import SqlCatalog
 
-    from streamclient.destinations.iceberg import IcebergDestination
+    from streamclient.destinations.iceberg_destination import IcebergDestination
 
     catalog = SqlCatalog("rounds", uri=f"sqlite:///{place}/catalog.db?timeout=60", warehouse=f"file://{place}/data")
     return IcebergDestination(catalog, "lake.orders", answer_seconds=60.0)

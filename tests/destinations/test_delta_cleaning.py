@@ -15,17 +15,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit, delta_log, maintenance
+from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit
 from streamclient.destinations.commit import LogEntry
-from streamclient.destinations.delta_log import DeltaLog
-from streamclient.destinations.maintenance import (
-    carry,
-    clean,
-    compact,
-)
-from streamclient.destinations.verify import verify
+from streamclient.destinations.delta import delta_log, maintenance
+from streamclient.destinations.delta.delta_log import DeltaLog
+from streamclient.destinations.delta.maintenance import carry, clean, compact
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 from tests.destinations.delta_tables import TABLE_COMMITS, age, filled
 
 pytestmark = pytest.mark.slow
@@ -99,7 +96,7 @@ def test_a_cleaning_that_writers_never_let_through_says_so(tmp_path: Path, monke
         made.append(store(DeltaDestination(str(tmp_path / "table")), made[-1], [change(100 + len(made))]))
 
     monkeypatch.setattr(DeltaLog, "entries", overtaken)
-    monkeypatch.setattr("streamclient.destinations.maintenance.CARRYING_TRIES", 2)
+    monkeypatch.setattr("streamclient.destinations.delta.maintenance.CARRYING_TRIES", 2)
     with pytest.raises(DependencyException, match="quicker than its clean-up 2 times"):
         clean(destination)
 
@@ -119,7 +116,7 @@ def test_what_is_committed_while_a_cleaning_is_frozen_stays_in_the_log(
         age(table, 40)
         return found
 
-    monkeypatch.setattr("streamclient.destinations.maintenance.carry", freezing)
+    monkeypatch.setattr("streamclient.destinations.delta.maintenance.carry", freezing)
     assert clean(destination).log_entries == TABLE_COMMITS + 1  # with the creation
     reopened = DeltaDestination(str(table))
 

@@ -11,18 +11,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from streamclient.cli import main
-from streamclient.destinations import Day, DeltaDestination, maintenance
-from streamclient.destinations.maintenance import (
+from streamclient.cli.main import main
+from streamclient.destinations import Day, DeltaDestination
+from streamclient.destinations.delta import maintenance
+from streamclient.destinations.delta.maintenance import (
     Cleaning,
     Compaction,
     Maintenance,
     check_compacting_version,
     compact,
 )
-from streamclient.destinations.verify import Flaw, Proof, verify
+from streamclient.destinations.proof.verification import Flaw, Proof, verify
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 from tests.destinations.delta_tables import TABLE_COMMITS, age, filled
 from tests.patience import PATIENCE_SECONDS
 

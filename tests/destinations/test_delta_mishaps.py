@@ -9,11 +9,11 @@ import pytest
 from delta_tables import filled
 
 from streamclient.destinations import DeltaDestination, Key
-from streamclient.destinations.maintenance import Maintenance, clean, compact
-from streamclient.destinations.verify import Flaw, verify
+from streamclient.destinations.delta.maintenance import Maintenance, clean, compact
+from streamclient.destinations.proof.verification import Flaw, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.model import CheckpointPosition
-from streamclient.testing.destination_contracts import batch, change, rows_for, store
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store
 
 
 def entry(table: Path, version: int) -> Path:

@@ -11,9 +11,9 @@ import pytest
 from object_store import PROBE, Fault, ObjectStore
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, Key
-from streamclient.destinations.maintenance import Compaction, clean, compact
+from streamclient.destinations.delta.maintenance import Compaction, clean, compact
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
-from streamclient.testing.destination_contracts import (
+from streamclient.testing.contracts.destination_contract import (
     DESTINATION_SCENARIOS,
     batch,
     change,

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from streamclient.destinations import Day, DeltaDestination, Key
-from streamclient.destinations.maintenance import compact
-from streamclient.destinations.reading import read_delta
+from streamclient.destinations.delta.delta_reading import read_delta
+from streamclient.destinations.delta.maintenance import compact
 from streamclient.errors import ConfigurationError
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
-from streamclient.testing.destination_contracts import change, store
+from streamclient.testing.contracts.destination_contract import change, store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

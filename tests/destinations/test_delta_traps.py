@@ -19,14 +19,14 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
-from streamclient.destinations.delta_rows import find_rows, row_files
-from streamclient.destinations.maintenance import clean, compact
+from streamclient.destinations.delta.delta_rows import find_rows, row_files
+from streamclient.destinations.delta.maintenance import clean, compact
+from streamclient.destinations.delta.object_stores import check_location
 from streamclient.destinations.probe import sign_oss, sign_s3
-from streamclient.destinations.schemas import check_fit, check_table_types
-from streamclient.destinations.stores import check_location
+from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 
 # --- values that are cast in silence ----------------------------------------------------------------------------------
 
@@ -545,7 +545,7 @@ def test_no_transaction_has_a_time_by_which_a_table_may_forget_it(tmp_path: Path
 PROGRAM = """
 import sys
 from streamclient.destinations import DeltaDestination
-from streamclient.testing.destination_contracts import change, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import change, store, stored_numbers
 destination = DeltaDestination(sys.argv[1])
 store(destination, None, [change(number) for number in range(100)])
 assert stored_numbers(destination) == list(range(100))

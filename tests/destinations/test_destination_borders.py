@@ -15,10 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from streamclient.destinations import Commit, DeltaDestination, IcebergDestination
-from streamclient.destinations.maintenance import carry, clean, compact
-from streamclient.destinations.verify import verify
+from streamclient.destinations.delta.maintenance import carry, clean, compact
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, StreamClientException
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from streamclient.records import (
 )
 from streamclient.wire import schema
 from streamclient.wire.columns import record_batch
-from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec
+from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec
 
 TWIN = PurePythonCodec()
 CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]

@@ -11,7 +11,7 @@ from attrs import evolve
 from streamclient.destinations.commit import Commit, FencedCommit, LogEntry, is_stored, last_of
 from streamclient.errors import CodecError, ConfigurationError, FencedException, StreamClientException
 from streamclient.model import CheckpointPosition
-from streamclient.testing.destination_contracts import batch, change
+from streamclient.testing.contracts.destination_contract import batch, change
 
 FIRST = batch(None, [change(1)], epoch=3)
 SECOND = batch(FIRST, [change(2)], epoch=3)

@@ -11,8 +11,8 @@ from attrs import evolve
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key
 from streamclient.destinations.commit import LogEntry, last_of
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.testing.destination_contracts import (
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.testing.contracts.destination_contract import (
     DESTINATION_SCENARIOS,
     check_destination,
     check_destination_scenario,

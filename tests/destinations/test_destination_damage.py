@@ -25,10 +25,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from streamclient.destinations import Commit, DeltaDestination, PostgresDestination
 from streamclient.destinations.commit import Destination
-from streamclient.destinations.iceberg import IcebergDestination
-from streamclient.destinations.maintenance import carry
-from streamclient.destinations.verify import Finding, Flaw, verify
-from streamclient.testing.destination_contracts import change, store
+from streamclient.destinations.delta.maintenance import carry
+from streamclient.destinations.iceberg_destination import IcebergDestination
+from streamclient.destinations.proof.verification import Finding, Flaw, verify
+from streamclient.testing.contracts.destination_contract import change, store
 from tests.destinations.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,10 @@ from attrs import evolve
 
 from streamclient.destinations import Commit
 from streamclient.destinations.commit import LogEntry
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.verify import Finding, Flaw, verify
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.destinations.proof.verification import Finding, Flaw, verify
 from streamclient.model import CheckpointPosition
-from streamclient.testing.destination_contracts import batch, change, rows_for, store
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store
 
 SHARDS = ("shard-a", "shard-b", "shard-c")
 COMMITS = 6

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import BATCHES, VALUES, records
 
-from streamclient.destinations.changes import ADDED, RESERVED, change_rows, records_of
-from streamclient.destinations.digest import records_digest
-from streamclient.destinations.names import marked, original_name, stored_names
-from streamclient.destinations.types import shown, text_of, type_of, value_of
+from streamclient.destinations.rows.change_rows import ADDED, RESERVED, change_rows, records_of
+from streamclient.destinations.rows.column_names import marked, original_name, stored_names
+from streamclient.destinations.rows.column_types import shown, text_of, type_of, value_of
+from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 

@@ -26,7 +26,7 @@ import pytest
 from attrs import define, evolve, field
 
 from streamclient.destinations import Commit, records_digest, records_of
-from streamclient.destinations.verify import verify
+from streamclient.destinations.proof.verification import verify
 from streamclient.records import StreamRecord
 from tests.destinations.postgres_server import PostgresServer
 from tests.destinations.rounds_worker import (

@@ -40,8 +40,8 @@ from pyiceberg.types import (
 )
 
 from streamclient.destinations import Commit, FencedCommit
-from streamclient.destinations.iceberg import PROPERTIES, IcebergDestination
-from streamclient.destinations.verify import Flaw, verify
+from streamclient.destinations.iceberg_destination import PROPERTIES, IcebergDestination
+from streamclient.destinations.proof.verification import Flaw, verify
 from streamclient.errors import (
     ConfigurationError,
     DependencyException,
@@ -49,7 +49,7 @@ from streamclient.errors import (
     StreamClientError,
     StreamClientException,
 )
-from streamclient.testing.destination_contracts import (
+from streamclient.testing.contracts.destination_contract import (
     DESTINATION_SCENARIOS,
     batch,
     change,
@@ -219,7 +219,7 @@ def test_what_a_table_never_takes_is_refused_at_once_and_quietly(
     catalogs().create_table("lake.orders", Schema(*fields), properties=PROPERTIES)
     destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=600.0)
     pauses: list[float] = []
-    monkeypatch.setattr("streamclient.destinations.iceberg.time.sleep", pauses.append)
+    monkeypatch.setattr("streamclient.destinations.iceberg_destination.time.sleep", pauses.append)
 
     with pytest.raises(StreamClientError, match=wanted):
         destination.commit(rows, [batch(None, [])])

@@ -12,11 +12,11 @@ import pytest
 from postgres_server import Open, PostgresServer, binaries
 
 from streamclient.destinations import FencedCommit, records_of
-from streamclient.destinations.postgres import PostgresDestination
-from streamclient.destinations.postgres_rows import COLUMNS_MAX
-from streamclient.destinations.verify import Flaw, verify
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
+from streamclient.destinations.postgres.postgres_rows import COLUMNS_MAX
+from streamclient.destinations.proof.verification import Flaw, verify
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, UnfitValueError
-from streamclient.testing.destination_contracts import (
+from streamclient.testing.contracts.destination_contract import (
     DESTINATION_SCENARIOS,
     batch,
     change,

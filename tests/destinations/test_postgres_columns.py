@@ -10,10 +10,10 @@ import pytest
 from postgres_server import Open, PostgresServer
 
 from streamclient.destinations import records_of
-from streamclient.destinations.postgres_rows import COLUMNS_MAX
-from streamclient.destinations.verify import verify
+from streamclient.destinations.postgres.postgres_rows import COLUMNS_MAX
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, UnfitValueError
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from postgres_server import Open, PostgresServer
 
-from streamclient.destinations import postgres_digests
-from streamclient.destinations.changes import UNFIT, added_types
-from streamclient.destinations.postgres import PostgresDestination
-from streamclient.destinations.postgres_digests import DigestRenewal, key_digests
-from streamclient.destinations.postgres_rows import DIGEST, FORMER_DIGEST
+from streamclient.destinations.postgres import postgres_digests
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
+from streamclient.destinations.postgres.postgres_digests import DigestRenewal, key_digests
+from streamclient.destinations.postgres.postgres_rows import DIGEST, FORMER_DIGEST
+from streamclient.destinations.rows.change_rows import UNFIT, added_types
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.testing.destination_contracts import batch
+from streamclient.testing.contracts.destination_contract import batch
 
 pytestmark = pytest.mark.slow
 

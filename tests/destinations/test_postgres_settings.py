@@ -12,12 +12,12 @@ import pytest
 from postgres_server import Open, PostgresServer
 
 from streamclient.destinations import records_of
-from streamclient.destinations.postgres import PostgresDestination
-from streamclient.destinations.postgres_session import limit_millis
-from streamclient.destinations.verify import Flaw, verify
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
+from streamclient.destinations.postgres.postgres_session import limit_millis
+from streamclient.destinations.proof.verification import Flaw, verify
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, UnfitValueError
 from streamclient.records import ColumnValue
-from streamclient.testing.destination_contracts import batch, change, rows_for, store
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store
 
 pytestmark = pytest.mark.slow
 

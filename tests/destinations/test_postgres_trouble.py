@@ -14,10 +14,10 @@ from postgres_server import Open, PostgresServer
 from silent_proxy import SilentProxy
 
 from streamclient.destinations import Commit
-from streamclient.destinations.postgres import PostgresDestination
-from streamclient.destinations.verify import verify
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
-from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
 from tests.patience import FOREVER_SECONDS, PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.slow

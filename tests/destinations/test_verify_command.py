@@ -12,7 +12,7 @@ from postgres_server import PostgresServer
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from streamclient.cli import main
+from streamclient.cli.main import main
 from streamclient.destinations import (
     Commit,
     DeltaDestination,
@@ -24,7 +24,7 @@ from streamclient.destinations import (
 )
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.testing.destination_contracts import change, store
+from streamclient.testing.contracts.destination_contract import change, store
 from tests.operate.operate_scene import STATUS, TABLE, Scene
 
 

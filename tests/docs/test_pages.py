@@ -27,6 +27,7 @@ from streamclient.server import LocalTablestore
 from streamclient.tunnel import TunnelWorkerConfig
 from tests.docs.page_examples import commands
 from tests.docs.test_documentation_figures import rows_below
+from tools.structure import FACES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -243,27 +244,20 @@ def test_every_setting_that_the_java_clients_have_is_told() -> None:
 
 ENTRY = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?: +:.*\n)*)", re.MULTILINE)
 
-ROOMS = [
-    f"streamclient.{init.parent.name}"
-    for init in sorted((ROOT / "streamclient").glob("*/__init__.py"))
-    if "__all__" in init.read_text()
-]
-"""Rooms that say which of their names are for others."""
-
 ELSEWHERE = {
     "streamclient.__version__",
-    "streamclient.lease.LeaseStore",
-    "streamclient.lease.WriteAnswer",
-    "streamclient.lease.as_lease_store",
     "streamclient.metrics.METRICS",
-    "streamclient.metrics.table",
+    "streamclient.metrics.metric_table",
     "streamclient.server.DEFAULT_ACCESS_KEY_ID",
     "streamclient.server.DEFAULT_ACCESS_KEY_SECRET",
     "streamclient.server.DEFAULT_INSTANCE",
     "streamclient.spark.Sink",
     "streamclient.spark.SparkRecordProcessor",
     "streamclient.spark.Transform",
-    "streamclient.worker.Runtime",
+    "streamclient.testing.DESTINATION_SCENARIOS",
+    "streamclient.testing.LEASE_MANAGER_SCENARIOS",
+    "streamclient.testing.MERGING_SCENARIOS",
+    "streamclient.testing.WORKER_DIRECTORY_SCENARIOS",
 }
 """Types of functions and texts, which need no entry of their own; a processor that its factory makes; what only other
 rooms use of leases and workers; and metrics, which have a page."""
@@ -296,9 +290,9 @@ def imported_by(code: str) -> Iterator[str]:
 
 
 def test_every_name_that_users_import_is_in_the_reference() -> None:
-    """The public names of each room, and whatever the pages and the samples import besides."""
+    """The public names of each face, and whatever the pages and the samples import besides."""
     described = {id(each) for page in DOCS.glob("reference*.md") for each in entries(page.read_text())}
-    public = {f"{room}.{name}" for room in ["streamclient", *ROOMS] for name in import_module(room).__all__}
+    public = {f"{face}.{name}" for face in FACES for name in import_module(face).__all__}
     used = {name for code in codes() for name in imported_by(code)}
 
     assert {name for name in public | used if id(named(name)) not in described} == ELSEWHERE

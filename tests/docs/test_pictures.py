@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from streamclient.core.consumer.table import PUBLIC_STATES, TRANSITIONS, Phase
-from streamclient.core.rows import WriteKind
+from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Phase
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import ShardState
 from tools.pictures import (
     LEASES,

@@ -17,14 +17,14 @@ from page_examples import FENCE, commands, examples
 from tablestore import CapacityUnit, ReservedThroughput, Row, TableMeta, TableOptions
 
 from samples.tunnel_table import make_table
-from streamclient.cli import main
+from streamclient.cli.main import main
+from streamclient.copying.replication_progress import Snapshot, describe
 from streamclient.model import ParkedRecord
-from streamclient.parking import FileParkingStore
-from streamclient.parking.frames import record_id
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.replicate.progress import Snapshot, describe
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.worker.parking import FileParkingStore
+from streamclient.worker.parking.parked_frames import record_id
 from tests.commands.commands_page import NOON, agrees
 from tests.installed import ROOT
 from tests.patience import PATIENCE_SECONDS

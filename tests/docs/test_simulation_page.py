@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from page_examples import FENCE, matches
 
-from streamclient.cli import main
+from streamclient.cli.main import main
 from streamclient.testing import Faults
-from streamclient.testing.simulation.faults import EXCUSES, Excuse
 from streamclient.testing.simulation.laws import SAFETY
-from streamclient.testing.simulation.laws.ownership import OneReader
-from streamclient.testing.simulation.laws.progress import NothingIsLost
+from streamclient.testing.simulation.laws.ownership_laws import OneReader
+from streamclient.testing.simulation.laws.progress_laws import NothingIsLost
 from streamclient.testing.simulation.runner import RAISED
+from streamclient.testing.simulation.simulated_faults import EXCUSES, Excuse
 from tests.installed import Installed
 from tests.simulation.mutations import MUTATIONS
 
@@ -88,7 +88,7 @@ def test_the_violation_on_the_page_is_real(
         assert main(["simulate", "--plan", "plan.json"]) == 1
         replayed = capsys.readouterr().out
         options = ["--seeds", "20", "--processes", "1", "--no-coverage", "--no-shrink"]
-        monkeypatch.setattr("streamclient.testing.simulation.command.PROGRESS_SECONDS", 0.0)  # as where it takes long
+        monkeypatch.setattr("streamclient.cli.simulate_command.PROGRESS_SECONDS", 0.0)  # as where it takes long
         assert main(["simulate", *options, "--save", "found"]) == 1
     printed = without_progress(capsys.readouterr().err).split("\nseed ")[0]
     law = re.search(r"breaks the law '(.*?)'", shown)

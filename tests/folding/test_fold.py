@@ -10,9 +10,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.folding.batches import ChangeBatch, ShardChanges
-from streamclient.folding.fold import copied, empty_rows, fold
-from streamclient.folding.rows import TableRule, cells_of
+from streamclient.destinations.folding.fold import copied, empty_rows, fold
+from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
+from streamclient.destinations.folding.row_changes import TableRule, cells_of
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from tests.folding.table_model import KEYS, STEP, TableModel, typed, writes
 

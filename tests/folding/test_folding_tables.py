@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.destinations.changes import UNFIT, change_rows
-from streamclient.destinations.names import original_name
-from streamclient.destinations.types import shown, type_of, value_of
-from streamclient.folding.tables import fold_table, folded_batches, history_table
+from streamclient.destinations.folding.merged_tables import fold_table, folded_batches, history_table
+from streamclient.destinations.rows.change_rows import UNFIT, change_rows
+from streamclient.destinations.rows.column_names import original_name
+from streamclient.destinations.rows.column_types import shown, type_of, value_of
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from tests.folding.table_model import STEP, TableModel, writes
 

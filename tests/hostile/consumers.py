@@ -13,12 +13,13 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from tablestore import OTSClient
 
+from streamclient.base.reasons import ReasonKind
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.datasource.offsets import StreamOffset
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.reading import RangeReader, StreamPages, StreamService
-from streamclient.datasource.tunnels import PlannedPages, TunnelPlanner, TunnelService
+from streamclient.copying import MergeLimits, Mirror
+from streamclient.copying.mirror_comparison import compare
+from streamclient.copying.mirror_source import SourceTable
+from streamclient.copying.replication import Replication
+from streamclient.copying.replication_settings import Endpoint, Settings, SourceKind
 from streamclient.destinations import DeltaDestination
 from streamclient.errors import StreamClientError
 from streamclient.interfaces import (
@@ -28,17 +29,15 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.mirror import MergeLimits, Mirror
-from streamclient.mirror.source import SourceTable
-from streamclient.mirror.verify import compare
 from streamclient.model import ShardStatus, ShutdownReason
-from streamclient.reasons import ReasonKind
 from streamclient.records import StreamRecord
-from streamclient.replicate.run import Replication
-from streamclient.replicate.settings import Endpoint, Settings, SourceKind
-from streamclient.stream import ReadRetry, TablestoreStreamApi
-from streamclient.stream.following import FollowedRecord, Interruption, LostRecords, StreamFollower
-from streamclient.tablestore import with_integrity
+from streamclient.spark.source.offsets import StreamOffset
+from streamclient.spark.source.partition_reading import RangeReader, StreamPages, StreamService
+from streamclient.spark.source.planner import StreamPlanner
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.tunnel_planner import PlannedPages, TunnelPlanner, TunnelService
+from streamclient.tablestore import ReadRetry, TablestoreStreamApi, with_integrity
+from streamclient.tablestore.following import FollowedRecord, Interruption, LostRecords, StreamFollower
 from streamclient.tunnel import TunnelClient, TunnelType, TunnelWorker, TunnelWorkerConfig
 from streamclient.worker import Worker
 from tests.hostile.judge import Act, Journal

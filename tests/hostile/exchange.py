@@ -12,7 +12,7 @@ from streamclient.errors import CodecError
 from streamclient.records import SequenceInfo
 from streamclient.server.iterators import decode_iterator
 from streamclient.wire import schema, signature
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 
 KEPT_HEADERS = ("x-ots-", "authorization")
 """What an answer keeps of the honest head; length and connection are the proxy's own."""

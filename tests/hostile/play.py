@@ -19,14 +19,14 @@ import pytest
 import tablestore
 from attrs import define, evolve, field, frozen
 
-from streamclient.datasource import planner, reading, tunnels
+from streamclient.copying import mirror_source as mirrored
+from streamclient.copying import replication_sources, table_copy
 from streamclient.errors import StreamClientError
-from streamclient.lease import LeaseManager
-from streamclient.mirror import source as mirrored
-from streamclient.replicate import fullcopy, sources
-from streamclient.stream import following
-from streamclient.stream import tablestore as tablestore_api
+from streamclient.spark.source import partition_reading, planner, tunnel_planner
+from streamclient.tablestore import following
+from streamclient.tablestore import stream_operations as tablestore_api
 from streamclient.tunnel import TunnelClient
+from streamclient.worker.lease import LeaseManager
 from tests.hostile.consumers import CONSUMER_CLASSES, QUICK, Consumer, QuickRetry
 from tests.hostile.judge import Act, Journal, judge
 from tests.hostile.proxy import CERTIFICATE, CLIENT_SECONDS, Fault, HostileProxy
@@ -80,22 +80,22 @@ def _quick_settings() -> Iterator[None]:
     """Short time-outs where users have no setting, the tests' certificate as one that is trusted, and crashes noted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tablestore.OTSClient.__mro__[1], "DEFAULT_SOCKET_TIMEOUT", CLIENT_SECONDS)
-        patch.setattr(sources, "LeaseManager", partial(LeaseManager, client_config=QUICK))
-        patch.setattr(sources, "_CLIENT_CONFIG", evolve(QUICK, deliver_empty_batches=True))
-        for module in (tablestore_api, fullcopy, mirrored, reading):
+        patch.setattr(replication_sources, "LeaseManager", partial(LeaseManager, client_config=QUICK))
+        patch.setattr(replication_sources, "_CLIENT_CONFIG", evolve(QUICK, deliver_empty_batches=True))
+        for module in (tablestore_api, table_copy, mirrored, partition_reading):
             patch.setattr(module, "ReadRetry", QuickRetry)
         for name in ("retry", "data_retry"):
             patch.setitem(unwrap(TunnelClient.__init__).__kwdefaults__, name, QuickRetry())
-        patch.setattr(sources, "HEARTBEAT_SECONDS", 1)
-        patch.setattr(sources, "HEARTBEAT_TIMEOUT_SECONDS", 5)
-        patch.setattr(tunnels, "ReadRetry", QuickRetry)
-        reading._repeater.cache_clear()
+        patch.setattr(replication_sources, "HEARTBEAT_SECONDS", 1)
+        patch.setattr(replication_sources, "HEARTBEAT_TIMEOUT_SECONDS", 5)
+        patch.setattr(tunnel_planner, "ReadRetry", QuickRetry)
+        partition_reading._repeater.cache_clear()
         for module in (planner, following):
             patch.setattr(module, "LIST_SECONDS", QUIET_SECONDS)
             patch.setattr(module, "IDLE_SECONDS", LOOK_SECONDS)
         patch.setattr(certifi, "where", lambda: str(CERTIFICATE))
         yield
-    reading._repeater.cache_clear()
+    partition_reading._repeater.cache_clear()
 
 
 class _Ear(logging.Handler):

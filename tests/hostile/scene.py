@@ -16,11 +16,11 @@ from tablestore import (
 )
 
 from streamclient.server import LocalTablestore
-from streamclient.server.clock import Clock
 from streamclient.server.engine import Engine
-from streamclient.server.limits import Limits
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_limits import Limits
 from streamclient.server.storage import open_storage
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.patience import PATIENCE_SECONDS
 
 TABLE, LEASES, COPIES = "orders", "leases", "copies"

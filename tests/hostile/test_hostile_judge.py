@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from tests.hostile import play
 from tests.hostile.answers import PLAYS, Meeting, Wait

@@ -37,13 +37,13 @@ from streamclient import (
     StreamConfig,
     Worker,
 )
-from streamclient.lease import LeaseManager
-from streamclient.lease.rows import parse_parents
 from streamclient.model import Lease
 from streamclient.records import RecordType, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, key_text, read_history, unread
+from streamclient.worker.lease import LeaseManager
+from streamclient.worker.lease.lease_rows import parse_parents
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "changes"

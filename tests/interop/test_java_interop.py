@@ -12,7 +12,7 @@ from java_worker import build
 from mixed_fleet import Event, RowChange, Scene, counter_jumps, overlaps, spans, without_lease
 
 from streamclient.core import leases as rule
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import Pause, PendingCheckpoint
 from streamclient.server import LocalTablestore
 from streamclient.testing.deliveries import judge, read_history

@@ -26,9 +26,9 @@ from tablestore import (
 from tunnel_clients import TunnelClientProcess, build_go, build_java
 
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tunnel.client import TunnelClient
-from streamclient.tunnel.model import ChannelStatus, TunnelStage, TunnelType
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_model import ChannelStatus, TunnelStage, TunnelType
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "orders"

@@ -29,11 +29,11 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.keyed import KeyedProcessorFactory
-from streamclient.keyed.pending import record_bytes
 from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.testing.fakes import make_record
+from streamclient.worker.keyed import KeyedProcessorFactory
+from streamclient.worker.keyed.pending_records import record_bytes
 from tests.patience import PATIENCE_SECONDS, until
 
 
@@ -276,7 +276,7 @@ def test_a_shard_that_is_given_away_while_it_fails_is_forgotten(reason: Shutdown
 def test_of_shards_that_are_lost_between_two_processors_a_bounded_number_is_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streamclient.keyed.lane_pool.MOST_FAILED", 2)
+    monkeypatch.setattr("streamclient.worker.keyed.lane_pool.MOST_FAILED", 2)
     work = Work()
     work.failing = {"a1": 99}
     factory = KeyedProcessorFactory(work, retries=0)

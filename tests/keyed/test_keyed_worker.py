@@ -11,8 +11,8 @@ from typing import Any
 from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, StreamRecord, Worker
 from streamclient.config import FailurePolicy
 from streamclient.model import OnFailure, ShardState
-from streamclient.parking import FileParkingStore
 from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.worker.parking import FileParkingStore
 from tests.patience import until
 
 QUICK: dict[str, Any] = {

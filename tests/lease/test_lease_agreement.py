@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from streamclient.core import leases
 from streamclient.core.leases import LeaseWrite
-from streamclient.lease import MemoryLeaseManager
-from streamclient.lease.manager import LeaseManager
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 from streamclient.server import LocalTablestore
+from streamclient.worker.lease import MemoryLeaseManager
+from streamclient.worker.lease.lease_manager import LeaseManager
 
 KEYS = st.sampled_from(["s1", "s2"])
 NAMES = st.sampled_from(["a", "b", "c"])

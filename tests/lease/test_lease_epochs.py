@@ -12,10 +12,10 @@ import pytest
 from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
 
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.lease.epochs import DRAWS_AT_MOST, ROWS_PER_DRAW
-from streamclient.lease.manager import LeaseManager
 from streamclient.model import Lease
 from streamclient.server import Fail, FailRows, FaultRule, LocalTablestore, LoseAnswer
+from streamclient.worker.lease.lease_epochs import DRAWS_AT_MOST, ROWS_PER_DRAW
+from streamclient.worker.lease.lease_manager import LeaseManager
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "status"

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from streamclient.lease import LeaseManager
 from streamclient.server import LocalTablestore
+from streamclient.worker.lease import LeaseManager
 
 
 def test_a_status_table_that_does_not_exist_yet_is_no_error(

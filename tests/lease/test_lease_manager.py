@@ -29,17 +29,17 @@ from urllib3.exceptions import NewConnectionError
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases as rule
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import IRetryStrategy, RetryableAction
-from streamclient.lease.connection import for_lease_calls, write_timeout_seconds
-from streamclient.lease.manager import BYTES_PER_BATCH, RETRIES_AT_MOST, ROW_OVERHEAD_BYTES, LeaseManager
-from streamclient.lease.rows import KEY_SCHEMA, row_item
-from streamclient.lease.store import WriteAnswer
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 from streamclient.server import Cut, Fail, FailRows, FaultRule, LateAnswer, LocalTablestore, LoseAnswer
-from streamclient.server.faults import FaultAction
+from streamclient.server.fault_rules import FaultAction
 from streamclient.tablestore import Connection
+from streamclient.worker.lease.lease_manager import BYTES_PER_BATCH, RETRIES_AT_MOST, ROW_OVERHEAD_BYTES, LeaseManager
+from streamclient.worker.lease.lease_rows import KEY_SCHEMA, row_item
+from streamclient.worker.lease.lease_store import WriteAnswer
+from streamclient.worker.lease.status_connection import for_lease_calls, write_timeout_seconds
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "status"
@@ -208,7 +208,9 @@ def test_a_table_that_is_waited_for_is_named_meanwhile(
     caplog.clear()
 
     assert manager.wait_until_lease_table_ready() is False
-    early, late = (record.getMessage() for record in caplog.records if record.name == "streamclient.lease.table")
+    early, late = (
+        record.getMessage() for record in caplog.records if record.name == "streamclient.worker.lease.lease_table"
+    )
     assert early.startswith(f"status table {name} does not answer reads yet, and is waited for up to 120 s: ")
     assert late.startswith(f"status table {name} was not ready after 120000 ms: ")
     assert str(manager.table_problem).partition(":")[0] in early

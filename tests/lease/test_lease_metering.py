@@ -6,12 +6,12 @@ import pytest
 
 from streamclient import ErrorKind, Lease, LeaseManager, MemoryLeaseManager
 from streamclient.core import leases as rule
-from streamclient.lease import LeaseStore
-from streamclient.lease.metering import metered
-from streamclient.lease.store import as_lease_store
 from streamclient.metrics import MemoryMetrics, labelled
-from streamclient.metrics import table as t
+from streamclient.metrics import metric_table as t
 from streamclient.server import Fail, FaultRule, LocalTablestore
+from streamclient.worker.lease import LeaseStore
+from streamclient.worker.lease.lease_metering import metered
+from streamclient.worker.lease.lease_store import as_lease_store
 
 STREAM = "stream-1"
 LABELS = {"stream": "orders", "worker": "w1"}

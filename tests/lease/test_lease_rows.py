@@ -12,10 +12,12 @@ from tablestore.metadata import LogicalOperator
 
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind, apply_write, permits
-from streamclient.lease.batches import batch_message
-from streamclient.lease.own_columns import OWN_COLUMNS
-from streamclient.lease.rows import (
+from streamclient.core.write_rules import WriteKind, apply_write, permits
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.records import SequenceInfo
+from streamclient.wire import schema
+from streamclient.worker.lease.lease_batches import batch_message
+from streamclient.worker.lease.lease_rows import (
     COLUMN_TYPES,
     UnreadableRow,
     format_parents,
@@ -25,9 +27,7 @@ from streamclient.lease.rows import (
     row_item,
     written_columns,
 )
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
-from streamclient.records import SequenceInfo
-from streamclient.wire import schema
+from streamclient.worker.lease.own_columns import OWN_COLUMNS
 
 LEASE = Lease("s1", "stream", owner="a", counter=7, stealer="b", checkpoint="token", parent_shard_ids={"p2", "p1"})
 KEY = [("StreamId", "stream"), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]

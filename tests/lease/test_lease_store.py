@@ -8,11 +8,11 @@ import pytest
 from attrs import evolve
 
 from streamclient.core import leases as rule
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import ILeaseManager
-from streamclient.lease import MemoryLeaseManager, WriteAnswer, as_lease_store
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer, as_lease_store
 
 LEASE = Lease("s1", "stream", owner="a", counter=7)
 ACCEPTED = WriteAnswer(WriteOutcome.ACCEPTED)

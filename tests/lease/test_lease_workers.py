@@ -12,11 +12,11 @@ from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
 from streamclient.core import membership
 from streamclient.core.membership import WorkerRow
 from streamclient.errors import DependencyException
-from streamclient.lease.manager import LeaseManager
-from streamclient.lease.rows import key_of
-from streamclient.lease.workers import MOST_REPORTED, WORKER_STATUS_TYPE, WorkerRows
 from streamclient.model import Lease
 from streamclient.server import LocalTablestore
+from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.lease.lease_rows import key_of
+from streamclient.worker.lease.worker_directory import MOST_REPORTED, WORKER_STATUS_TYPE, WorkerRows
 
 ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text", balance_by="bytes")
 WHOLE = {"Nonce": "n1", "Beat": 5, "State": "running", "Wake": 3}

@@ -18,9 +18,9 @@ from streamclient import (
     Worker,
 )
 from streamclient.metrics import METRICS, PrometheusMetrics
-from streamclient.metrics import table as t
+from streamclient.metrics import metric_table as t
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.patience import until
 
 READS_OF_THE_STREAM = {"ListStream", "DescribeStream", "GetShardIterator", "GetStreamRecord"}

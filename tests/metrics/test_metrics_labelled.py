@@ -8,7 +8,7 @@ import pytest
 
 from streamclient import IMetrics, Metric
 from streamclient.metrics import MemoryMetrics, labelled
-from streamclient.metrics import table as t
+from streamclient.metrics import metric_table as t
 from streamclient.metrics.labelled import NO_METRICS
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from streamclient import ClientConfig, ConfigurationError, IMetrics, Metric, MetricKind
 from streamclient.metrics import METRICS, MemoryMetrics, Series
-from streamclient.metrics import table as t
-from streamclient.metrics.table import SECONDS_BUCKETS
+from streamclient.metrics import metric_table as t
+from streamclient.metrics.metric_table import SECONDS_BUCKETS
 
 WORKER = {"stream": "orders", "worker": "w1"}
 

@@ -11,8 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from streamclient import ConfigurationError, MetricKind, __version__
 from streamclient.metrics import METRICS, OpenTelemetryMetrics, labelled
-from streamclient.metrics import table as t
-from streamclient.metrics.table import SECONDS_BUCKETS
+from streamclient.metrics import metric_table as t
+from streamclient.metrics.metric_table import SECONDS_BUCKETS
 
 WORKER = {"stream": "orders", "worker": "w1"}
 

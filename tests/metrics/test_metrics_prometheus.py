@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamclient import ConfigurationError, MetricKind
 from streamclient.metrics import METRICS, MetricsServer, PrometheusMetrics, labelled
-from streamclient.metrics import table as t
+from streamclient.metrics import metric_table as t
 from tests.patience import PATIENCE_SECONDS
 
 WORKER = {"stream": "orders", "worker": "w1"}

@@ -34,15 +34,15 @@ from tablestore import (
     UpdateRowItem,
 )
 
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_settings import load_mirror_settings
+from streamclient.copying.mirror_source import COPY
 from streamclient.destinations import DeltaDestination, PostgresDestination
-from streamclient.destinations.verify import verify
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import StreamClientException
-from streamclient.mirror import Mirror
-from streamclient.mirror.settings import load_mirror_settings
-from streamclient.mirror.source import COPY
 from streamclient.server import LocalTablestore
-from streamclient.server.errors import ServiceError
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.server.server_errors import ServiceError
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.destinations.postgres_server import PostgresServer
 from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import IGNORE, write
@@ -180,7 +180,7 @@ class MirrorDrill:
         return path
 
     def start(self, config: Path) -> None:
-        command = [sys.executable, "-m", "streamclient.cli", "mirror", str(config)]
+        command = [sys.executable, "-m", "streamclient.cli.main", "mirror", str(config)]
         log = (self.directory / "mirror.log").open("ab")
         with log:
             self.running.append(subprocess.Popen(command, stdout=log, stderr=log))

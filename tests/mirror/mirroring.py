@@ -19,8 +19,8 @@ from tablestore import (
 )
 
 from streamclient.config import ClientConfig
-from streamclient.mirror import MergeLimits, Mirror
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.copying import MergeLimits, Mirror
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.patience import until
 
 IGNORE = Condition(RowExistenceExpectation.IGNORE)

@@ -12,22 +12,29 @@ from tablestore import (
     Row,
 )
 
+from streamclient.copying import MergeLimits, Mirror
+from streamclient.copying.mirror_source import (
+    COPY,
+    CopyPlan,
+    SourceTable,
+    TableCopy,
+    check_changes_are_kept,
+    now_micros,
+)
+from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, records_of
-from streamclient.destinations.maintenance import clean
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.verify import verify
+from streamclient.destinations.delta.maintenance import clean
+from streamclient.destinations.folding.fold import empty_rows, stored_keys
+from streamclient.destinations.folding.row_changes import TableRule, cells_of
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException, UnfitValueError
-from streamclient.folding.fold import empty_rows, stored_keys
-from streamclient.folding.rows import TableRule, cells_of
 from streamclient.interfaces import InitializationInput
-from streamclient.mirror import MergeLimits, Mirror
-from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
-from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
 from streamclient.records import ColumnType, RecordType
 from streamclient.server import LocalTablestore
-from streamclient.server.clock import Clock
-from streamclient.testing.destination_contracts import batch, change, store, stored_numbers
+from streamclient.server.server_clock import Clock
+from streamclient.testing.contracts.destination_contract import batch, change, store, stored_numbers
 from streamclient.worker import Worker
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
 from tests.patience import PATIENCE_SECONDS, until
@@ -113,7 +120,7 @@ def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, mon
             # Half a day later, for both the server and the mirror.
             clock.shift_micros = DAY_SECONDS // 2 * 1_000_000
             for module in ("writer", "verify", "source"):
-                monkeypatch.setattr(f"streamclient.mirror.{module}.now_micros", clock.now_micros)
+                monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
             place = DeltaDestination(str(tmp_path / "state"))
             until(lambda: sum(table.num_rows for table in place.rows()) == 1, "the end of the expired row")
             (row,) = [row for table in place.rows() for row in table.to_pylist()]
@@ -134,7 +141,9 @@ def test_what_expires_while_both_are_compared_is_no_difference(
     with running(mirror):
         caught_up(mirror)
     times = iter([now])  # the mirror's row is read; the table's, long after
-    monkeypatch.setattr("streamclient.mirror.verify.now_micros", lambda: next(times, now + DAY_SECONDS * 1_000_000))
+    monkeypatch.setattr(
+        "streamclient.copying.mirror_comparison.now_micros", lambda: next(times, now + DAY_SECONDS * 1_000_000)
+    )
 
     assert mirror.verify().differences == []
 
@@ -353,7 +362,7 @@ def test_a_copy_goes_on_where_another_one_stopped_and_of_two_at_once_each_row_is
         return (dict(records[1].primary_key)["id"],) if len(records) > 1 else following, records[:1]
 
     monkeypatch.setattr(SourceTable, "page", one_by_one)
-    monkeypatch.setattr("streamclient.mirror.source.COMMIT_PAGES", 1)
+    monkeypatch.setattr("streamclient.copying.mirror_source.COMMIT_PAGES", 1)
     client = local.client()
     make_table(client)
     for number in range(10):

@@ -6,16 +6,16 @@ from typing import Any
 
 from tablestore import Row
 
+from streamclient.copying import Mirror
+from streamclient.copying.reread import AGAIN, as_changes, remember
 from streamclient.destinations import records_of
-from streamclient.destinations.memory import MemoryDestination
-from streamclient.destinations.verify import verify
-from streamclient.folding.batches import ChangeBatch, ShardChanges
-from streamclient.folding.rows import TableRule
-from streamclient.mirror import Mirror
-from streamclient.mirror.again import AGAIN, as_changes, remember
+from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
+from streamclient.destinations.folding.row_changes import TableRule
+from streamclient.destinations.memory_destination import MemoryDestination
+from streamclient.destinations.proof.verification import verify
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.testing.destination_contracts import change
+from streamclient.testing.contracts.destination_contract import change
 from tests.folding.table_model import TableModel
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
 from tests.mirror.test_mirror import DAY_SECONDS, SetClock

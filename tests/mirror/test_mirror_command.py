@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from streamclient.cli import main
+from streamclient.cli.main import main
+from streamclient.cli.terminal.copy_progress import ENDING_SIGNALS
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_settings import load_mirror_settings
 from streamclient.destinations import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.mirror import Mirror
-from streamclient.mirror.settings import load_mirror_settings
 from streamclient.server import LocalTablestore
-from streamclient.terminal.copying import ENDING_SIGNALS
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from attrs import frozen
 
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_comparison import Comparison
 from streamclient.destinations import DeltaDestination, PostgresDestination
 from streamclient.destinations.commit import MergingDestination
-from streamclient.mirror import Mirror
-from streamclient.mirror.verify import Comparison
 from streamclient.server import LocalTablestore
 from tests.destinations.postgres_server import PostgresServer
 from tests.destinations.test_destination_damage import note_sizes

@@ -9,17 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination, delta_rows
-from streamclient.destinations.maintenance import compact
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.postgres_rows import COLUMNS_MAX
-from streamclient.folding.fold import copied, empty_rows, stored_keys
-from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
-from streamclient.mirror.source import COPY
-from streamclient.mirror.writer import MirrorWriter
+from streamclient.copying.mirror_source import COPY
+from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination
+from streamclient.destinations.delta import delta_rows
+from streamclient.destinations.delta.maintenance import compact
+from streamclient.destinations.folding.fold import copied, empty_rows, stored_keys
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, TableRule, cells_of
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.destinations.postgres.postgres_rows import COLUMNS_MAX
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.testing.destination_contracts import batch
-from streamclient.testing.merging_contracts import (
+from streamclient.testing.contracts.destination_contract import batch
+from streamclient.testing.contracts.merging_contract import (
     MERGING_SCENARIOS,
     check_merging_destination,
     check_merging_scenario,

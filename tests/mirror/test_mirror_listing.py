@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_listing import LISTED, Listing, ShardWatch
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.errors import StreamClientException
-from streamclient.mirror import Mirror
-from streamclient.mirror.listing import LISTED, Listing, ShardWatch
-from streamclient.mirror.source import COPY, CopyPlan, SourceTable
 from streamclient.server import LocalTablestore
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 from tests.mirror.test_mirror import SetClock
@@ -75,7 +75,7 @@ class Orders:
 def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
     clock = SetClock()
     for module in ("listing", "run", "source", "verify", "writer"):
-        monkeypatch.setattr(f"streamclient.mirror.{module}.now_micros", clock.now_micros)
+        monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
     with LocalTablestore(clock=clock) as local:
         yield Orders(local, clock)
 

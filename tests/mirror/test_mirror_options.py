@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tablestore import Row, TableOptions
 
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.folding.rows import cells_of
-from streamclient.mirror import Mirror
-from streamclient.mirror.source import now_micros
-from streamclient.mirror.verify import Cells
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_comparison import Cells
+from streamclient.copying.mirror_source import now_micros
+from streamclient.destinations.folding.row_changes import cells_of
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.records import KeyValue
 from streamclient.server import LocalTablestore
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
@@ -70,6 +70,6 @@ def test_rows_without_columns_expire_by_a_time_to_live_that_is_set_later(monkeyp
             # Three days later, for both the server and the mirror.
             clock.shift_micros = 3 * DAY_SECONDS * 1_000_000
             for module in ("writer", "verify", "source"):
-                monkeypatch.setattr(f"streamclient.mirror.{module}.now_micros", clock.now_micros)
+                monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
             until(lambda: [*rows_in(place)] == [4], "the end of the rows without columns")
             assert (mirror.verify().rows, mirror.verify().count) == (1, 0)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, Row, TableMeta, TableOptions
 
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
 from streamclient.destinations import Day, DeltaDestination, Key
 from streamclient.destinations.commit import Destination, MergingDestination
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.verify import verify
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.mirror import Mirror
-from streamclient.mirror.source import COPY, CopyPlan, SourceTable
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.testing.destination_contracts import change, store
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.testing.contracts.destination_contract import change, store
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
 
 

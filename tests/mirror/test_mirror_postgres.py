@@ -13,11 +13,11 @@ import pytest
 from attrs import evolve
 from tablestore import Row
 
+from streamclient.copying import Mirror
 from streamclient.destinations import DeltaDestination, PostgresDestination
-from streamclient.destinations.changes import READ_AT
 from streamclient.destinations.commit import MergingDestination
+from streamclient.destinations.rows.change_rows import READ_AT
 from streamclient.errors import StreamClientException
-from streamclient.mirror import Mirror
 from streamclient.server import LocalTablestore
 from tests.destinations.postgres_server import PostgresServer
 from tests.destinations.silent_proxy import SilentProxy

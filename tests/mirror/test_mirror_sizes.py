@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from streamclient.mirror import MergeLimits
-from streamclient.mirror.writer import MirrorWriter
+from streamclient.copying import MergeLimits
+from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.records import StreamRecord
-from streamclient.testing.destination_contracts import change
+from streamclient.testing.contracts.destination_contract import change
 from streamclient.wire import schema
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 from tests.mirror.test_mirror import RULE, beginning, state_of
 from tests.patience import PATIENCE_SECONDS, until
 

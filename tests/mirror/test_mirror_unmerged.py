@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.destinations.memory import MemoryDestination
-from streamclient.mirror import Mirror
-from streamclient.mirror.command import _state
-from streamclient.mirror.writer import MirrorWriter
+from streamclient.cli.mirror_command import _state
+from streamclient.copying import Mirror
+from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.server import LocalTablestore
-from streamclient.testing.destination_contracts import change, store
+from streamclient.testing.contracts.destination_contract import change, store
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 from tests.mirror.test_mirror import RULE, beginning, state_of
 from tests.patience import PATIENCE_SECONDS, until

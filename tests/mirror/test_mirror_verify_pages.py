@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
+from streamclient.copying.mirror_comparison import _records_from
 from streamclient.errors import DisorderError
-from streamclient.mirror.verify import _records_from
-from streamclient.stream import RecordPage
-from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.tablestore import RecordPage
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.testing.fakes import FakeStream, make_record
 
 OTHER = RecordPage((make_record("b1", 1), make_record("b2", 2)), Position("b@2"))

@@ -24,17 +24,17 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import cli
+from streamclient.cli import main
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteOutcome
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.lease import LeaseManager
-from streamclient.lease.own_columns import PAUSE, PAUSE_TAKEN, format_pause
-from streamclient.lease.rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
-from streamclient.lease.workers import BEAT, INFO, NONCE, STATE, WAKE, WORKER_STATUS_TYPE
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import Lease, Pause
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.worker.lease import LeaseManager
+from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
+from streamclient.worker.lease.own_columns import PAUSE, PAUSE_TAKEN, format_pause
+from streamclient.worker.lease.worker_directory import BEAT, INFO, NONCE, STATE, WAKE, WORKER_STATUS_TYPE
 from tests.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Scene:
 def run_cli(*words: str) -> Ran:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([*words])
+        code = main.main([*words])
     return Ran(code, out.getvalue(), err.getvalue())
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from operate_scene import TABLE, Owner, Scene, closed_family, read_shard, run_cli
 
+from streamclient.cli.options import operator_name
 from streamclient.core import leases as rule
 from streamclient.model import Pause, PendingCheckpoint
 from streamclient.operate.collection import FleetReader
-from streamclient.operate.connection import operator_name
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.watching import RowWatcher
 from tests.patience import until
@@ -285,8 +285,8 @@ def test_a_command_that_dies_leaves_its_intent_and_a_pause_that_ends(
     """As if the process were killed while it waits: nothing is cleaned up, and everything can be seen."""
     shard = read_shard(scene, owner="w1")
     scene.put_worker("w1")
-    monkeypatch.setattr("streamclient.operate.orders.OrderExecutor._end_pauses", lambda *_: None)
-    monkeypatch.setattr("streamclient.operate.orders.OrderExecutor._complete_audit", lambda *_: ())
+    monkeypatch.setattr("streamclient.operate.operator_orders.OrderExecutor._end_pauses", lambda *_: None)
+    monkeypatch.setattr("streamclient.operate.operator_orders.OrderExecutor._complete_audit", lambda *_: ())
     monkeypatch.setattr("streamclient.operate.watching.RowWatcher.await_quiet", _killed)
     ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s")
 

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from operate_facts import END, LEASE_SECONDS, OLDEST, ago, facts, row, waiting, worker
 
+from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import Pause, Progress, Shard
 from streamclient.operate import situations
@@ -17,7 +18,6 @@ from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts,
 from streamclient.operate.lease_rules import SITUATIONS, situation_of
 from streamclient.operate.liveness import Liveness, life, living_workers, seconds_to_loss
 from streamclient.operate.situations import Situation
-from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 
 PAUSE = Pause("r1", "ann@ops", "maintenance", ago(-3_600))
 

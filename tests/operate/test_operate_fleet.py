@@ -10,7 +10,7 @@ from operate_scene import Scene
 from stuck_workers import Steady, working
 
 from streamclient import InitializationInput, ProcessRecordsInput
-from streamclient.operate.lineage import parents_of
+from streamclient.operate.shard_lineage import parents_of
 from tests.patience import until
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import json
 import pytest
 from operate_scene import Scene
 
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import Pause
-from streamclient.reasons import Cause, Reason
 
 EVIL = "w\x1b[2J\r\nforged  line\x9b\u202ez"
 ESCAPED = r"w\x1b[2J\r\nforged  line\x9b\u202ez"

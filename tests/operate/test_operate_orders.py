@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from operate_scene import Owner, Scene, closed_family, read_shard
 
-from streamclient.operate.connection import operator_name
+from streamclient.cli.options import operator_name
 from streamclient.server import Fail, FaultRule, LoseAnswer
 
 OLDEST, END = "TRIM_HORIZON", "SHARD_END"

@@ -18,8 +18,8 @@ import pytest
 from operate_scene import STATUS, TABLE, Scene
 from stuck_workers import NoDatabase, Steady, working
 
-from streamclient import cli
-from streamclient.operate.connection import operator_name
+from streamclient.cli import main
+from streamclient.cli.options import operator_name
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_page(page: str, scene: Scene, names: Mapping[str, str], monkeypatch: pyt
         words = [names.get(word, word) for word in shlex.split(command)][1:]
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
-            cli.main(words)
+            main.main(words)
         actual = as_on_the_page(shown.getvalue(), names)
         assert matches(expected, actual), f"$ {command}\n{actual}\nnot:\n{expected}"
         if words[:2] == ["leases", "pause"]:

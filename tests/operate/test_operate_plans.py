@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operate_facts import END, NOW, OLDEST, ago, facts, row, worker
 
-from streamclient.core.rows import WriteKind, apply_write
+from streamclient.core.write_rules import WriteKind, apply_write
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, RowFacts
-from streamclient.operate.lineage import ancestors_first, descendants_of, parents_of
 from streamclient.operate.plans import (
     ChangePlan,
     Hindrance,
@@ -24,6 +23,7 @@ from streamclient.operate.plans import (
     plan_rewind,
     plan_skip,
 )
+from streamclient.operate.shard_lineage import ancestors_first, descendants_of, parents_of
 
 PAUSE = Pause("r1", "ann@ops", "maintenance")
 OLD = Target(checkpoint=OLDEST, text="the oldest record")

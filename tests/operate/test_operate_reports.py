@@ -12,8 +12,8 @@ from operate_scene import TABLE, Scene
 from streamclient.errors import ConfigurationError
 from streamclient.model import Pause
 from streamclient.operate.facts import HeadFacts
+from streamclient.operate.fleet_reports import REPORT_FORMAT, ReportDirectory, fleet_report, shard_groups
 from streamclient.operate.overview import Overview, overview
-from streamclient.operate.reports import REPORT_FORMAT, ReportDirectory, fleet_report, shard_groups
 from streamclient.operate.snapshots import load_snapshot
 
 MINUTE = 60_000_000

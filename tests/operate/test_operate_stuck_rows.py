@@ -17,7 +17,7 @@ from streamclient.operate.collection import FleetReader
 from streamclient.operate.explanation import explain
 from streamclient.operate.site import Site
 from streamclient.server import Fail, FaultRule
-from streamclient.stream import StreamSpecification
+from streamclient.tablestore import StreamSpecification
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

@@ -31,18 +31,18 @@ from stuck_workers import (
 )
 
 from streamclient import FailurePolicy, IParkingStore, OnFailure
+from streamclient.base.position import Position
 from streamclient.core import leases as rule
-from streamclient.core.position import Position
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.lease.rows import key_of
-from streamclient.lease.workers import INFO, WORKER_STATUS_TYPE
 from streamclient.model import Shard
 from streamclient.operate.collection import FleetReader
-from streamclient.parking import MemoryParkingStore
 from streamclient.server import Fail, FaultRule
-from streamclient.stream.api import RecordPage, StreamDescription
-from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tablestore.stream_api import RecordPage, StreamDescription
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.testing.fleet import Fleet, WorkerProcess
+from streamclient.worker.lease.lease_rows import key_of
+from streamclient.worker.lease.worker_directory import INFO, WORKER_STATUS_TYPE
+from streamclient.worker.parking import MemoryParkingStore
 from tests.patience import FOREVER_MILLIS, until
 
 if TYPE_CHECKING:

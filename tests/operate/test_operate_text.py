@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamclient.base.processes import process_space
 from streamclient.core.worker_info import LONGEST_REASON, MOST_SHARDS, ShardTrouble, WorkerInfo
 from streamclient.errors import ConfigurationError
 from streamclient.model import utc_text
-from streamclient.operate.clock import ServiceClock
 from streamclient.operate.facts import Process
-from streamclient.operate.processes import process_of
+from streamclient.operate.local_processes import process_of
+from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.text import duration, parse_duration, parse_moment
-from streamclient.processes import process_space
 from tests.patience import PATIENCE_SECONDS, until
 
 NOON = 1_767_268_800_000_000

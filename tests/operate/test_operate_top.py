@@ -16,14 +16,15 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
+from streamclient.cli.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, full_screen, plain_screen
+from streamclient.cli.top_tables import shard_rows, worker_rows
 from streamclient.core import leases as rule
 from streamclient.errors import ConfigurationError
 from streamclient.model import Progress
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import HeadFacts
-from streamclient.operate.overview import headline, overview, overview_document, shard_rows, worker_rows
+from streamclient.operate.overview import headline, overview, overview_document
 from streamclient.operate.site import Site
-from streamclient.operate.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, full_screen, plain_screen
 from streamclient.server import Fail, FaultRule
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -196,7 +197,7 @@ def test_live_output_goes_on_until_a_signal(scene: Scene, tmp_path: Path, number
     """One JSON document per line; a refresh that fails is a line, too, and does not end it."""
     scene.put_lease(scene.shard)
     options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
-    command = [sys.executable, "-m", "streamclient.cli", "top", "--json", "--interval", "0.2", *options]
+    command = [sys.executable, "-m", "streamclient.cli.main", "top", "--json", "--interval", "0.2", *options]
     lines = tmp_path / "lines"
     with lines.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
@@ -238,7 +239,11 @@ def on_a_terminal(words: list[str], *, stop_at: str | None) -> tuple[int, str]:
     master, slave = pty.openpty()
     environment = {**os.environ, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamclient.cli", *words], stdin=slave, stdout=slave, stderr=slave, env=environment
+        [sys.executable, "-m", "streamclient.cli.main", *words],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment,
     )
     os.close(slave)
     seen = ""

@@ -12,10 +12,10 @@ from operate_scene import STATUS, TABLE, Scene, run_cli
 
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import ParkedRecord, Pause
-from streamclient.operate.clock import ServiceClock
-from streamclient.parking import FileParkingStore
+from streamclient.operate.service_clock import ServiceClock
 from streamclient.records import StreamRecord
 from streamclient.server import Fail, FaultRule
+from streamclient.worker.parking import FileParkingStore
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

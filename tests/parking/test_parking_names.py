@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from streamclient.cli.parked_actions import _page
 from streamclient.interfaces import IParkingStore
-from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore
-from streamclient.parking.actions import _page
-from streamclient.parking.documents import document_of, parked_of
 from streamclient.records import ColumnOperation, RecordColumn
 from streamclient.server import LocalTablestore
-from streamclient.testing.parking_contracts import parked_record
+from streamclient.testing.contracts.parking_contract import parked_record
+from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore
+from streamclient.worker.parking.parked_documents import document_of, parked_of
 from tests.column_names import VALUES
 
 COLUMNS = tuple(RecordColumn(name, ColumnOperation.PUT, value, 5) for name, value in VALUES.items())

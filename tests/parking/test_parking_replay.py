@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from streamclient.cli import main
+from streamclient.cli.main import main
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -19,11 +19,11 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.model import ParkedRecord, ShutdownReason
-from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
-from streamclient.parking.frames import frame_of, key_text, parse_key, record_id, record_of
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.testing.fakes import make_record
+from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
+from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_id, record_of
 
 
 def parked(key: str, number: int, *, shard: str = "s", generation: int = 1, stream: str = "orders_1") -> ParkedRecord:

@@ -11,9 +11,9 @@ import pytest
 
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.interfaces import IParkingStore
-from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore
 from streamclient.server import Fail, FaultRule, LocalTablestore, LoseAnswer
-from streamclient.testing.parking_contracts import CHECKS, check_parking_store, parked_record
+from streamclient.testing.contracts.parking_contract import CHECKS, check_parking_store, parked_record
+from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore
 from tests.patience import PATIENCE_SECONDS
 
 CheckOne = Callable[[Callable[[], IParkingStore]], None]

@@ -15,24 +15,24 @@ from samples import console, exactly_once_files, metrics, parked_records, print_
 from samples import test_my_processor as my_processor
 from samples.fenced_sink import FencedSink, Storing, make_table
 from streamclient import ClientConfig, FailurePolicy, InitializationInput, OnFailure, StreamConfig, Worker
-from streamclient.cli import main
-from streamclient.destinations.memory import MemoryDestination
+from streamclient.cli.main import main
+from streamclient.copying.mirror_processors import MirrorProcessors
+from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.table_writer import DestinationWriter
+from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import FencedException
 from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput, RecordProcessorFactory, ShutdownInput
-from streamclient.keyed import KeyedProcessorFactory
-from streamclient.mirror.processors import MirrorProcessors
-from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import ParkedRecord, ShardInfo, ShutdownReason
-from streamclient.parking import FileParkingStore, MemoryParkingStore, replay_parked
-from streamclient.parking.frames import record_id
 from streamclient.records import StreamRecord
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.server import LocalTablestore
 from streamclient.spark import SparkRecordProcessorFactory
 from streamclient.testing.deliveries import DeliveryRecorder, read_deliveries
 from streamclient.testing.fakes import make_record
-from streamclient.tunnel.processors import record_processor_maker
+from streamclient.tunnel.channel_processors import record_processor_maker
+from streamclient.worker.keyed import KeyedProcessorFactory
+from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, replay_parked
+from streamclient.worker.parking.parked_frames import record_id
 from tests.mirror.test_mirror import RULE, state_of
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker
+from streamclient.base.pools import DaemonPool
+from streamclient.base.processes import OwnName
 from streamclient.errors import ForkedError
 from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput
 from streamclient.metrics.prometheus import PrometheusMetrics
-from streamclient.pools import DaemonPool
-from streamclient.processes import OwnName
 from streamclient.server import LocalTablestore
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelWorker

@@ -58,7 +58,7 @@ def prepared(local: LocalTablestore, rows: int) -> None:
     """A table with a stream, and these rows."""
     import tablestore
 
-    from streamclient.stream import StreamSpecification, TablestoreStreamApi
+    from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
     client = local.client()
     TablestoreStreamApi(client).create_table(

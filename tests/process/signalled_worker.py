@@ -17,7 +17,7 @@ def main() -> None:
     from tablestore import OTSClient
 
     from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
-    from streamclient.processes import unique_name
+    from streamclient.base.processes import unique_name
     from streamclient.server.auth import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 
     step("imported")

@@ -17,13 +17,13 @@ from tablestore.credentials import CredentialsProvider, StaticCredentialsProvide
 
 import streamclient
 from streamclient import ClientConfig, LeaseManager, MemoryLeaseManager, StreamConfig, Worker
+from streamclient.copying import Mirror
 from streamclient.destinations import DeltaDestination
 from streamclient.errors import ConfigurationError
-from streamclient.mirror import Mirror
-from streamclient.parking import TableParkingStore
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType, TunnelWorker, TunnelWorkerConfig
+from streamclient.worker.parking import TableParkingStore
 from tests.patience import PATIENCE_SECONDS
 from tests.process.test_refused_threads import Careful, Seen
 
@@ -124,7 +124,7 @@ def test_samples_come_out_of_an_archive(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     code = (
         "import sys, streamclient; assert '.zip' in streamclient.__file__; "
-        "from streamclient.cli import main; sys.exit(main())"
+        "from streamclient.cli.main import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, "sample", "print_changes", "--directory", str(target)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -19,23 +19,24 @@ from typing import Any
 import pytest
 
 import streamclient
-from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker, cron
-from streamclient.commands import supervised, worker_process
-from streamclient.commands.processes import Supervisor
-from streamclient.cron import CronSchedule
-from streamclient.datasource.ahead import PagesAhead
+from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker
+from streamclient.base import cron
+from streamclient.base.cron import CronSchedule
+from streamclient.base.interrupts import RaisedBySignal
+from streamclient.base.pools import DaemonPool
+from streamclient.cli import run_child, run_supervision
+from streamclient.cli.run_fleet import Supervisor
+from streamclient.cli.terminal.commands import EXIT_UNUSABLE, run_command
+from streamclient.cli.terminal.output import shown_meanwhile
+from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.copying.replication_sources import StreamSource
 from streamclient.errors import NoThreadError, WorkerFailedError
 from streamclient.metrics.prometheus import PrometheusMetrics
-from streamclient.mirror.writer import MirrorWriter
-from streamclient.pools import DaemonPool
-from streamclient.replicate.sources import StreamSource
 from streamclient.server import LocalTablestore
-from streamclient.signals import RaisedBySignal
-from streamclient.spark.committer import Committer
-from streamclient.spark.config import SparkConfig
-from streamclient.spark.jobs import CancellableJobs
-from streamclient.terminal.output import shown_meanwhile
-from streamclient.terminal.running import EXIT_UNUSABLE, run_command
+from streamclient.spark.processor.committer import Committer
+from streamclient.spark.processor.jobs import CancellableJobs
+from streamclient.spark.processor.spark_config import SparkConfig
+from streamclient.spark.source.prefetch import PagesAhead
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelWorker
 from tests.interrupts import handled_by_python
@@ -154,24 +155,24 @@ def a_committer(_: Path) -> None:
 
 
 def a_supervised_process(_: Path) -> None:
-    log = worker_process.Log(io.BytesIO(), io.BytesIO())
+    log = run_supervision.Log(io.BytesIO(), io.BytesIO())
     started: list[Any] = []
-    original = worker_process._start
+    original = run_supervision._start
 
     def start(name: str, pipe: socket.socket) -> Any:
         started.append(original(name, pipe))
         return started[-1]
 
-    worker_process._start = start
+    run_supervision._start = start
     try:
-        worker_process.SupervisedWorker("w", {}, log, lambda: None)
+        run_supervision.SupervisedWorker("w", {}, log, lambda: None)
     finally:
-        worker_process._start = original
+        run_supervision._start = original
         assert started[0].poll() is not None  # killed, and waited for
 
 
 def a_reporter(_: Path) -> None:
-    supervised.Reporter(None).begin()  # type: ignore[arg-type]
+    run_child.Reporter(None).begin()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -272,14 +273,14 @@ def a_signal_that_was_swallowed() -> None:
     """Its thread is a bare one, without a name."""
     handler = RaisedBySignal(signal.SIGUSR1, partial(SystemExit, 3), once=True)
     refusals = iter([True, True])
-    original = streamclient.signals._thread.start_new_thread
+    original = streamclient.base.interrupts._thread.start_new_thread
 
     def start(*arguments: Any) -> Any:
         if next(refusals, False):
             raise RuntimeError(REFUSAL)
         return original(*arguments)
 
-    streamclient.signals._thread = SimpleNamespace(start_new_thread=start)  # type: ignore[assignment]
+    streamclient.base.interrupts._thread = SimpleNamespace(start_new_thread=start)  # type: ignore[assignment]
     try:
         handler.install()
         swallowed(signal.SIGUSR1)
@@ -287,7 +288,7 @@ def a_signal_that_was_swallowed() -> None:
             until(lambda: False)
     finally:
         handler.remove()
-        streamclient.signals._thread = sys.modules["_thread"]
+        streamclient.base.interrupts._thread = sys.modules["_thread"]
 
 
 def swallowed(number: int) -> None:
@@ -299,7 +300,7 @@ def swallowed(number: int) -> None:
 
 
 def a_supervisor() -> None:
-    log = worker_process.Log(io.BytesIO(), io.BytesIO())
+    log = run_supervision.Log(io.BytesIO(), io.BytesIO())
     clock = iter(range(0, 10**9, 60))
     started: list[Any] = []
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from streamclient import ClientConfig, IMetrics, MemoryLeaseManager, StreamConfig, Worker, logs
+from streamclient import ClientConfig, IMetrics, MemoryLeaseManager, StreamConfig, Worker
+from streamclient.base import logs
 from streamclient.testing.fakes import FakeStream, make_record
 from tests.patience import PATIENCE_SECONDS
 from tests.process.test_refused_threads import Careful, Seen

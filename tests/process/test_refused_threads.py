@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from streamclient import ClientConfig, MemoryLeaseManager, StreamConfig, Worker
+from streamclient.base.pools import DaemonPool
 from streamclient.interfaces import (
     InitializationInput,
     IRecordProcessor,
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.pools import DaemonPool
 from streamclient.testing.fakes import FakeStream, make_record
 from tests.patience import PATIENCE_SECONDS, until
 from tests.process.refusals import refused

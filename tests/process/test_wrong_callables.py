@@ -25,8 +25,8 @@ from streamclient import (
     OnFailure,
     StreamConfig,
     Worker,
-    checks,
 )
+from streamclient.base import checks
 from streamclient.errors import ConfigurationError, WorkerFailedError
 from streamclient.interfaces import (
     IMetrics,
@@ -36,9 +36,8 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.metrics.labelled import labelled
-from streamclient.metrics.table import METRICS
+from streamclient.metrics.metric_table import METRICS
 from streamclient.model import ParkedKey
-from streamclient.parking import MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.spark import SparkRecordProcessorFactory
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.tunnel import (
@@ -48,6 +47,7 @@ from streamclient.tunnel import (
     TunnelClient,
     TunnelWorker,
 )
+from streamclient.worker.parking import MemoryParkingStore, TableParkingStore, replay_parked
 from tests.patience import PATIENCE_SECONDS, until
 
 CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
@@ -446,7 +446,7 @@ def test_a_wait_for_what_hides_is_an_error() -> None:
 
 @pytest.mark.usefixtures("without_warnings")
 def test_a_callback_of_a_tunnel_that_hides_has_failed() -> None:
-    from streamclient.tunnel.processors import CallbackProcessor, ChannelRecordProcessor
+    from streamclient.tunnel.channel_processors import CallbackProcessor, ChannelRecordProcessor
 
     records: Sequence[Any] = (make_record("a"),)
     with pytest.raises(ConfigurationError, match="the callback returned <coroutine"):

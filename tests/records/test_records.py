@@ -27,7 +27,7 @@ from streamclient.records import (
     readable_position,
 )
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
 KEY = (("id", "a"),)
 ANY_STATE = Condition(RowExistenceExpectation.IGNORE)

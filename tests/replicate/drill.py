@@ -33,7 +33,7 @@ from tablestore import (
 )
 
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
 SOURCE, DESTINATION = "orders", "orders_copy"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
@@ -143,7 +143,7 @@ def configuration(source: LocalTablestore, destination: LocalTablestore, /, **re
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "streamclient.cli", "replicate", *arguments]
+    return [sys.executable, "-m", "streamclient.cli.main", "replicate", *arguments]
 
 
 def drill(rows: int, kills: int, seed: int, directory: Path, *, source_kind: str = "tunnel") -> DrillResult:

@@ -7,10 +7,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.table_changes import RowChange, batches, changes_of
+from streamclient.copying.table_writer import DestinationWriter
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.replicate.changes import RowChange, batches, changes_of
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from streamclient.copying.replication import Replication
+from streamclient.copying.replication_settings import parse_settings
 from streamclient.errors import ConfigurationError
-from streamclient.replicate.run import Replication
-from streamclient.replicate.settings import parse_settings
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import command, configuration, drill, make_source

@@ -13,11 +13,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamclient.base.processes import process_space, unique_name
+from streamclient.copying import replication_sources
+from streamclient.copying.replication_progress import Course, Snapshot
+from streamclient.copying.replication_sources import read_up_to
 from streamclient.model import CheckpointPosition, Lease, Shard
-from streamclient.processes import process_space, unique_name
-from streamclient.replicate import sources
-from streamclient.replicate.progress import Course, Snapshot
-from streamclient.replicate.sources import read_up_to
 from streamclient.tunnel import (
     ChannelInfo,
     ChannelStatus,
@@ -108,13 +108,13 @@ def described(*channels: ChannelInfo, config: StreamTunnelConfig | None = None) 
     ],
 )
 def test_finished_channels_alone_do_not_complete_a_tunnel(channels: list[ChannelInfo], is_past: bool) -> None:
-    assert sources._is_past(described(*channels), END) is is_past
+    assert replication_sources._is_past(described(*channels), END) is is_past
 
 
 def test_finished_channels_complete_a_tunnel_that_has_an_end_itself() -> None:
     ending = StreamTunnelConfig(end_micros=5)
 
-    assert sources._is_past(described(channel(ChannelStatus.TERMINATED, 4), config=ending), END)
+    assert replication_sources._is_past(described(channel(ChannelStatus.TERMINATED, 4), config=ending), END)
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------
@@ -216,10 +216,12 @@ def ended_process() -> int:
 def test_only_a_session_whose_process_is_certainly_gone_is_dead(rest: str) -> None:
     here, gone = process_space(), ended_process()
 
-    assert sources._is_dead(f"replicate-{here}-host-{gone}-0a1b2c3d{rest}")
-    assert not sources._is_dead(f"replicate-{here}-host-{os.getpid()}-0a1b2c3d{rest}"), "it runs"
-    assert not sources._is_dead(f"replicate-{'0' * 12}-host-{gone}-0a1b2c3d{rest}"), "another container of the host"
-    assert not sources._is_dead(f"replicate-host-{gone}{rest}"), "it does not say where"
+    assert replication_sources._is_dead(f"replicate-{here}-host-{gone}-0a1b2c3d{rest}")
+    assert not replication_sources._is_dead(f"replicate-{here}-host-{os.getpid()}-0a1b2c3d{rest}"), "it runs"
+    assert not replication_sources._is_dead(f"replicate-{'0' * 12}-host-{gone}-0a1b2c3d{rest}"), (
+        "another container of the host"
+    )
+    assert not replication_sources._is_dead(f"replicate-host-{gone}{rest}"), "it does not say where"
 
 
 def test_names_of_processes_differ_even_where_host_and_process_id_are_the_same() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from streamclient.copying.replication_settings import PoisonRow, SourceKind, load_settings, parse_settings
 from streamclient.errors import ConfigurationError
-from streamclient.replicate.settings import PoisonRow, SourceKind, load_settings, parse_settings
 
 READER = {
     "endpoint": "https://a.example.com",

@@ -9,18 +9,18 @@ from functools import partial
 import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.replication_settings import Settings, parse_settings
+from streamclient.copying.replication_sources import StreamSource
+from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException
-from streamclient.lease import LeaseManager
-from streamclient.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
-from streamclient.lease.rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.model import CheckpointPosition
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.settings import Settings, parse_settings
-from streamclient.replicate.sources import StreamSource
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.worker.lease import LeaseManager
+from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
+from streamclient.worker.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
 from tests.replicate.drill import SOURCE, configuration, make_source
 
 END = "2020-01-01 00:00:00"
@@ -118,7 +118,7 @@ def test_a_status_table_that_does_not_answer_is_named_while_it_is_waited_for(
 ) -> None:
     pauses: list[float] = []
     hasty = partial(LeaseManager, clock=lambda: sum(pauses), sleep=pauses.append)
-    monkeypatch.setattr("streamclient.replicate.sources.LeaseManager", hasty)
+    monkeypatch.setattr("streamclient.copying.replication_sources.LeaseManager", hasty)
     settings = settings_of(local, source="stream", statusTableName="mute")
     local.add_fault(FaultRule("GetRow", Fail("OTSServerBusy")))
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
+from streamclient.copying.table_changes import RowChange, changes_of
+from streamclient.copying.table_comparison import DifferenceKind, TableRow, compare_rows, compare_tables
+from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
+from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, StreamRecord
-from streamclient.replicate.changes import RowChange, changes_of
-from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS, prepare_destination
-from streamclient.replicate.verify import DifferenceKind, TableRow, compare_rows, compare_tables
-from streamclient.replicate.writer import DestinationWriter, RefusedRowError
 from streamclient.server import FailRows, FaultRule, LocalTablestore
-from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
 
 OLD = 1_000_000_000_000
 """A version of the year 2001, far outside of the usual deviation."""

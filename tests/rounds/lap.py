@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 from samples.fenced_sink import position_of
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.stream import TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import (
     Delivery,
     ShardHistory,

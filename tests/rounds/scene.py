@@ -33,13 +33,13 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.lease import LeaseManager
 from streamclient.server import LocalTablestore
 from streamclient.server.engine import ShardView
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import unread
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.testing.journal import LeaseJournal, judge_leases
+from streamclient.worker.lease import LeaseManager
 from tests.patience import PATIENCE_SECONDS
 from tests.rounds.plan import STEP_SECONDS, Happening, Kind, Setting
 from tests.rounds.worker import LEASE_DURATION_MILLIS, WORK_SECONDS

@@ -43,10 +43,10 @@ from streamclient import (
 )
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.rows import WriteOutcome
-from streamclient.lease.store import WriteAnswer
-from streamclient.lease.verbs import check_write
-from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.core.write_rules import WriteOutcome
+from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.worker.lease.lease_store import WriteAnswer
+from streamclient.worker.lease.lease_verbs import check_write
 from tests.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from streamclient import (
     ShutdownReason,
     TrimmedDataPolicy,
 )
-from streamclient.lease.rows import key_of
-from streamclient.server.faults import Cut, Fail, FaultAction, FaultRule
+from streamclient.server.fault_rules import Cut, Fail, FaultAction, FaultRule
+from streamclient.worker.lease.lease_rows import key_of
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow

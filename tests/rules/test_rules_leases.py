@@ -19,7 +19,7 @@ from streamclient import (
     ShutdownInput,
     ShutdownReason,
 )
-from streamclient.server.faults import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
+from streamclient.server.fault_rules import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow

@@ -24,8 +24,8 @@ from streamclient.core.events import (
 )
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.core.shards import ABSENCE_SECONDS
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import Shard
 
 KEPT = tuple(Shard(name) for name in ("s1", "s2", "s3"))

@@ -31,7 +31,7 @@ from streamclient.core.events import (
     TakeDue,
 )
 from streamclient.core.holdings import Holdings
-from streamclient.stream import StreamSpecification
+from streamclient.tablestore import StreamSpecification
 from streamclient.testing.fakes import FakeStream
 
 CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")

@@ -7,8 +7,8 @@ from rules_scene import SHORT_LEASE_MILLIS, STATUS, Scene, Writer, checkpoint_un
 from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient import CheckpointPosition, Lease, ProcessRecordsInput, ShutdownInput, ShutdownReason
-from streamclient.lease.rows import key_of
-from streamclient.server.faults import Fail, FaultRule
+from streamclient.server.fault_rules import Fail, FaultRule
+from streamclient.worker.lease.lease_rows import key_of
 
 pytestmark = pytest.mark.slow
 

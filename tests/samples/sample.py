@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.commands.sample import write_sample
+from streamclient.cli.sample_command import write_sample
 from tests.docs.page_examples import commands
 from tests.installed import ROOT, Installed
 from tests.patience import PATIENCE_SECONDS

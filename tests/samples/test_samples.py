@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sample import PAGES, RUN_IT_WITH, as_told, shown_by
 
-from streamclient.cli import main
+from streamclient.cli.main import main
 from streamclient.server import LocalTablestore
-from streamclient.testing.contracts import check_lease_manager
+from streamclient.testing.contracts.lease_manager_contract import check_lease_manager
 from tests.docs.page_examples import FENCE, commands, matches, run_page
 from tests.installed import ROOT, Installed
 

@@ -18,8 +18,8 @@ from server_http_tools import connect, create_table, send
 from server_state_driver import HOUR_SECONDS, START_MICROS, Driver, put
 
 from streamclient.server import Clock, DataDirectoryError, LocalTablestore
-from streamclient.server.clock import LATEST_MICROS
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_clock import LATEST_MICROS
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE, checksum
 from streamclient.wire import schema
@@ -126,7 +126,7 @@ def test_pages_overwritten_at_random_are_named_on_one_line_with_exit_code_2(tmp_
     assert "\n" not in "".join(outcomes)
     path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
     done = subprocess.run(
-        [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path)],
+        [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -181,7 +181,7 @@ def test_a_held_file_cannot_be_opened_by_another_name(
         with pytest.raises(DataDirectoryError, match="in use by another server"):
             LocalTablestore(data_dir=tmp_path / "other").start()
         done = subprocess.run(
-            [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path / "other")],
+            [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(tmp_path / "other")],
             capture_output=True,
             text=True,
             timeout=PATIENCE_SECONDS,
@@ -225,7 +225,7 @@ def fork_a_child(held: Path) -> None:
 def first_line_of_a_server_at(directory: Path) -> str:
     """What another process says: that it listens, or why it does not."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(directory)],
+        [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

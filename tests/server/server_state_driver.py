@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from streamclient.records import StreamRecord
-from streamclient.server.changes import Storage
-from streamclient.server.clock import Clock
+from streamclient.server.admin_changes import Storage
 from streamclient.server.engine import Engine
-from streamclient.server.errors import ServiceError
-from streamclient.server.limits import DEFAULT_LIMITS, Limits
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import DEFAULT_LIMITS, Limits
 from streamclient.server.storage_memory import MemoryStorage
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, decode_rows, encode_row
-from streamclient.wire.records import PurePythonCodec
+from streamclient.wire.record_decoding import PurePythonCodec
 from streamclient.wire.schema import (
     ComparatorType,
     Direction,

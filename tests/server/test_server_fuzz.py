@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from streamclient.server.engine import OPERATIONS
-from streamclient.server.errors import invalid
+from streamclient.server.server_errors import invalid
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from tests.server_fuzz.__main__ import play

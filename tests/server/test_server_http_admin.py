@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamclient import cli
+from streamclient.cli import main
 from streamclient.server import Cut, FaultRule, LocalTablestore
 from streamclient.server.admin import key_from_json
 from streamclient.wire import schema
@@ -178,7 +178,7 @@ def test_keys_are_read_from_json(value: Any, key: tuple[Any, ...]) -> None:
 
 
 def run(local: LocalTablestore, *arguments: str) -> int:
-    return cli.main(["control", "--endpoint", local.endpoint, *arguments])
+    return main.main(["control", "--endpoint", local.endpoint, *arguments])
 
 
 def output(local: LocalTablestore, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -255,14 +255,14 @@ def test_a_command_that_fails_says_why_on_one_line(
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["control"], ["control", "fault"], ["server", "--port", "x"]])
 def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        main.main(arguments)
 
     assert caught.value.code == 2
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["--help"])
+        main.main(["--help"])
 
     assert caught.value.code == 0
     listed = capsys.readouterr().out
@@ -272,7 +272,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_terminal_is_shown_beginnings_of_ids_which_commands_take(
     local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamclient.terminal.output.width_of", lambda stream: 80)
+    monkeypatch.setattr("streamclient.cli.terminal.output.width_of", lambda stream: 80)
     (first,) = (shard.shard_id for shard in local.shards(table))
     low, high = output(local, capsys, "split", table, first[:8], "--at", "3").split()
     merged = output(local, capsys, "merge", table, low, high).strip()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamclient.server.auth import Credentials, Signer
 from streamclient.server.envelope import MAX_BODY_BYTES, OpenedRequest, error_body, open_request, seal
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema, signature
 
 NOW = datetime(2026, 11, 21, 14, 53, 41, tzinfo=timezone.utc)

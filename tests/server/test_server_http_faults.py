@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.server.fault_json import rule_from_json, rule_to_json
-from streamclient.server.faults import (
+from streamclient.server.fault_rules import (
     MAX_RULES,
     NO_HARM,
     Cut,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server_state_driver import Driver, put
 
 from streamclient.server.inspection import inspect, rows_read
-from streamclient.server.limits import Limits
+from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
 

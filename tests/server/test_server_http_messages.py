@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from server_http_tools import Address, ask, connect, create_table, send, stream_elements
 
 from streamclient.server import LocalTablestore
-from streamclient.server.errors import ServiceError
-from streamclient.server.validation.frames import read_frame
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.validation.message_frames import read_frame
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, encode_row
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.server.errors import ServiceError
-from streamclient.server.faults import FailRows
+from streamclient.server.fault_rules import FailRows
 from streamclient.server.partial import execute_partially
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
 
 shapes = st.lists(st.integers(0, 4), max_size=4)

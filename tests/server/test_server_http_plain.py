@@ -11,8 +11,8 @@ from server_http_tools import connect, create_table, error_code, headers_for, re
 
 from streamclient.server import Fail, FaultRule, LocalTablestore, connections
 from streamclient.server.auth import Credentials, Doors
+from streamclient.server.http_service import Service
 from streamclient.server.plain_http import PlainHttp
-from streamclient.server.service import Service
 from streamclient.wire import schema
 from tests.patience import PATIENCE_SECONDS, until
 

@@ -48,7 +48,7 @@ class ServerProcess:
 
 def spawn(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "streamclient.server", *arguments],
+        [sys.executable, "-W", "error", "-m", "streamclient", "server", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
     """A request that takes for ever keeps the thread that answers, but neither the process nor its last words."""
     program = (
         "import threading\n"
-        "from streamclient.cli import main\n"
+        "from streamclient.cli.main import main\n"
         "from streamclient.server import engine, http\n"
         "http.JOIN_TIMEOUT_SECONDS = 0.5\n"
         "engine.Engine.answer = lambda *_: (print('taken', flush=True), threading.Event().wait())\n"
@@ -125,7 +125,8 @@ def test_the_first_line_means_that_requests_are_answered() -> None:
 def test_the_server_starts_without_what_it_does_not_use() -> None:
     """Its first line comes as late as its imports are many."""
     program = (
-        "import sys; from streamclient.cli import main; from streamclient.server.local import LocalTablestore as Local;"
+        "import sys; from streamclient.cli.main import main\n"
+        "from streamclient.server.local import LocalTablestore as Local\n"
         "start = Local.start; Local.start = lambda self: print(*(start(self), sys.modules)[1]) or sys.exit();"
         "main(['server', '--port', '0'])"
     )

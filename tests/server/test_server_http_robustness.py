@@ -23,7 +23,7 @@ from streamclient.errors import ConfigurationError
 from streamclient.server import LocalTablestore, connections
 from streamclient.server.auth import Credentials, Doors, is_loopback, require_own_secret
 from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, RequestCounters
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema, signature
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from tests.patience import PATIENCE_SECONDS, until
@@ -559,7 +559,7 @@ def test_whoever_insists_listens_with_the_public_secret() -> None:
 def server_output(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a server process prints that ends by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "streamclient.server", "--port", "0", *arguments],
+        [sys.executable, "-m", "streamclient", "server", "--port", "0", *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -587,7 +587,7 @@ def test_a_secret_file_that_is_not_there_is_named_on_one_line(tmp_path: Path) ->
 def test_secrets_come_from_the_arguments_a_file_or_the_environment(tmp_path: Path) -> None:
     from argparse import ArgumentParser
 
-    from streamclient.tablestore.connect import connection_of, connection_parent
+    from streamclient.cli.options import connection_of, connection_parent
 
     parser = ArgumentParser(parents=[connection_parent()])
     (tmp_path / "secret").write_text("from-file\n")

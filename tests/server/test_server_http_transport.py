@@ -330,8 +330,8 @@ def test_servers_in_one_process_do_not_share_anything(local: LocalTablestore) ->
 @pytest.fixture
 def patient_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """With so much patience, a stop that had to wait for something would not end within a test's."""
-    monkeypatch.setattr("streamclient.server.http.STOP_TIMEOUT_SECONDS", FOREVER_SECONDS)
-    monkeypatch.setattr("streamclient.server.http.JOIN_TIMEOUT_SECONDS", FOREVER_SECONDS)
+    monkeypatch.setattr("streamclient.server.http_server.STOP_TIMEOUT_SECONDS", FOREVER_SECONDS)
+    monkeypatch.setattr("streamclient.server.http_server.JOIN_TIMEOUT_SECONDS", FOREVER_SECONDS)
 
 
 def stops(local: LocalTablestore) -> bool:

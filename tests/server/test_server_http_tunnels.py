@@ -29,17 +29,17 @@ from tablestore import (
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnOperation, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
-from streamclient.tunnel.client import TunnelClient
-from streamclient.tunnel.errors import (
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_errors import (
     SequenceNumberNotMatchError,
     TunnelExistsError,
     TunnelExpiredError,
     TunnelParameterInvalidError,
     TunnelSessionGoneError,
 )
-from streamclient.tunnel.model import (
+from streamclient.tunnel.tunnel_model import (
     Channel,
     ChannelStatus,
     ChannelType,
@@ -48,10 +48,10 @@ from streamclient.tunnel.model import (
     TunnelStage,
     TunnelType,
 )
-from streamclient.tunnel.transport import TunnelTransport
+from streamclient.tunnel.tunnel_transport import TunnelTransport
 from streamclient.wire import schema, signature
 from streamclient.wire._tags import TAG_ROW_KEY
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.tunnel import decode_token
 
 TABLE = "orders"

@@ -23,14 +23,14 @@ from server_state_driver import (
 )
 
 from streamclient.server import keys, work
-from streamclient.server.errors import ServiceError
 from streamclient.server.expiry import FEW_ENTRIES
 from streamclient.server.inspection import inspect
 from streamclient.server.keys import encode_key
-from streamclient.server.limits import Limits
 from streamclient.server.operations import OPERATIONS
-from streamclient.server.rows import RowStore, StoredRow, make_row
-from streamclient.server.validation import frames
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
+from streamclient.server.stored_rows import RowStore, StoredRow, make_row
+from streamclient.server.validation import message_frames
 from streamclient.server.work import WORK_PER_REQUEST
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, decode_row, encode_value
@@ -525,7 +525,7 @@ def test_the_cells_of_a_row_are_counted_before_they_are_read(
     """A cell takes eleven bytes or more, and a hundred times the time of a byte of a value."""
     row = frame(1, *cells)
     assert len(row) > 256 * 1024
-    monkeypatch.setattr(frames, "decode_row", Mock(side_effect=AssertionError("it was read")))
+    monkeypatch.setattr(message_frames, "decode_row", Mock(side_effect=AssertionError("it was read")))
 
     text = driver.refusal("UpdateRow", table_name="t", row_change=row, **condition_fields())[2]
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from server_state_driver import Driver, delete_all, frame, put, single, values
 
 from streamclient.records import RecordType
-from streamclient.server.errors import ServiceError
 from streamclient.server.inspection import inspect
-from streamclient.server.limits import Limits
 from streamclient.server.row_matrix import encode_matrix
-from streamclient.server.rows import make_row
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
+from streamclient.server.stored_rows import make_row
 from streamclient.wire import schema
 from streamclient.wire.crc8 import crc8
 from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, decode_rows, encode_value

@@ -20,7 +20,7 @@ from server_state_driver import (
     wrapped,
 )
 
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, encode_value
 from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, OperationType, VariantType

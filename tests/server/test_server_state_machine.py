@@ -29,7 +29,7 @@ from server_state_driver import (
 )
 
 from streamclient.records import ColumnOperation, RecordType, StreamRecord
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_rows
 from streamclient.wire.schema import OperationType

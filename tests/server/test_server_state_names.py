@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_state_driver import Driver, creation, delete_all, frame, increment, put, single
 
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import decode_row, encode_value
 from streamclient.wire.schema import ComparatorType, ReturnType

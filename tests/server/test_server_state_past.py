@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_state_driver import HOUR_SECONDS, Driver, delete_one, put
 
-from streamclient.server.changes import PutRow, PutSetting
+from streamclient.server.admin_changes import PutRow, PutSetting
 from streamclient.server.keys import encode_key
-from streamclient.server.rows import make_row
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE
-from streamclient.server.streams import StreamDefinition, number_of, shard_id_for
+from streamclient.server.stored_rows import make_row
+from streamclient.server.stored_streams import StreamDefinition, number_of, shard_id_for
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 

@@ -22,8 +22,8 @@ from server_state_driver import (
     single,
 )
 
-from streamclient.server.errors import ServiceError
-from streamclient.server.limits import Limits
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, encode_value
 from streamclient.wire.schema import (

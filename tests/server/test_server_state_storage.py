@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from server_state_driver import HOUR_SECONDS, Driver, batch_row, batch_table, delete_all, increment, put
 
-from streamclient.server.changes import Change
-from streamclient.server.errors import DataDirectoryError, ServiceError
+from streamclient.server.admin_changes import Change
+from streamclient.server.server_errors import DataDirectoryError, ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_memory import MemoryStorage
 from streamclient.server.storage_sqlite import _DELETE, DATABASE_FILE, SqliteStorage

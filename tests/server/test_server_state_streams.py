@@ -22,8 +22,8 @@ from server_state_driver import (
 )
 
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.server.errors import ServiceError
-from streamclient.server.limits import Limits
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.crc8 import crc8
 from streamclient.wire.plainbuffer import KeyBound, decode_row, encode_value

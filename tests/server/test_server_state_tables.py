@@ -24,7 +24,7 @@ from server_state_driver import (
 )
 
 from streamclient.server.engine import OPERATIONS
-from streamclient.server.limits import Limits
+from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row, encode_value
 from streamclient.wire.schema import ComparatorType, LogicalOperator, OperationType, RowExistenceExpectation
@@ -185,7 +185,7 @@ def test_unknown_operation_is_named() -> None:
 
 
 def refusal_of(act: Callable[[Driver], Any]) -> tuple[int, str, str]:
-    from streamclient.server.errors import ServiceError
+    from streamclient.server.server_errors import ServiceError
 
     with pytest.raises(ServiceError) as caught:
         act(Driver())

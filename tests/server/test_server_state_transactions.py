@@ -22,8 +22,8 @@ from server_state_driver import (
 )
 
 from streamclient.records import RecordType
-from streamclient.server.errors import ServiceError
-from streamclient.server.limits import Limits
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
 from streamclient.server.storage import open_storage
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, decode_rows, encode_value

@@ -8,9 +8,9 @@ import pytest
 from attrs import define, evolve
 from server_state_driver import HOUR_SECONDS, Driver
 
-from streamclient.server.errors import ServiceError
+from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
 from streamclient.wire.schema import ChannelStatusNumber, TunnelTypeNumber
 from streamclient.wire.tunnel import decode_token

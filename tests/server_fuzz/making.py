@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from streamclient.wire import schema
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row, encode_value
 from streamclient.wire.tunnel import CodecError, Token, decode_token
 

@@ -22,9 +22,9 @@ from attrs import frozen
 
 from streamclient.server import Clock, LocalTablestore
 from streamclient.server.counters import MOST_TALLIES
-from streamclient.server.errors import ServiceError
-from streamclient.server.service import Answer, Service, real_time
-from streamclient.server.state import ServerState
+from streamclient.server.http_service import Answer, Service, real_time
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema, signature
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from tests.patience import PATIENCE_SECONDS, until

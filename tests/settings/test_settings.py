@@ -22,25 +22,34 @@ from streamclient import (
     ClientConfig,
     ConfigurationError,
     FailurePolicy,
+    FileParkingStore,
     InitialPosition,
     KeyedProcessorFactory,
     LeaseManager,
     MemoryLeaseManager,
+    MemoryParkingStore,
     OnFailure,
     StreamConfig,
+    TableParkingStore,
     TablestoreStreamApi,
     TrimmedDataPolicy,
     Worker,
-    checks,
+    replay_parked,
 )
+from streamclient.base import checks
+from streamclient.copying import MergeLimits, Mirror, Replication, mirror, parse_settings
 from streamclient.destinations import DeltaDestination, IcebergDestination, Key, PostgresDestination
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics
-from streamclient.mirror import MergeLimits, Mirror, mirror
-from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.server import Fail, FailRows, FaultRule, LateAnswer, Latency, LocalTablestore, LoseAnswer
 from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, local_session
-from streamclient.stream import ReadRetry, StreamSpecification
-from streamclient.tablestore import Integrity, with_integrity
+from streamclient.tablestore import (
+    Connection,
+    ConnectionLimits,
+    Integrity,
+    ReadRetry,
+    StreamSpecification,
+    with_integrity,
+)
 from streamclient.tablestore.integrity import integrity_of
 from streamclient.testing import StreamSimulation
 from streamclient.testing.fakes import FakeStream
@@ -52,6 +61,7 @@ from streamclient.tunnel import (
     TunnelWorker,
     TunnelWorkerConfig,
 )
+from tools.structure import FACES
 
 CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
 """Never called: nothing here gets as far as a request."""
@@ -71,6 +81,11 @@ class Catalog:
     def load_table(self) -> None: ...
 
 
+_SIDE = {"endpoint": "http://127.0.0.1:1", "instanceName": "i", "tableName": "t", "accessId": "a", "accessKey": "b"}
+REPLICATED = parse_settings(
+    {"ots-reader": {**_SIDE, "tunnelName": "copy"}, "ots-writer": {**_SIDE, "tableName": "u"}}, {}
+)
+
 CLASSES: dict[type, dict[str, Any]] = {
     ClientConfig: {},
     FailurePolicy: {},
@@ -89,6 +104,9 @@ CLASSES: dict[type, dict[str, Any]] = {
     FaultRule: {"operation": "*", "action": Latency(1)},
     MergeLimits: {},
     Key: {"name": "id"},
+    Connection: {},
+    ConnectionLimits: {},
+    Replication: {"settings": REPLICATED, "say": process, "show": process},
 }
 """Settings that are attrs classes, with arguments that work."""
 
@@ -124,25 +142,22 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 }
 """Classes and functions that take settings as arguments, with arguments that work."""
 
-_ROOMS = "keyed lease metrics parking server spark stream testing tunnel destinations mirror"
-ROOMS = ("", *_ROOMS.split())
-
 _MADE_HERE = """
-BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Distribution Exchange
-FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LogEntry Manifest Metric MirrorDifference ParkedKey
-ParkedRecord Pause PendingCheckpoint
-ProcessRecordsInput Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo
-Series Shard ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails
-StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription TunnelInfo UnfitReport
-WriteAnswer
+BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Distribution
+Exchange FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory LeaseWriting LogEntry Manifest
+MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint ProcessRecordsInput Progress Reason
+RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo Series Shard ShardHistory ShardInfo
+ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails StreamRecord
+StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription TunnelInfo UnfitReport Verdict
+WorkerHealth WriteAnswer
 """
 MADE_HERE = frozenset(_MADE_HERE.split())
 """Public attrs classes that are no settings: the package makes them, and users read them."""
 
 
 def public_classes() -> Iterator[type]:
-    for room in ROOMS:
-        module = importlib.import_module(f"streamclient.{room}".rstrip("."))
+    for face in sorted(FACES):
+        module = importlib.import_module(face)
         for name in getattr(module, "__all__", vars(module)):
             found = getattr(module, name)
             if inspect.isclass(found) and attrs.has(found) and not issubclass(found, Exception):

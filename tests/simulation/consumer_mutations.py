@@ -7,17 +7,17 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient.base.position import Judged, Position, ReadTrail
 from streamclient.core import shards
-from streamclient.core.consumer import events as consuming
-from streamclient.core.consumer import machine, reading
+from streamclient.core.consumer import consumer_events as consuming
+from streamclient.core.consumer import machine, page_answers
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
 from streamclient.core.consumer.parked import ParkedKeys
-from streamclient.core.consumer.table import Outcome, Phase
-from streamclient.core.position import Judged, Position, ReadTrail
+from streamclient.core.consumer.transitions import Outcome, Phase
 from streamclient.model import CheckpointPosition
-from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Action, Plan
+from streamclient.testing.simulation.simulated_faults import Do
 from tests.simulation.mutation import Mutation, has
 
 
@@ -237,7 +237,7 @@ CONSUMER_MUTATIONS = (
     Mutation(
         "a failing batch is parked whole",
         frozenset({"only failures are parked"}),
-        [(reading, "remedy", _parks_the_whole_batch)],
+        [(page_answers, "remedy", _parks_the_whole_batch)],
         made_to_fit=_poisoned("PARK"),
     ),
     Mutation(

@@ -15,14 +15,14 @@ from unittest.mock import patch
 from attrs import field, frozen
 
 from streamclient.core import events, holdings
-from streamclient.core.consumer import machine, table
-from streamclient.core.consumer.table import Outcome, Phase
+from streamclient.core.consumer import machine, transitions
+from streamclient.core.consumer.transitions import Outcome, Phase
 from streamclient.core.held import NEXT, Consuming, Intention, LeaseStep, RowState
-from streamclient.core.rows import RULES, EpochWriteKind, Rule, WorkerWriteKind, WriteKind
+from streamclient.core.write_rules import RULES, EpochWriteKind, Rule, WorkerWriteKind, WriteKind
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.runner import run_plan
+from streamclient.testing.simulation.simulated_faults import Do
 
 MOST_SEEDS = 500
 
@@ -71,7 +71,7 @@ class Mutation:
         handlers = patch.dict(holdings._HANDLERS, others)
         rules, steps = patch.dict(RULES, self.rules), patch.dict(NEXT, self.steps)
         consumers = patch.dict(machine._HANDLERS, of_consumers)
-        phases = patch.dict(table.TRANSITIONS, self.phases)  # type: ignore[arg-type]  # it is a dictionary
+        phases = patch.dict(transitions.TRANSITIONS, self.phases)  # type: ignore[arg-type]  # it is a dictionary
         for each in undo:
             each.start()
         try:

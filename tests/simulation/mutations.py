@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core import (
     doubt,
     events,
@@ -23,13 +24,12 @@ from streamclient.core import (
     sync,
 )
 from streamclient.core.held import Consuming, HeldLease, Intention, LeaseStep, RowState
-from streamclient.core.rows import RULES, Rule, WorkerWriteKind, WriteKind, WriteOutcome, was_applied
 from streamclient.core.shards import Gate
-from streamclient.core.state import WorkerState
+from streamclient.core.worker_state import WorkerState
+from streamclient.core.write_rules import RULES, Rule, WorkerWriteKind, WriteKind, WriteOutcome, was_applied
 from streamclient.model import Lease, PendingCheckpoint
-from streamclient.reasons import Cause, Reason
-from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Action, Plan
+from streamclient.testing.simulation.simulated_faults import Do
 from tests.simulation.consumer_mutations import CONSUMER_MUTATIONS
 from tests.simulation.mutation import MOST_SEEDS, AnyKind, Mutation, State, has
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from streamclient.core.rows import WriteKind
-from streamclient.testing.simulation.faults import Do
-from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.core.write_rules import WriteKind
 from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Plan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
+from streamclient.testing.simulation.simulated_faults import Do
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
+from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.storm import SOMEBODY
-from streamclient.testing.simulation.stream import place_of
 from streamclient.testing.simulation.world import SimulatedWorld
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value)

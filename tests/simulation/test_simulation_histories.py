@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 
 from streamclient.core import held
-from streamclient.core.consumer import table
+from streamclient.core.consumer import transitions
 from streamclient.core.held import Consuming, Intention, RowState
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.measuring import Reached, reached_leases
@@ -63,7 +63,7 @@ def test_histories_reach_every_line_of_the_table_of_held_leases(monkeypatch: pyt
 
 def test_histories_reach_every_line_of_the_table_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other: that would break the law that the core does not raise."""
-    monkeypatch.setattr(table, "TRANSITIONS", reached := Reached(table.TRANSITIONS))
+    monkeypatch.setattr(transitions, "TRANSITIONS", reached := Reached(transitions.TRANSITIONS))
     verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in CONSUMERS_REACHING]
 
     assert reached.found == set(reached)

@@ -11,11 +11,11 @@ from attrs import evolve
 from streamclient.core import leases
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.testing.history import LawBroken
-from streamclient.testing.simulation.faults import Excuse, Excused
 from streamclient.testing.simulation.laws import SAFETY, make_laws
-from streamclient.testing.simulation.laws.progress import NothingIsLost
+from streamclient.testing.simulation.laws.progress_laws import NothingIsLost
 from streamclient.testing.simulation.plan import Plan
-from streamclient.testing.simulation.table import Outsider
+from streamclient.testing.simulation.simulated_faults import Excuse, Excused
+from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 from tests.simulation.mutations import MUTATIONS
 

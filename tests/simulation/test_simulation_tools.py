@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.cli import main
+from streamclient.cli.main import main
+from streamclient.cli.simulate_replay import Replay
 from streamclient.testing.simulation.campaign import pool_of
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
-from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.measuring import is_measurable, measure_core
 from streamclient.testing.simulation.plan import Action, Plan, Rates, plan_from_json
-from streamclient.testing.simulation.replay import Replay
 from streamclient.testing.simulation.report import Summary, violation_lines
 from streamclient.testing.simulation.runner import RAISED, HistoryVerdict, run_plan
 from streamclient.testing.simulation.shrink import shrink
+from streamclient.testing.simulation.simulated_faults import Do
 from tests.patience import until
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
@@ -236,7 +236,7 @@ def test_the_core_is_measured_from_its_import_on() -> None:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> int:
     """Standard output and error are as wide as this."""
-    for module in ("streamclient.terminal.output", "streamclient.testing.simulation.replay"):
+    for module in ("streamclient.cli.terminal.output", "streamclient.cli.simulate_replay"):
         monkeypatch.setattr(f"{module}.width_of", lambda stream: 80)
     return 80
 

@@ -15,12 +15,12 @@ from streamclient import ConfigurationError, IRecordProcessor, IRecordProcessorF
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.peers import Peers
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
-from streamclient.stream import RecordPage
+from streamclient.tablestore import RecordPage
 from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.history import INITIALIZE, SHUTDOWN, Called, LawBroken, ReaderBegan, ReaderOver, Returned
-from streamclient.testing.simulation.trials.settings import Change, TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
+from streamclient.testing.simulation.trials.trial_settings import Change, TrialSettings
 from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 
 ROOT = Path(__file__).resolve().parents[2]

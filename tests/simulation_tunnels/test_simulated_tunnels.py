@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.cli import main
-from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState
-from streamclient.core.tunnel.session import TunnelSession
-from streamclient.server.tunnels import actions
-from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
+from streamclient.cli.main import main
+from streamclient.cli.simulate_replay import Replay
+from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState
+from streamclient.core.tunnel.tunnel_session import TunnelSession
+from streamclient.server.tunnels import tunnel_actions
+from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelChannel
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import plan_from_json
-from streamclient.testing.simulation.replay import Replay
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 from streamclient.testing.simulation.shrink import shrink
 
@@ -123,7 +123,7 @@ def server_opens_children_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def server_takes_old_checkpoints(patch: pytest.MonkeyPatch) -> None:
-    original = actions.checkpoint
+    original = tunnel_actions.checkpoint
 
     def checkpoint(state: Any, request: Any) -> Any:
         channel = state.tunnels[request.tunnel_id].channels[request.channel_id]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from streamclient.destinations import DeltaDestination
-from streamclient.destinations.verify import verify
-from streamclient.lease import LeaseManager
+from streamclient.destinations.proof.verification import verify
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.stream import TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.worker.lease import LeaseManager
 from tests.datasource.drill import CLUSTER_CONF, CONF, RECORDS, Driver, Source, cluster, environment_for
 from tests.patience import until
 

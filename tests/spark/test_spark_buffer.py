@@ -14,7 +14,7 @@ from spark_helpers import put
 from streamclient.model import PendingCheckpoint
 from streamclient.records import SequenceInfo
 from streamclient.spark import SparkConfig
-from streamclient.spark.buffer import BufferedPage, ShardBuffer
+from streamclient.spark.processor.buffer import BufferedPage, ShardBuffer
 from streamclient.wire.columns import record_batch
 
 

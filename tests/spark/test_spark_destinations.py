@@ -28,8 +28,8 @@ from tablestore import (
 
 from streamclient import ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_of
-from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.verify import verify
+from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
+from streamclient.destinations.proof.verification import verify
 from streamclient.errors import (
     ConfigurationError,
     DependencyException,
@@ -40,7 +40,7 @@ from streamclient.errors import (
 from streamclient.model import PendingCheckpoint, Progress, ShutdownReason, TrimmedDataPolicy
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, ShardRange, SparkConfig, SparkRecordProcessorFactory
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.patience import PATIENCE_SECONDS, until
 
 ITERATOR = "abcdefghijklmnopqrstuvwxyz"

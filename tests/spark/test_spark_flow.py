@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, delete, put, update
 
-from streamclient.destinations.memory import MemoryDestination
+from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import (
     ApplicationException,
     ConfigurationError,
@@ -21,7 +21,7 @@ from streamclient.errors import (
 from streamclient.model import ShutdownReason
 from streamclient.records import ColumnType
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
-from streamclient.spark.jobs import CancellableJobs
+from streamclient.spark.processor.jobs import CancellableJobs
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -120,7 +120,7 @@ def test_column_keeps_its_type_from_frame_to_frame_and_the_commits_follow_each_o
 
 def test_last_commits_of_a_bounded_number_of_shards_are_remembered(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes is that of the shard which had its last one before all others."""
-    monkeypatch.setattr("streamclient.spark.outputs.MOST_SHARDS", 2)
+    monkeypatch.setattr("streamclient.spark.processor.outputs.MOST_SHARDS", 2)
     sink, shards = Recorder(), [StoredShard(name, puts(3)) for name in ("a", "b", "c")]
     a, b, c = shards
     with make(sink, spark) as factory:
@@ -707,7 +707,7 @@ def fail_to_commit(rows: Any, commits: Any) -> None:
 
 def test_many_tiny_reads_of_a_shard_meet_a_bound_of_their_own(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker remembers a bounded number of positions that may be checkpointed."""
-    monkeypatch.setattr("streamclient.spark.committer._PAGES_MAX", 3)
+    monkeypatch.setattr("streamclient.spark.processor.committer._PAGES_MAX", 3)
     sink, shard = Recorder(), StoredShard("s1", puts(10))
     with make(sink, spark, max_age_millis=3_600_000) as factory:
         run = Run(factory, shard)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
 
-from streamclient.destinations.changes import change_rows
-from streamclient.destinations.names import original_name
+from streamclient.destinations.rows.change_rows import change_rows
+from streamclient.destinations.rows.column_names import original_name
 from streamclient.errors import ConfigurationError
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes, row_history
-from streamclient.spark.arrow import to_frame
-from streamclient.spark.session import private_copy
+from streamclient.spark.processor.arrow import to_frame
+from streamclient.spark.spark_session import private_copy
 from tests.patience import FOREVER_MILLIS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

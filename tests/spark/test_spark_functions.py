@@ -10,7 +10,7 @@ import pytest
 from spark_helpers import Run, StoredShard, put
 
 from streamclient.destinations import DeltaDestination
-from streamclient.destinations.memory import MemoryDestination
+from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
 from tests.patience import FOREVER_MILLIS

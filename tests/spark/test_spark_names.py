@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, change, put_cell, update
 
-from streamclient.destinations.names import original_name
+from streamclient.destinations.rows.column_names import original_name
 from streamclient.spark import BatchContext, SparkRecordProcessorFactory, fold_changes
-from streamclient.spark.arrow import quoted
+from streamclient.spark.processor.arrow import quoted
 from tests.column_names import ODD_NAMES, VALUES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

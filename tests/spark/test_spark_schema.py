@@ -9,12 +9,12 @@ import pytest
 from spark_helpers import change, delete_cell, put, put_cell, update
 
 from streamclient.destinations import Commit
-from streamclient.destinations.columns import ChangeColumns
+from streamclient.destinations.rows.column_layout import ChangeColumns
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType, RecordType, SequenceInfo, StreamRecord
 from streamclient.spark import SparkConfig
-from streamclient.spark.arrow import build_rows, frame_columns, schema_types
-from streamclient.spark.context import BatchContext, ShardRange
+from streamclient.spark.processor.arrow import build_rows, frame_columns, schema_types
+from streamclient.spark.processor.context import BatchContext, ShardRange
 
 
 def part(shard: str, *records: StreamRecord) -> tuple[Commit, ChangeColumns]:

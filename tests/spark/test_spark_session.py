@@ -18,7 +18,7 @@ from spark_helpers import Run, StoredShard, put
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.model import ShutdownReason
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
-from streamclient.spark.session import SharedSession, running_session
+from streamclient.spark.spark_session import SharedSession, running_session
 from tests.patience import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -18,10 +18,10 @@ from tablestore import (
 )
 
 from streamclient import ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
-from streamclient.parking import FileParkingStore
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.worker.parking import FileParkingStore
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

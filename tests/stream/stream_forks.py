@@ -21,12 +21,12 @@ from tablestore.connection import ConnectionPool
 from urllib3 import Timeout
 
 from streamclient.errors import ConfigurationError
-from streamclient.lease import LeaseManager
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
-from streamclient.tablestore.http import KeptConnections
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.kept_connections import KeptConnections
+from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
+from streamclient.worker.lease import LeaseManager
 from tests.patience import PATIENCE_SECONDS
 
 LETTERS = ("a", "h", "o", "u")

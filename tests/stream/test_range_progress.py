@@ -23,29 +23,29 @@ from tablestore import (
 
 from samples.metrics import Checkpointing
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.schemas import inferred, sampled
-from streamclient.datasource.tables import TablePlan, TableRows
+from streamclient.copying.mirror_source import SourceTable
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.table_comparison import scan as verified_rows
+from streamclient.copying.table_copy import FullCopy
+from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.lease.manager import LeaseManager
-from streamclient.mirror.source import SourceTable
-from streamclient.operate.clock import ServiceClock
+from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.status_table import StatusTableReader
-from streamclient.parking import TableParkingStore
-from streamclient.replicate.fullcopy import FullCopy
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.verify import scan as verified_rows
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.server import LocalTablestore
 from streamclient.server.operations import get_range as served
 from streamclient.server.operations._ranges import RangePage, RangeRead, read_range
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.stream.retry import ReadRetry, Repeater
-from streamclient.stream.scanning import read_page
-from streamclient.tablestore.call import SignedCalls
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.source_schemas import inferred, sampled
+from streamclient.spark.source.table_reading import TablePlan, TableRows
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore.ranges import key_order, require_progress
-from streamclient.testing.parking_contracts import parked_record
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_scanning import read_page
+from streamclient.testing.contracts.parking_contract import parked_record
 from streamclient.wire.rows import KeyBound
+from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.parking import TableParkingStore
 from streamclient.worker.worker import Worker
 from tests.patience import PATIENCE_SECONDS
 

@@ -21,15 +21,15 @@ from urllib3.exceptions import ConnectTimeoutError
 
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.tablestore import channel, with_limits
-from streamclient.tablestore.call import SignedCalls, with_own_connection
-from streamclient.tablestore.http import KeptConnections
-from streamclient.tablestore.limits import (
+from streamclient.tablestore.connection_limits import (
     BODY_BYTES_MAX,
     CHUNK_HEADS_BYTES_MAX,
     HEADS_BYTES_MAX,
     INTERIM_ANSWERS_MAX,
     MEBIBYTE,
 )
+from streamclient.tablestore.kept_connections import KeptConnections
+from streamclient.tablestore.signed_calls import SignedCalls, with_own_connection
 from streamclient.wire.service_errors import classify
 
 STATUS = b"HTTP/1.1 200 OK\r\n"

@@ -21,11 +21,10 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from streamclient.errors import ConfigurationError
 from streamclient.records import NATIVE
 from streamclient.server import LocalTablestore
-from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore import channel
-from streamclient.tablestore.call import SignedCalls, headers_of
+from streamclient.tablestore import TablestoreStreamApi, channel
 from streamclient.tablestore.channel import RESTED_SECONDS, SILENCE_SECONDS
-from streamclient.tablestore.http import KeptConnections
+from streamclient.tablestore.kept_connections import KeptConnections
+from streamclient.tablestore.signed_calls import SignedCalls, headers_of
 from streamclient.wire import schema
 from streamclient.wire.signature import sign_request_v2
 from tests.wire.heads import head_of

@@ -10,15 +10,14 @@ from byte_service import head_of_answer, serving
 from scripted_service import CERTIFICATE
 from tablestore import OTSClientError
 
-from streamclient.core.position import Position
-from streamclient.datasource.reading import StreamService
+from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
-from streamclient.stream import ReadRetry, TablestoreStreamApi
-from streamclient.tablestore import Connection, Integrity, with_integrity
-from streamclient.tablestore.call import SignedCalls, with_own_connection
+from streamclient.spark.source.partition_reading import StreamService
+from streamclient.tablestore import Connection, Integrity, ReadRetry, TablestoreStreamApi, with_integrity
+from streamclient.tablestore.signed_calls import SignedCalls, with_own_connection
 from streamclient.wire import schema
-from streamclient.wire.records import PurePythonCodec
+from streamclient.wire.record_decoding import PurePythonCodec
 
 PAGE = "/GetStreamRecord"
 RECORDS = [
@@ -139,7 +138,7 @@ def test_the_data_source_believes_no_cut_page_either(monkeypatch: pytest.MonkeyP
     with serving(cut, good, cut, good, closes=True) as server:
         service = StreamService(Connection())
         calls = SignedCalls(with_integrity(server.client(), Integrity.CHECKSUMS))
-        monkeypatch.setattr("streamclient.datasource.reading.calls_of", lambda _: calls)
+        monkeypatch.setattr("streamclient.spark.source.partition_reading.calls_of", lambda _: calls)
 
         assert service.page("at", 100).next_shard_iterator == "iterator-2"
         assert service.summary("shard", "at", 100).next_shard_iterator == "iterator-2"

@@ -28,19 +28,19 @@ from test_stream_throttling import (
 )
 
 from streamclient import ClientConfig
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.writing import RowWriter
+from streamclient.copying.mirror_source import SourceTable
+from streamclient.copying.table_changes import RowChange
+from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, UnreadableAnswerError, is_foreseen
-from streamclient.lease import LeaseManager
-from streamclient.metrics.requests import result_of
-from streamclient.mirror.source import SourceTable
-from streamclient.replicate.changes import RowChange
-from streamclient.replicate.writer import DestinationWriter
-from streamclient.stream import TablestoreStreamApi
-from streamclient.stream.scanning import read_page
-from streamclient.tablestore.call import SignedCalls, with_own_connection
+from streamclient.metrics.request_metrics import result_of
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.table_writing import RowWriter
+from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls, with_own_connection
+from streamclient.tablestore.stream_scanning import read_page
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
+from streamclient.worker.lease import LeaseManager
 from tests.hostile.proxy import Fault, HostileProxy
 from tests.hostile.table import ANSWERS as HOSTILE
 from tests.hostile.table import Place

@@ -10,10 +10,10 @@ import pytest
 import tablestore as sdk
 from scripted_service import scripted
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, UnreadableAnswerError
-from streamclient.server.faults import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
-from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.server.fault_rules import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
+from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
 from streamclient.wire import schema
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
@@ -197,7 +197,7 @@ def test_no_iterator_at_all_is_an_error() -> None:
 
 
 def test_an_endless_search_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamclient.stream.tablestore.MOST_CONTINUATIONS", 5)
+    monkeypatch.setattr("streamclient.tablestore.stream_operations.MOST_CONTINUATIONS", 5)
     with scripted(lambda _: iterator(token="again")) as script, pytest.raises(DependencyException, match="not end"):
         TablestoreStreamApi(script.client).get_shard_iterator("s", "h", 77)
     assert len(script.requests) == 5
@@ -227,7 +227,7 @@ def test_a_listing_that_does_not_move_is_given_up() -> None:
 
 
 def test_a_listing_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamclient.stream.tablestore.MOST_SHARD_PAGES", 6)
+    monkeypatch.setattr("streamclient.tablestore.stream_operations.MOST_SHARD_PAGES", 6)
     numbers = iter(range(100))
     with (
         scripted(lambda _: page("a", next_shard_id=f"shard-{next(numbers)}")) as script,

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import DisorderError
 from streamclient.model import Shard
-from streamclient.stream.api import RecordPage, StreamDescription
-from streamclient.stream.following import LONGEST_DOUBT_SECONDS, Followed, FollowedRecord, Interruption, StreamFollower
+from streamclient.tablestore.following import (
+    LONGEST_DOUBT_SECONDS,
+    Followed,
+    FollowedRecord,
+    Interruption,
+    StreamFollower,
+)
+from streamclient.tablestore.stream_api import RecordPage, StreamDescription
 from streamclient.testing.fakes import FakeStream, make_record
 
 Change = Callable[[RecordPage, str], RecordPage]

@@ -12,14 +12,13 @@ from tablestore import AsyncOTSClient, OTSClient
 
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
-from streamclient.lease.connection import for_lease_calls
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.stream import ReadRetry, TablestoreStreamApi
-from streamclient.stream.extension import for_tables
-from streamclient.tablestore import Integrity, with_integrity
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore import Integrity, ReadRetry, TablestoreStreamApi, with_integrity
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_extension import for_tables
 from streamclient.wire import schema
-from streamclient.wire.records import PurePythonCodec, RecordCodec, default_codec
+from streamclient.wire.record_decoding import PurePythonCodec, RecordCodec, default_codec
+from streamclient.worker.lease.status_connection import for_lease_calls
 
 RECORD = StreamRecord(
     RecordType.PUT,

@@ -22,8 +22,8 @@ from streamclient.records import (
 from streamclient.tunnel import ChannelRecordsInput
 from streamclient.wire import schema
 from streamclient.wire.columns import record_batch
-from streamclient.wire.pages import DecodedPage
-from streamclient.wire.records import PurePythonCodec, default_codec
+from streamclient.wire.page_parts import DecodedPage
+from streamclient.wire.record_decoding import PurePythonCodec, default_codec
 
 RECORDS = tuple(
     StreamRecord(
@@ -96,7 +96,7 @@ def test_places_are_those_of_the_records() -> None:
 @pytest.mark.skipif(NATIVE is None, reason="only the compiled codec reads a page without making records")
 def test_columns_of_a_page_make_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = given(page().records)
-    monkeypatch.setattr("streamclient.wire.records.record_batch", None)
+    monkeypatch.setattr("streamclient.wire.record_decoding.record_batch", None)
     monkeypatch.setattr("streamclient.wire.columns.record_batch", None)
 
     assert pa.record_batch(whole.arrow()).num_rows == 10

@@ -13,16 +13,15 @@ from tablestore import OTSClient
 
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError
-from streamclient.lease.connection import for_lease_calls, write_timeout_seconds
 from streamclient.server import LocalTablestore
-from streamclient.stream import ReadRetry, TablestoreStreamApi
-from streamclient.stream.extension import for_tables
-from streamclient.tablestore import ConnectionLimits, with_limits
+from streamclient.tablestore import ConnectionLimits, ReadRetry, TablestoreStreamApi, with_limits
 from streamclient.tablestore import channel as channels
-from streamclient.tablestore.call import SignedCalls
 from streamclient.tablestore.channel import RESTED_SECONDS
-from streamclient.tablestore.http import KeptConnections
-from streamclient.tablestore.limits import FORGOTTEN_SECONDS, REST_SECONDS, limits_of
+from streamclient.tablestore.connection_limits import FORGOTTEN_SECONDS, REST_SECONDS, limits_of
+from streamclient.tablestore.kept_connections import KeptConnections
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_extension import for_tables
+from streamclient.worker.lease.status_connection import for_lease_calls, write_timeout_seconds
 from tests.forgetful_proxy import ForgetfulProxy, forgetful
 from tests.patience import FOREVER_SECONDS
 

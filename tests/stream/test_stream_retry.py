@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind, StreamClientError
-from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
 
 
 class Pauses(Event):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tablestore as sdk
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import TableDefinition
 from streamclient.records import ColumnOperation, ColumnType, RecordType, StreamRecord
-from streamclient.stream import (
+from streamclient.tablestore import (
     ReadRetry,
     StreamApi,
     StreamDetails,

@@ -12,26 +12,26 @@ from byte_service import ByteServer, head_of_answer, serving
 from tablestore.error import OTSClientError, OTSServiceError
 
 from streamclient import ClientConfig, InitialPosition, StreamConfig, Worker
-from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.writing import RowWriter
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.table_changes import RowChange, changes_of
+from streamclient.copying.table_copy import FullCopy
+from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError
 from streamclient.interfaces import IRetryStrategy
-from streamclient.lease import LeaseManager
-from streamclient.lease.batches import send_rows
-from streamclient.parking import TableParkingStore
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, StreamRecord
-from streamclient.replicate.changes import RowChange, changes_of
-from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS
-from streamclient.replicate.fullcopy import FullCopy
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.server import Fail, FailRows, FaultRule
-from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
-from streamclient.stream.scanning import read_page
-from streamclient.tablestore.call import SignedCalls
+from streamclient.spark.source.source_options import SourceOptions
+from streamclient.spark.source.table_writing import RowWriter
+from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_scanning import read_page
 from streamclient.testing.simulation.scene import Journal
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify, from_answer
+from streamclient.worker.lease import LeaseManager
+from streamclient.worker.lease.lease_batches import send_rows
+from streamclient.worker.parking import TableParkingStore
 from tests.patience import until
 
 if TYPE_CHECKING:

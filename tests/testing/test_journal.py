@@ -8,11 +8,11 @@ import pytest
 from tablestore import NoRetryPolicy
 
 from streamclient.core import leases
-from streamclient.lease import LeaseManager
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.testing.journal import LeaseJournal, LeaseWriting, judge_leases, recoveries
 from streamclient.wire.schema import OperationType
+from streamclient.worker.lease import LeaseManager
 
 REFUSED = "OTSConditionCheckFail"
 

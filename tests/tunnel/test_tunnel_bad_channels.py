@@ -21,7 +21,7 @@ from streamclient.tunnel import (
     TunnelType,
     TunnelWorker,
 )
-from streamclient.tunnel.pages import ChannelPages
+from streamclient.tunnel.tunnel_pages import ChannelPages
 from streamclient.wire import schema
 from tests.patience import PATIENCE_SECONDS, until
 

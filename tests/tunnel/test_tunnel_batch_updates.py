@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from streamclient.core.tunnel import events
-from streamclient.core.tunnel.channels import Channel, ChannelStatus
-from streamclient.core.tunnel.session import SessionSettings, TunnelSession
+from streamclient.core.tunnel import tunnel_events
+from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
+from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
 
 ERROR = RuntimeError("no")
 
@@ -25,38 +25,38 @@ class Driver:
         self.lost: set[str] = set()
         self.without_checkpoint: set[str] = set()
         self.reports: list[list[str]] = []
-        self._do(events.SessionTick())
-        self._do(events.Connected("me", self.now))
-        self._do(events.HeartbeatAnswered("me", [], self.now))
+        self._do(tunnel_events.SessionTick())
+        self._do(tunnel_events.Connected("me", self.now))
+        self._do(tunnel_events.HeartbeatAnswered("me", [], self.now))
 
     def answer(self, *texts: str) -> None:
         """The service's answer to the next heartbeat."""
         self.now += 30
-        self._do(events.SessionTick())
-        self._do(events.HeartbeatAnswered("me", [channel(text) for text in texts], self.now))
+        self._do(tunnel_events.SessionTick())
+        self._do(tunnel_events.HeartbeatAnswered("me", [channel(text) for text in texts], self.now))
 
     def end(self, channel_id: str, *, is_finished: bool = False) -> None:
         """The reader of a channel ends: by itself, or as it was asked to."""
         reader = self.live.pop(channel_id)
-        self._do(events.ReaderEnded(channel_id, reader, is_finished))
+        self._do(tunnel_events.ReaderEnded(channel_id, reader, is_finished))
 
     def shown(self) -> dict[str, str]:
         return {name: f"{each.status.value}@{each.version}" for name, each in self.session.channels.items()}
 
-    def _do(self, event: events.Event) -> None:
+    def _do(self, event: tunnel_events.Event) -> None:
         for command in self.session.handle(event, self.now):
             self._carry_out(command)
 
-    def _carry_out(self, command: events.Command) -> None:
-        if isinstance(command, events.FindCheckpoint) and command.channel_id in self.without_checkpoint:
-            self._do(events.CheckpointNotFound(command.channel_id, command.reader, ERROR))
-        elif isinstance(command, events.FindCheckpoint):
-            self._do(events.CheckpointFound(command.channel_id, command.reader, "token", 0))
-        elif isinstance(command, events.StartReader):
+    def _carry_out(self, command: tunnel_events.Command) -> None:
+        if isinstance(command, tunnel_events.FindCheckpoint) and command.channel_id in self.without_checkpoint:
+            self._do(tunnel_events.CheckpointNotFound(command.channel_id, command.reader, ERROR))
+        elif isinstance(command, tunnel_events.FindCheckpoint):
+            self._do(tunnel_events.CheckpointFound(command.channel_id, command.reader, "token", 0))
+        elif isinstance(command, tunnel_events.StartReader):
             self.live[command.channel_id] = command.reader
-        elif isinstance(command, events.StopReader) and command.is_lost:
+        elif isinstance(command, tunnel_events.StopReader) and command.is_lost:
             self.lost.add(command.channel_id)
-        elif isinstance(command, events.Heartbeat):
+        elif isinstance(command, tunnel_events.Heartbeat):
             self.reports.append([str(each) for each in command.channels])
 
 
@@ -149,11 +149,11 @@ def test_news_of_readers_that_are_not_known_any_more_changes_nothing() -> None:
     driver = Driver()
     driver.answer("a OPEN@3")
     for event in (
-        events.ReaderEnded("a", "of an earlier one", is_finished=True),
-        events.ReaderEnded("unknown", "r9", is_finished=True),
-        events.ReaderStalled("unknown", "r9", "it hangs"),
-        events.CheckpointFound("unknown", "r9", "token", 1),
-        events.CheckpointNotFound("unknown", "r9", ERROR),
+        tunnel_events.ReaderEnded("a", "of an earlier one", is_finished=True),
+        tunnel_events.ReaderEnded("unknown", "r9", is_finished=True),
+        tunnel_events.ReaderStalled("unknown", "r9", "it hangs"),
+        tunnel_events.CheckpointFound("unknown", "r9", "token", 1),
+        tunnel_events.CheckpointNotFound("unknown", "r9", ERROR),
     ):
         assert driver.session.handle(event, driver.now) == []
 

@@ -10,7 +10,7 @@ import pytest
 from streamclient.errors import ConfigurationError
 from streamclient.records import RecordType, StreamRecord
 from streamclient.tunnel import ChannelRecordsInput, TunnelDaemon, TunnelWorker
-from streamclient.tunnel.processors import CallbackProcessor
+from streamclient.tunnel.channel_processors import CallbackProcessor
 
 RECORDS = (StreamRecord(RecordType.DELETE, (("id", "a"),)),)
 told: list[Any] = []

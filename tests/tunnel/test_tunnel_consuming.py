@@ -30,7 +30,7 @@ from streamclient.tunnel import (
     TunnelWorker,
     TunnelWorkerConfig,
 )
-from streamclient.tunnel.coordinator import TunnelCoordinator
+from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS, until
 

@@ -26,11 +26,11 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.metrics import MemoryMetrics, table
+from streamclient.metrics import MemoryMetrics, metric_table
 from streamclient.model import ShardState
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tunnel import TunnelDaemon, TunnelType, TunnelWorker, TunnelWorkerConfig
-from streamclient.tunnel.coordinator import TunnelCoordinator
+from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
 from tests.patience import FOREVER_SECONDS, PATIENCE_SECONDS, until
 
 LIMIT = {"max_duration_before_last_successful_renew_or_take_lease": 200}
@@ -105,7 +105,7 @@ def test_tunnel_worker_that_meets_an_outage_at_its_start_is_unhealthy_until_it_i
 def test_an_outage_is_told_once_a_minute_however_often_it_is_met(
     scene: Scene, verb: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streamclient.outages.REPEAT_SECONDS", FOREVER_SECONDS)
+    monkeypatch.setattr("streamclient.base.outages.REPEAT_SECONDS", FOREVER_SECONDS)
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSUnheardOf")))
     with scene.worker(tunnel_id, accept):
@@ -153,14 +153,14 @@ def test_health_and_lag_of_channels_are_measured_while_the_worker_runs(scene: Sc
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.put(1)
     with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT, metrics=metrics), client_tag="w") as worker:
-        until(lambda: [series.value for series in metrics.snapshot(table.LAG_SECONDS)] == [0.0])
-        (lag,) = metrics.snapshot(table.LAG_SECONDS)
+        until(lambda: [series.value for series in metrics.snapshot(metric_table.LAG_SECONDS)] == [0.0])
+        (lag,) = metrics.snapshot(metric_table.LAG_SECONDS)
         assert lag.labels == {"stream": tunnel_id, "worker": "w", "shard": next(iter(worker.channel_statuses()))}
-        until(lambda: metrics.value(table.UNHEALTHY) == 0.0)
+        until(lambda: metrics.value(metric_table.UNHEALTHY) == 0.0)
         scene.local.add_fault(FaultRule("tunnel/heartbeat", Fail("OTSTunnelServerUnavailable")))
-        until(lambda: metrics.value(table.UNHEALTHY) == 1.0)
+        until(lambda: metrics.value(metric_table.UNHEALTHY) == 1.0)
 
-    assert metrics.snapshot(table.LAG_SECONDS) == ()
+    assert metrics.snapshot(metric_table.LAG_SECONDS) == ()
 
 
 class DoneAtOnce(IRecordProcessor):
@@ -181,7 +181,7 @@ class DoneAtOnce(IRecordProcessor):
 
 @pytest.mark.slow
 def test_channel_that_was_declined_is_not_remembered_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamclient.tunnel.coordinator.DECLINED_REMEMBERED_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr("streamclient.tunnel.tunnel_coordinator.DECLINED_REMEMBERED_SECONDS", 0.0, raising=False)
     with scene.worker(scene.tunnel(TunnelType.STREAM), DoneAtOnce, client_config=quick(**LIMIT)):
         until(lambda: DoneAtOnce.made > 1)
 
@@ -427,7 +427,7 @@ def test_sigterm_ends_a_replication_in_order_with_143(scene: Scene, tmp_path: Pa
         }
         settings = tmp_path / "copy.json"
         settings.write_text(json.dumps(sides))
-        command = [sys.executable, "-m", "streamclient.cli", "replicate", str(settings), "--poll-seconds", "0.2"]
+        command = [sys.executable, "-m", "streamclient.cli.main", "replicate", str(settings), "--poll-seconds", "0.2"]
         code, output, errors = terminated(command, "made tunnel")
 
     assert code == 143, output + errors

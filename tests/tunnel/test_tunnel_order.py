@@ -9,20 +9,20 @@ import pytest
 from tunnel_scene import Log, Scene
 from tunnel_server import NEEDED, QUICK, Reply, Server, gateway
 
+from streamclient.base.reasons import ReasonKind
 from streamclient.model import ShardStatus
-from streamclient.reasons import ReasonKind
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.server.clock import Clock
 from streamclient.server.engine import Engine
-from streamclient.server.limits import Limits
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_limits import Limits
 from streamclient.server.storage import open_storage
 from streamclient.tunnel import TunnelAnswerError, TunnelType
-from streamclient.tunnel.order import ChannelOrder
+from streamclient.tunnel.tunnel_order import ChannelOrder
 from streamclient.wire import schema
-from streamclient.wire.pages import FINISHED
+from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import Row, encode_row
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 from streamclient.wire.tunnel import Token
 from tests.patience import until
 

@@ -18,8 +18,8 @@ from streamclient.tunnel import (
     TunnelPermissionDeniedError,
     TunnelServerUnavailableError,
 )
-from streamclient.tunnel.client import DATA_RETRY, MANAGEMENT_RETRY
-from streamclient.tunnel.errors import FINAL_ERRORS, TunnelError, typed
+from streamclient.tunnel.tunnel_client import DATA_RETRY, MANAGEMENT_RETRY
+from streamclient.tunnel.tunnel_errors import FINAL_ERRORS, TunnelError, typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import from_answer
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tunnel_scene import TABLE, Log, Scene, quick
 
 from streamclient import FailurePolicy, ReasonKind
-from streamclient.core.tunnel.turns import Turns
+from streamclient.core.tunnel.channel_turns import Turns
 from streamclient.records import StreamRecord
 from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType
-from streamclient.wire.pages import TunnelPage
+from streamclient.wire.page_parts import TunnelPage
 from tests.patience import PATIENCE_SECONDS, until
 
 # --- the decision --------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tablestore import (
 from streamclient import ClientConfig
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType, TunnelWorker, TunnelWorkerConfig
 
 TABLE = "orders"

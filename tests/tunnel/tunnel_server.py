@@ -15,7 +15,7 @@ from attrs import define, field
 from tablestore import OTSClient
 
 from streamclient.server import LocalTablestore
-from streamclient.stream.retry import ReadRetry
+from streamclient.tablestore.read_retry import ReadRetry
 from streamclient.tunnel import TunnelClient
 from streamclient.wire import schema
 

@@ -28,7 +28,7 @@ from tablestore import (
 )
 
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType

@@ -220,7 +220,7 @@ class Judge:
         from streamclient.errors import CodecError
         from streamclient.records import NATIVE, ColumnType
         from streamclient.wire.crc8 import crc8
-        from streamclient.wire.records import NativeCodec, PurePythonCodec
+        from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec
 
         assert NATIVE is not None, "the extension is not built"
         self.error: type[Exception] = CodecError
@@ -321,7 +321,7 @@ class PutJudge:
 
     def __init__(self) -> None:
         from streamclient.records import NATIVE
-        from streamclient.server.limits import DEFAULT_LIMITS
+        from streamclient.server.server_limits import DEFAULT_LIMITS
         from streamclient.wire import puts
         from streamclient.wire.crc8 import crc8
         from tests.wire.wire_puts import NOW_MILLIS, assert_same

@@ -6,7 +6,7 @@ from http.client import HTTPException
 from math import inf
 
 from streamclient.tablestore import channel
-from streamclient.tablestore.limits import HEADS_BYTES_MAX
+from streamclient.tablestore.connection_limits import HEADS_BYTES_MAX
 
 
 class _Bytes:

@@ -13,7 +13,11 @@ from tablestore import DeleteRowItem, OTSClient, Row
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3 import exceptions as network
 
-from streamclient.cli import main
+from streamclient.cli.main import main
+from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.table_changes import changes_of
+from streamclient.copying.table_copy import FullCopy
+from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import (
     CodecError,
     DependencyException,
@@ -22,18 +26,14 @@ from streamclient.errors import (
     StreamClientException,
     TrimmedDataException,
 )
-from streamclient.lease.batches import send_rows
-from streamclient.lease.manager import LeaseManager
-from streamclient.parking import TableParkingStore
 from streamclient.records import RecordType, StreamRecord
-from streamclient.replicate.changes import changes_of
-from streamclient.replicate.fullcopy import FullCopy
-from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.writer import DestinationWriter
 from streamclient.server import LocalTablestore
-from streamclient.stream.scanning import read_page
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_scanning import read_page
 from streamclient.wire.service_errors import classify, from_answer
+from streamclient.worker.lease.lease_batches import send_rows
+from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.parking import TableParkingStore
 
 THROTTLED, TRANSIENT, AMBIGUOUS, PERMANENT = (
     ErrorKind.THROTTLED,

@@ -36,7 +36,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import streamclient.records
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 assert streamclient.records.__file__.startswith(sys.argv[1]), streamclient.records.__file__
 print(streamclient.records.NATIVE is not None, default_codec().decode_page(b"").records)
 """

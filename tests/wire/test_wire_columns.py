@@ -26,7 +26,7 @@ from streamclient.records import (
     SequenceInfo,
     StreamRecord,
 )
-from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec, default_codec
+from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec, default_codec
 
 TWIN = PurePythonCodec()
 CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamclient.records import ColumnOperation, RecordColumn, SequenceInfo
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, decode_row, encode_row
-from streamclient.wire.records import PurePythonCodec
+from streamclient.wire.record_decoding import PurePythonCodec
 from tests.column_names import ODD_NAMES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)

@@ -22,9 +22,9 @@ from wire_pages import body, records
 from streamclient.errors import CodecError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire import schema
-from streamclient.wire.pages import PageSummary, TunnelPage
+from streamclient.wire.page_parts import PageSummary, TunnelPage
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
-from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec, default_codec
+from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec, default_codec
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
@@ -433,7 +433,7 @@ def test_threads_share_a_codec() -> None:
 
 def test_a_switch_turns_the_compiled_codec_off() -> None:
     program = (
-        "from streamclient.wire.records import NativeCodec, default_codec\n"
+        "from streamclient.wire.record_decoding import NativeCodec, default_codec\n"
         "from streamclient.records import NATIVE, StreamRecord\n"
         "print(NATIVE, isinstance(default_codec(), NativeCodec))\n"
     )

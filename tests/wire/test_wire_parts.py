@@ -19,13 +19,13 @@ from tablestore import OTSClient
 from wire_examples import RECORDS
 from wire_pages import body, records
 
-from streamclient.datasource.reading import _ordered_page
 from streamclient.errors import DisorderError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.spark.source.partition_reading import _ordered_page
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.wire import schema
-from streamclient.wire.pages import PageRecords
-from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec
+from streamclient.wire.page_parts import PageRecords
+from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec
 
 TWIN = PurePythonCodec()
 CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]

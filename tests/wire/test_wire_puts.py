@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wire_puts import assert_same
 
 from streamclient.records import NATIVE, SequenceInfo
-from streamclient.server.limits import CELL_TIMESTAMP_MAX_MILLIS, DEFAULT_LIMITS, Limits
+from streamclient.server.server_limits import CELL_TIMESTAMP_MAX_MILLIS, DEFAULT_LIMITS, Limits
 from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row
 

@@ -11,9 +11,9 @@ from wire_pages import Encoded, body, records
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.wire.pages import DecodedPage
+from streamclient.wire.page_parts import DecodedPage
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, encode_row
-from streamclient.wire.records import PurePythonCodec, default_codec
+from streamclient.wire.record_decoding import PurePythonCodec, default_codec
 
 
 def decode(*entries: Encoded, **fields: Any) -> DecodedPage:

@@ -14,7 +14,7 @@ from wire_examples import RECORDS
 from wire_pages import body
 
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.wire.records import default_codec
+from streamclient.wire.record_decoding import default_codec
 
 EXAMPLES = body(*(entry for entry, _ in RECORDS.values()), next_shard_iterator="it", may_more_record=True)
 

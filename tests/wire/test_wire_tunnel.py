@@ -13,8 +13,8 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.wire import schema
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import write_row
-from streamclient.wire.pages import FINISHED
-from streamclient.wire.records import default_codec
+from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.record_decoding import default_codec
 from streamclient.wire.tunnel import Token, decode_token, decode_tunnel_page
 
 TOKENS = st.builds(

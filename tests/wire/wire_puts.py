@@ -6,9 +6,9 @@ from typing import Any
 
 from streamclient.records import SequenceInfo
 from streamclient.server import work
-from streamclient.server.errors import ServiceError
 from streamclient.server.keys import encode_key
-from streamclient.server.limits import Limits
+from streamclient.server.server_errors import ServiceError
+from streamclient.server.server_limits import Limits
 from streamclient.server.validation.row_writes import read_change
 from streamclient.server.writes import RowWrite
 from streamclient.wire import puts, schema

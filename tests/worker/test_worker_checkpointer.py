@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.core.consumer.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
+from streamclient.core.consumer.consumer_positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.model import PendingCheckpoint, Progress

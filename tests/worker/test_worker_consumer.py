@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from streamclient.base.reasons import ReasonKind
 from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import (
     ApplicationException,
@@ -22,7 +23,6 @@ from streamclient.errors import (
 )
 from streamclient.interfaces import IRetryStrategy, ProcessRecordsInput, RetryableAction, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy
-from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor, World
 from streamclient.worker.checkpointer import CheckpointTicket

@@ -30,7 +30,7 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder, Verdict, judge, read_deliveries, read_history
 from tests.patience import until
 

@@ -30,10 +30,10 @@ from streamclient import (
 )
 from streamclient.interfaces import IMetrics
 from streamclient.metrics import MemoryMetrics
-from streamclient.metrics.table import UNHEALTHY
+from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import Metric
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, Running

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.reasons import ReasonKind
 from streamclient.config import FailurePolicy
 from streamclient.core import events
 from streamclient.errors import DependencyException, ErrorKind, FencedException, ShutdownException
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
-from streamclient.parking import MemoryParkingStore
-from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.parking import MemoryParkingStore
 
 UNREACHABLE = DependencyException("no route to the parking store", kind=ErrorKind.AMBIGUOUS)
 

@@ -10,15 +10,15 @@ import pytest
 
 from streamclient.core.events import CheckpointOutcome
 from streamclient.core.membership import WorkerRow
-from streamclient.core.rows import WriteKind, WriteOutcome
+from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import ProcessRecordsInput
-from streamclient.lease import WriteAnswer
 from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import UNREACHABLE, FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.lease import WriteAnswer
 
 
 def records(count: int, start: int = 0) -> list[Any]:
@@ -446,7 +446,9 @@ def beats_since(world: World, before: WorkerRow) -> int:
 
 
 def leaders(world: World, *workers: SimulatedWorker) -> list[str]:
-    return [worker.name for worker in workers if not worker.is_over and worker.holdings.leads(world.simulation.now)]
+    now = world.simulation.now
+    signals = {worker.name: worker.holdings._state.signals for worker in workers if not worker.is_over}
+    return [name for name, own in signals.items() if own.session.is_valid(now) and own.is_leader]
 
 
 def test_one_of_a_fleet_leads_and_after_it_the_next_by_name() -> None:

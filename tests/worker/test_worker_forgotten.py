@@ -11,8 +11,7 @@ from tablestore import CapacityUnit, Condition, OTSClient, ReservedThroughput, R
 
 from streamclient import ClientConfig, InitialPosition, StreamConfig, Worker
 from streamclient.interfaces import ShutdownReason
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore import with_limits
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi, with_limits
 from streamclient.testing.simulation.scene import Journal
 from tests.forgetful_proxy import forgetful
 from tests.patience import until

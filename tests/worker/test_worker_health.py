@@ -23,6 +23,7 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core.events import (
     Answered,
     Command,
@@ -40,19 +41,18 @@ from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite, create, renew
 from streamclient.core.membership import WorkerRow, WorkerWrite, beat
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRetryStrategy
-from streamclient.lease import WriteAnswer
 from streamclient.metrics import MemoryMetrics
-from streamclient.metrics.table import UNHEALTHY
+from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import InitialPosition, Lease, Shard
-from streamclient.reasons import Cause, Reason
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal, World
 from streamclient.worker.health import CallWatchdog, HealthWatch
+from streamclient.worker.lease import WriteAnswer
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 LIMIT_MILLIS = 300

@@ -8,21 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.core.consumer.table import (
-    PUBLIC_STATES,
-    TRANSITIONS,
-    Outcome,
-    Phase,
-    next_phase,
-    stronger,
-)
-from streamclient.core.retry import (
-    JITTER_SHARE,
-    LeaseRetryStrategy,
-    TaskRetryStrategy,
-    doubling_millis,
-    with_jitter,
-)
+from streamclient.base.backoff import JITTER_SHARE, LeaseRetryStrategy, TaskRetryStrategy, doubling_millis, with_jitter
+from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Outcome, Phase, next_phase, stronger
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ShardState, ShutdownReason

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient import pools
+from streamclient.base import pools
+from streamclient.base.pools import DaemonPool
+from streamclient.base.reasons import Raised
 from streamclient.errors import StreamClientException
-from streamclient.pools import DaemonPool
-from streamclient.reasons import Raised
-from streamclient.worker import loop as loop_module
-from streamclient.worker.loop import OwnerLoop, Question
+from streamclient.worker import owner_loop as loop_module
+from streamclient.worker.owner_loop import OwnerLoop, Question
 from streamclient.worker.usercode import UserCode
 from tests.patience import PATIENCE_SECONDS, until
 

@@ -11,11 +11,11 @@ import pytest
 
 from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.interfaces import ProcessRecordsInput
-from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import BalanceBy, Lease, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
 
 LEASE_SECONDS = 20.0
 WRITE_SECONDS = 0.1

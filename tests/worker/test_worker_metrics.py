@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from test_worker_storm import Storm
 
+from streamclient.base.reasons import BEFORE_READING, Cause, Reason, ReasonKind
 from streamclient.config import FailurePolicy
 from streamclient.core import events, leases
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics, ProcessRecordsInput
-from streamclient.lease import MemoryLeaseManager
 from streamclient.metrics import METRICS, MemoryMetrics, labelled
-from streamclient.metrics import table as t
+from streamclient.metrics import metric_table as t
 from streamclient.model import Lease, Metric, OnFailure, ShardState
-from streamclient.parking import MemoryParkingStore
-from streamclient.reasons import BEFORE_READING, Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments
+from streamclient.worker.lease import MemoryLeaseManager
+from streamclient.worker.parking import MemoryParkingStore
 from streamclient.worker.statuses import StreamFacts, lease_status
 
 W1 = {"stream": "orders", "worker": "w1"}

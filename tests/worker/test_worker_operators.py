@@ -8,14 +8,14 @@ import pytest
 
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput
-from streamclient.lease import MemoryLeaseManager
 from streamclient.model import Lease, Pause, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.lease import MemoryLeaseManager
 
 PAUSE = Pause("r1", "ann@host", "weekly maintenance")
 WALL_AT_ZERO = 1_600_000_000_000_000

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from streamclient.core.position import Position
+from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShutdownReason
-from streamclient.stream.api import RecordPage
+from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
-from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import Claim, OwnerReads, PrefetchBudget, ReadQueue
+from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget, ReadQueue
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
 

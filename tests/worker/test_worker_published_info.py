@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
+from streamclient.base.processes import process_space
+from streamclient.base.reasons import Cause, Reason
 from streamclient.core.worker_info import MOST_LEFT, MOST_SHARDS, ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus
-from streamclient.processes import process_space
-from streamclient.reasons import Cause, Reason
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.statuses import PublishedInfo, because
 

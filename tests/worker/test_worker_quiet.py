@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.outages import REPEAT_SECONDS, OutageLog
+from streamclient.base.outages import REPEAT_SECONDS, OutageLog
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,22 +9,22 @@ from typing import Any, ClassVar
 
 import pytest
 
+from streamclient.base.position import Position
+from streamclient.base.reasons import MOST_TRACEBACK_CHARACTERS, Raised, described
 from streamclient.config import FailurePolicy
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerWrite
-from streamclient.core.position import Position
-from streamclient.core.rows import WriteKind
+from streamclient.core.write_rules import WriteKind
 from streamclient.errors import MOST_ERROR_CHARACTERS, ConfigurationError, DependencyException, TrimmedDataException
 from streamclient.interfaces import IRetryStrategy
-from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import OnFailure, ParkedKey, TrimmedDataPolicy
-from streamclient.parking import FileParkingStore, MemoryParkingStore
-from streamclient.reasons import MOST_TRACEBACK_CHARACTERS, Raised, described
-from streamclient.stream import RecordPage
-from streamclient.stream.api import StreamDescription, StreamStatus
+from streamclient.tablestore import RecordPage
+from streamclient.tablestore.stream_api import StreamDescription, StreamStatus
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.worker.parking import FileParkingStore, MemoryParkingStore
 
 
 class Rude(DependencyException):

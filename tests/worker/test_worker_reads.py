@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.core.position import Position
-from streamclient.reasons import Raised
-from streamclient.stream.api import RecordPage
+from streamclient.base.position import Position
+from streamclient.base.reasons import Raised
+from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
 from streamclient.testing.simulation.workers import SMALLEST_STEP_SECONDS
-from streamclient.worker.consumer import IDLE_SLACK
 from streamclient.worker.fetcher import DataFetcher, ShardSource
-from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import FAIR_TURN, PATIENT_SECONDS, OwnerReads, PrefetchBudget, ReadQueue
+from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.read_calls import FAIR_TURN, PATIENT_SECONDS, OwnerReads, PrefetchBudget, ReadQueue
+from streamclient.worker.shard_consumer import IDLE_SLACK
 
 
 class TaskPool(Executor):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from streamclient import IRetryStrategy, LeaseManager, RetryableAction, ShutdownReason
+from streamclient.base.backoff import decision_of
 from streamclient.config import ClientConfig
-from streamclient.core.retry import decision_of
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.model import ReasonKind
 from streamclient.server import LocalTablestore
-from streamclient.stream.api import RecordPage
+from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
 from tests.patience import PATIENCE_SECONDS

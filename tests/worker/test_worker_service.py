@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.reasons import Cause
 from streamclient.core import events
 from streamclient.core.leases import LeaseWrite, create, renew, steal
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import ILeaseManager
-from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import InitialPosition, Lease
-from streamclient.reasons import Cause
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
 from streamclient.testing.simulation.workers import Simulation
-from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.service import (
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.worker.owner_loop import OwnerLoop
+from streamclient.worker.service_calls import (
     DRAWS_PER_REQUEST,
     OTHER_WRITES_PER_REQUEST,
     RENEWALS_PER_REQUEST,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from streamclient.base.position import Position
+from streamclient.base.reasons import Cause
 from streamclient.core import leases as rule
-from streamclient.core.position import Position
 from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientException
 from streamclient.model import Pause, Shard
-from streamclient.reasons import Cause
-from streamclient.stream.api import RecordPage, StreamDescription
+from streamclient.tablestore.stream_api import RecordPage, StreamDescription
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
 

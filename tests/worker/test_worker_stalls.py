@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.reasons import Cause, Reason, ReasonKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShardState, ShutdownReason
-from streamclient.reasons import Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.health import CallWatch
-from streamclient.worker.reads import FAIR_TURN, ReadQueue
+from streamclient.worker.read_calls import FAIR_TURN, ReadQueue
 
 
 def records(count: int) -> list[Any]:

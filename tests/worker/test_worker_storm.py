@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamclient.core.rows import WriteKind
+from streamclient.core.write_rules import WriteKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.testing.fakes import make_record
 from streamclient.testing.history import Delivered, Fact, History, ReaderBegan

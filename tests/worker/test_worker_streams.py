@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +32,7 @@ from streamclient import (
 )
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -119,23 +118,16 @@ def test_two_tables_are_read_by_one_worker_and_one_factory(local: LocalTablestor
     assert not any(thread.name.startswith("w1-") for thread in threading.enumerate())
 
 
-def test_a_worker_at_rest_has_its_owner_and_threads_for_calls_and_one_more_if_it_plans_by_the_wall_clock(
-    local: LocalTablestore, tmp_path: Path
-) -> None:
+def test_a_worker_at_rest_has_its_owner_and_threads_for_calls(local: LocalTablestore) -> None:
     tables = Tables(local, "orders")
-    for reports, others in (
-        ({}, []),
-        ({"report_cron": "0 0 1 1 *", "report_directory": tmp_path}, ["APScheduler"]),
-    ):
-        before = set(threading.enumerate())
-        settings = ClientConfig(**{**QUICK, **reports})
-        with Worker("w1", settings, tables.config("orders"), lambda: Noting(tables)) as worker:
-            until(lambda worker=worker: len(worker.shard_statuses()) == 1)  # type: ignore[misc]
-            names = {thread.name for thread in set(threading.enumerate()) - before}
-        own = {name.removeprefix("w1-").rstrip("-0123456789") for name in names if name.startswith("w1-")}
-        assert {"run", "owner-orders", "scan", "status"} <= own <= {*KINDS_OF_THREADS, "run", "owner-orders"}
-        assert sorted(name for name in names if not name.startswith("w1-")) == others
-        assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+    before = set(threading.enumerate())
+    with Worker("w1", ClientConfig(**QUICK), tables.config("orders"), lambda: Noting(tables)) as worker:
+        until(lambda: len(worker.shard_statuses()) == 1)
+        names = {thread.name for thread in set(threading.enumerate()) - before}
+
+    own = {name.removeprefix("w1-").rstrip("-0123456789") for name in names}
+    assert {"run", "owner-orders", "scan", "status"} <= own <= {*KINDS_OF_THREADS, "run", "owner-orders"}
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
 KINDS_OF_THREADS = {"scan", "status", "renew", "fetch", "processor"}

@@ -10,13 +10,13 @@ import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
+from streamclient.base.reasons import ReasonKind
 from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, TrimmedRange
-from streamclient.reasons import ReasonKind
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.position import Position
 from streamclient.core.consumer.page import PendingCut
-from streamclient.core.position import Position
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput
 from streamclient.model import PendingCheckpoint, ShutdownReason, TrimmedDataPolicy
 from streamclient.records import SequenceInfo
-from streamclient.stream import RecordPage
+from streamclient.tablestore import RecordPage
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker

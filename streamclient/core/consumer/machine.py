@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streamclient.core.consumer import events
-from streamclient.core.consumer.events import ConsumerCommand, ConsumerEvent, Told
+from streamclient.base.position import Position, ReadTrail
+from streamclient.base.reasons import Cause, Reason, text_of
+from streamclient.core.consumer import consumer_events
+from streamclient.core.consumer.consumer_events import ConsumerCommand, ConsumerEvent, Told
+from streamclient.core.consumer.consumer_positions import further
 from streamclient.core.consumer.page import PendingCut
-from streamclient.core.consumer.positions import further
-from streamclient.core.consumer.reading import PageReader
-from streamclient.core.consumer.table import Outcome, Phase, stronger
+from streamclient.core.consumer.page_answers import PageReader
+from streamclient.core.consumer.transitions import Outcome, Phase, stronger
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
-from streamclient.core.position import Position, ReadTrail
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason
-from streamclient.reasons import Cause, Reason, text_of
 from streamclient.records import readable_position
 
 
@@ -33,7 +33,7 @@ class ConsumerMachine(PageReader):
         _HANDLERS[type(event)](self, event)
         return commands
 
-    def _call_returned(self, event: events.CallReturned) -> None:
+    def _call_returned(self, event: consumer_events.CallReturned) -> None:
         self.is_calling = False
         if self.is_asking:
             self._strategy_answered(event)
@@ -42,11 +42,11 @@ class ConsumerMachine(PageReader):
 
     # --- starting ------------------------------------------------------------------------------------------------
 
-    def _began(self, event: events.Began) -> None:
+    def _began(self, event: consumer_events.Began) -> None:
         self._follow(Outcome.BEGAN)
 
     def _start_due(self) -> None:
-        self._tell(events.Tell(Told.RESTARTED))
+        self._tell(consumer_events.Tell(Told.RESTARTED))
         self._follow(Outcome.START_DUE)
 
     def _begin_starting(self) -> None:
@@ -59,13 +59,13 @@ class ConsumerMachine(PageReader):
         self.halt_reason = None
         self.position, self._dealt_with, self.trail = Position(initial), self._progress, ReadTrail()
         lost_behind = self.stored if self._accepts_loss else None
-        self._tell(events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
+        self._tell(consumer_events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
         if pending is not None:
             progress = further(self._progress, records=pending.records)
-            self._tell(events.Offer(pending.value, progress, pending.last))
-        self._call(events.Initialize())
+            self._tell(consumer_events.Offer(pending.value, progress, pending.last))
+        self._call(consumer_events.Initialize())
 
-    def _initialized(self, event: events.CallReturned) -> None:
+    def _initialized(self, event: consumer_events.CallReturned) -> None:
         if event.error is not None:
             self.backoff.processor_failed()
             self._report_failure("initialize", event.error)
@@ -91,20 +91,20 @@ class ConsumerMachine(PageReader):
         """Read behind what an earlier processor prepared, if it is stored now, or else up to it once more."""
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
-            self._tell(events.Permit(offered.value, self._progress, offered.last))
+            self._tell(consumer_events.Permit(offered.value, self._progress, offered.last))
         else:
-            self._tell(events.Withdraw(offered.value))
+            self._tell(consumer_events.Withdraw(offered.value))
         self._cut = PendingCut.of(self._pending, self.position.text)
         if self._cut is not None and self._accepts_loss:
             self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
         """There is no processor to close."""
-        self._tell(events.CloseCheckpoints("its processor was never made"))
+        self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)
 
-    def _loss_accepted(self, event: events.LossAccepted) -> None:
+    def _loss_accepted(self, event: consumer_events.LossAccepted) -> None:
         """If its ``shutdown`` still runs, the next processor starts when that has returned."""
         if self.lost is None:
             return
@@ -116,7 +116,7 @@ class ConsumerMachine(PageReader):
 
     # --- time ----------------------------------------------------------------------------------------------------
 
-    def _time_came(self, event: events.TimeCame) -> None:
+    def _time_came(self, event: consumer_events.TimeCame) -> None:
         if event.visit != self.visit:
             return
         if self.phase is Phase.BACKING_OFF:
@@ -130,10 +130,10 @@ class ConsumerMachine(PageReader):
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
-    def _checkpoint_asked(self, event: events.CheckpointAsked) -> None:
+    def _checkpoint_asked(self, event: consumer_events.CheckpointAsked) -> None:
         self.open_requests += 1
 
-    def _checkpoint_answered(self, event: events.CheckpointAnswered) -> None:
+    def _checkpoint_answered(self, event: consumer_events.CheckpointAnswered) -> None:
         self.open_requests -= 1
         if event.outcome is CheckpointOutcome.STORED:
             if event.pending is not None:
@@ -148,7 +148,7 @@ class ConsumerMachine(PageReader):
             elif self.phase is Phase.CLOSING:
                 self._closed()
 
-    def _has_stored(self, event: events.CheckpointAnswered) -> None:
+    def _has_stored(self, event: consumer_events.CheckpointAnswered) -> None:
         self.stored = event.value
         self._progress = event.progress or self._progress
         self._accepts_loss = self._accepts_loss and not self._is_past_loss
@@ -163,20 +163,20 @@ class ConsumerMachine(PageReader):
             at_end |= self._offered is not None and self._offered.value == CheckpointPosition.SHARD_END
             if not at_end:
                 self._log(Severity.WARNING, "SHARD_END was checkpointed; what is left unread is skipped")
-                self._tell(events.Permit(CheckpointPosition.SHARD_END))
+                self._tell(consumer_events.Permit(CheckpointPosition.SHARD_END))
         self.stop_reason = stronger(self.stop_reason, ShutdownReason.TERMINATE)
         self._stop_if_idle()
 
     # --- stopping ------------------------------------------------------------------------------------------------
 
-    def _stop_asked(self, event: events.StopAsked) -> None:
+    def _stop_asked(self, event: consumer_events.StopAsked) -> None:
         """End as soon as no user code runs; a stronger reason replaces a weaker one."""
         self.stop_reason = stronger(self.stop_reason, event.reason)
         if event.reason is ShutdownReason.ZOMBIE and self._has_processor:
-            self._tell(events.CloseCheckpoints("this worker no longer holds the lease"))
+            self._tell(consumer_events.CloseCheckpoints("this worker no longer holds the lease"))
         self._stop_if_idle()
 
-    def _marked(self, event: events.Marked) -> None:
+    def _marked(self, event: consumer_events.Marked) -> None:
         is_present = self._has_processor and event.processor == self._processors
         if is_present and self.phase is not Phase.CLOSING:
             self.stop_reason = stronger(self.stop_reason, event.reason)
@@ -191,9 +191,9 @@ class ConsumerMachine(PageReader):
         elif self.phase in (Phase.READING, Phase.WAITING) and not self.is_calling:
             self._page_stopped()
         elif self.phase is not Phase.CLOSING and self.is_calling:
-            self._tell(events.TakeBack())
+            self._tell(consumer_events.TakeBack())
 
-    def _call_taken_back(self, event: events.CallTakenBack) -> None:
+    def _call_taken_back(self, event: consumer_events.CallTakenBack) -> None:
         self.is_calling = self.is_asking = False
         if self.phase is Phase.STARTING:
             self._abandon_processor()
@@ -206,15 +206,15 @@ class ConsumerMachine(PageReader):
 
     def _begin_closing(self) -> None:
         self._ending = None
-        self._tell(events.DropReading())
-        self._call(events.ShutDown(self.closing or ShutdownReason.PROCESS_RESTART))
+        self._tell(consumer_events.DropReading())
+        self._call(consumer_events.ShutDown(self.closing or ShutdownReason.PROCESS_RESTART))
 
-    def _shut_down(self, event: events.CallReturned) -> None:
+    def _shut_down(self, event: consumer_events.CallReturned) -> None:
         self._close_error = ""
         if event.error is not None:
             self._close_error = f"shutdown raised {event.error.text}"
             self._report_failure("shutdown", event.error)
-        self._tell(events.CloseCheckpoints("its processor was shut down"))
+        self._tell(consumer_events.CloseCheckpoints("its processor was shut down"))
         if not self.open_requests:
             self._closed()
 
@@ -235,7 +235,7 @@ class ConsumerMachine(PageReader):
             self.reason = self.reason or Reason(Cause.RESTART_MARKED)
         elif self.closing is ShutdownReason.TERMINATE:
             self.backoff.processor_failed()
-            self._tell(events.Tell(Told.END_NOT_STORED))
+            self._tell(consumer_events.Tell(Told.END_NOT_STORED))
             self.reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
             where = readable_position(self.stored)
             self._log(Severity.ERROR, f"{text_of(self.reason)}; it is delivered again from {where}")
@@ -256,7 +256,7 @@ class ConsumerMachine(PageReader):
             elif self.stop_reason is ShutdownReason.PROCESS_DONE:
                 end = ConsumerEnd.DONE
         self.reason = None
-        self._tell(events.Ended(end))
+        self._tell(consumer_events.Ended(end))
 
 
 _BEGINNINGS: Mapping[Phase, Callable[[ConsumerMachine], None]] = {
@@ -274,7 +274,7 @@ _BEGINNINGS: Mapping[Phase, Callable[[ConsumerMachine], None]] = {
 
 ConsumerMachine._beginnings = _BEGINNINGS
 
-_RETURNS: Mapping[Phase, Callable[[ConsumerMachine, events.CallReturned], None]] = {
+_RETURNS: Mapping[Phase, Callable[[ConsumerMachine, consumer_events.CallReturned], None]] = {
     Phase.STARTING: ConsumerMachine._initialized,
     Phase.DELIVERING: ConsumerMachine._processed,
     Phase.PARKING: ConsumerMachine._store_answered,
@@ -283,19 +283,19 @@ _RETURNS: Mapping[Phase, Callable[[ConsumerMachine, events.CallReturned], None]]
 """What the return of a call means, in the phases that make one."""
 
 _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
-    events.Began: ConsumerMachine._began,
-    events.StopAsked: ConsumerMachine._stop_asked,
-    events.Marked: ConsumerMachine._marked,
-    events.LossAccepted: ConsumerMachine._loss_accepted,
-    events.EndJudged: ConsumerMachine._end_judged,
-    events.CheckpointAsked: ConsumerMachine._checkpoint_asked,
-    events.CheckpointAnswered: ConsumerMachine._checkpoint_answered,
-    events.PageRead: ConsumerMachine._page_read,
-    events.ReadFailed: ConsumerMachine._read_failed,
-    events.FirstLeftFound: ConsumerMachine._first_left_found,
-    events.FirstLeftUnknown: ConsumerMachine._first_left_unknown,
-    events.CallReturned: ConsumerMachine._call_returned,
-    events.CallTakenBack: ConsumerMachine._call_taken_back,
-    events.TimeCame: ConsumerMachine._time_came,
+    consumer_events.Began: ConsumerMachine._began,
+    consumer_events.StopAsked: ConsumerMachine._stop_asked,
+    consumer_events.Marked: ConsumerMachine._marked,
+    consumer_events.LossAccepted: ConsumerMachine._loss_accepted,
+    consumer_events.EndJudged: ConsumerMachine._end_judged,
+    consumer_events.CheckpointAsked: ConsumerMachine._checkpoint_asked,
+    consumer_events.CheckpointAnswered: ConsumerMachine._checkpoint_answered,
+    consumer_events.PageRead: ConsumerMachine._page_read,
+    consumer_events.ReadFailed: ConsumerMachine._read_failed,
+    consumer_events.FirstLeftFound: ConsumerMachine._first_left_found,
+    consumer_events.FirstLeftUnknown: ConsumerMachine._first_left_unknown,
+    consumer_events.CallReturned: ConsumerMachine._call_returned,
+    consumer_events.CallTakenBack: ConsumerMachine._call_taken_back,
+    consumer_events.TimeCame: ConsumerMachine._time_came,
 }
 """Which event does what."""

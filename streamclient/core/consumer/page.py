@@ -19,11 +19,11 @@ from enum import Enum
 
 from attrs import frozen
 
+from streamclient.base.position import Position
 from streamclient.config import FailurePolicy
-from streamclient.core.consumer.events import ShardPage
+from streamclient.core.consumer.consumer_events import ShardPage
+from streamclient.core.consumer.consumer_positions import further
 from streamclient.core.consumer.parked import BEHIND_PARKED, Failure, ParkedKeys
-from streamclient.core.consumer.positions import further
-from streamclient.core.position import Position
 from streamclient.core.values import evolve
 from streamclient.model import OnFailure, PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo, StreamRecord, place_of

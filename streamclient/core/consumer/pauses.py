@@ -6,11 +6,11 @@ import random
 from collections import deque
 from math import sqrt
 
+from streamclient.base.backoff import doubling_millis, with_jitter
+from streamclient.base.position import Position
 from streamclient.config import ClientConfig, FailurePolicy
-from streamclient.core.consumer.events import ShardPage
+from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.page import Span
-from streamclient.core.position import Position
-from streamclient.core.retry import doubling_millis, with_jitter
 
 REQUEST_WORTH_SECONDS = 0.02
 """How long one record may wait to save one request. Java's fixed pause has the same length."""

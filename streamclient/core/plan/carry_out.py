@@ -13,10 +13,10 @@ from streamclient.core.events import Severity
 from streamclient.core.plan.beside_java import plan_takes
 from streamclient.core.plan.moves import Move, Moves
 from streamclient.core.plan.own_part import FleetView, plan_part
-from streamclient.core.rows import WriteKind
 from streamclient.core.settle import give, new_owner, send, settle, settle_all
-from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
+from streamclient.core.worker_state import WorkerState
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import BalanceBy, Lease
 
 STUCK_MARK_DURATIONS = 15

@@ -11,7 +11,7 @@ from random import Random
 
 from attrs import evolve, frozen
 
-from streamclient.core.retry import doubling_millis, with_jitter
+from streamclient.base.backoff import doubling_millis, with_jitter
 
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000

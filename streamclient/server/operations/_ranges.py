@@ -7,13 +7,13 @@ from typing import cast
 from attrs import frozen
 
 from streamclient.records import KeyValue
-from streamclient.server.errors import invalid
 from streamclient.server.keys import encode_key
-from streamclient.server.reads import RowReader, Selection
 from streamclient.server.row_matrix import encode_matrix
-from streamclient.server.rows import StoredRow, alive
-from streamclient.server.state import ServerState
-from streamclient.server.tables import Key, Table, check_key
+from streamclient.server.row_reads import RowReader, Selection
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_rows import StoredRow, alive
+from streamclient.server.stored_tables import Key, Table, check_key
 from streamclient.server.work import COLUMN_WORK, MATRIX_WORK, TooMuchWorkError, pay
 from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Row, encode_row

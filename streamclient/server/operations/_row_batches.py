@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.state import ServerState
-from streamclient.server.transactions import Transaction
+from streamclient.server.local_transactions import Transaction
+from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_state import ServerState
 from streamclient.server.write_batch import WriteBatch, WriteResult
 from streamclient.server.writes import AnyWrite
 from streamclient.wire.schema import OperationType

@@ -8,13 +8,13 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server.capacity import consumed
-from streamclient.server.errors import invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.state import ServerState
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import parse_write
-from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.server.validation.table_names import check_table_name
+from streamclient.server.validation.transaction_ids import read_transaction_id
 from streamclient.server.write_batch import WriteBatch
 from streamclient.server.writes import AnyWrite
 from streamclient.wire import schema

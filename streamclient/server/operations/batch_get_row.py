@@ -7,15 +7,15 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server.capacity import consumed
-from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.reads import Selection, find_row, read_found
-from streamclient.server.state import ServerState
-from streamclient.server.tables import Key, check_key
-from streamclient.server.validation.frames import read_key
-from streamclient.server.validation.names import check_table_name
-from streamclient.server.validation.row_reads import read_selection
+from streamclient.server.row_reads import Selection, find_row, read_found
+from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_tables import Key, check_key
+from streamclient.server.validation.checked_reads import read_selection
+from streamclient.server.validation.message_frames import read_key
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.wire import schema
 
 _NO_VERSION_CONDITION = "No version condition is specified while querying row."

@@ -10,15 +10,15 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server.capacity import consumed
-from streamclient.server.errors import ServiceError, invalid, out_of_range
-from streamclient.server.limits import Limits
+from streamclient.server.local_transactions import Transaction, partition_key_text
 from streamclient.server.operation import ServedOperation
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
-from streamclient.server.state import ServerState
-from streamclient.server.transactions import Transaction, partition_key_text
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.server_errors import ServiceError, invalid, out_of_range
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import parse_write
-from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.server.validation.table_names import check_table_name
+from streamclient.server.validation.transaction_ids import read_transaction_id
 from streamclient.server.write_batch import WriteBatch
 from streamclient.server.writes import AnyWrite
 from streamclient.wire import schema

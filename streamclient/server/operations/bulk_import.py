@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.capacity import consumed
-from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
-from streamclient.server.state import ServerState
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import read_change
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.server.writes import AnyWrite, RowWrite
 from streamclient.wire import schema
 

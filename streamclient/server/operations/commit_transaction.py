@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.limits import Limits
+from streamclient.server.local_transactions import table_of_transaction
 from streamclient.server.operation import ServedOperation
-from streamclient.server.state import ServerState
-from streamclient.server.transactions import table_of_transaction
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.server.write_batch import WriteBatch
 from streamclient.wire import schema
 

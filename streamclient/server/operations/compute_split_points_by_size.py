@@ -8,13 +8,13 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server.capacity import consumed
-from streamclient.server.errors import invalid
-from streamclient.server.limits import MEGABYTE, Limits
 from streamclient.server.operation import ServedOperation, own_table
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import MEGABYTE, Limits
+from streamclient.server.server_state import ServerState
 from streamclient.server.splitting import split_points
-from streamclient.server.state import ServerState
 from streamclient.server.table_messages import key_prefix_frame, key_schema
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.wire import schema
 
 _DEFAULT_UNIT_BYTES = 100 * MEGABYTE

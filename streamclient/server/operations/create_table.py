@@ -9,14 +9,21 @@ from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
-from streamclient.server.errors import invalid, quota_exhausted, table_exists, unsupported
 from streamclient.server.keys import encode_key
-from streamclient.server.limits import INT64_MAX, Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.rows import value_size
-from streamclient.server.state import ServerState
-from streamclient.server.tables import TYPE_NAMES, Encryption, KeyColumn, ServedTable, TableOptions, value_type_name
-from streamclient.server.validation.names import check_attribute_name, check_key_name, check_table_name
+from streamclient.server.server_errors import invalid, quota_exhausted, table_exists, unsupported
+from streamclient.server.server_limits import INT64_MAX, Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_rows import value_size
+from streamclient.server.stored_tables import (
+    TYPE_NAMES,
+    Encryption,
+    KeyColumn,
+    ServedTable,
+    TableOptions,
+    value_type_name,
+)
+from streamclient.server.validation.table_names import check_attribute_name, check_key_name, check_table_name
 from streamclient.server.validation.table_parts import (
     StreamSwitch,
     read_options,

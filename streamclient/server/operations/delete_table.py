@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.state import ServerState
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.wire import schema
 
 

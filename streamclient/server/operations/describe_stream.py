@@ -6,12 +6,12 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.errors import invalid, shard_missing
 from streamclient.server.iterators import table_of_stream
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.state import ServerState
-from streamclient.server.streams import ShardLog
+from streamclient.server.server_errors import invalid, shard_missing
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_streams import ShardLog
 from streamclient.wire import schema
 from streamclient.wire.schema import StreamStatusNumber
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.capacity import consumed, units
-from streamclient.server.errors import invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
-from streamclient.server.state import ServerState
-from streamclient.server.validation.frames import read_bound
-from streamclient.server.validation.names import check_table_name
-from streamclient.server.validation.row_reads import read_selection
-from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.validation.checked_reads import read_selection
+from streamclient.server.validation.message_frames import read_bound
+from streamclient.server.validation.table_names import check_table_name
+from streamclient.server.validation.transaction_ids import read_transaction_id
 from streamclient.wire import schema
 from streamclient.wire.schema import DataBlockType, Direction
 

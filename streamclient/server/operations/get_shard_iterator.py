@@ -6,11 +6,11 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.errors import invalid, shard_missing, trimmed
 from streamclient.server.iterators import ShardIterator, encode_iterator, table_of_stream
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.state import ServerState
+from streamclient.server.server_errors import invalid, shard_missing, trimmed
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from attrs import evolve, frozen
 
 from streamclient.server.capacity import consumed, units
-from streamclient.server.errors import invalid, trimmed
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator, table_of_iterator
-from streamclient.server.limits import Limits
 from streamclient.server.operation import Counted, ServedOperation
-from streamclient.server.state import ServerState
+from streamclient.server.server_errors import invalid, trimmed
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
 
 

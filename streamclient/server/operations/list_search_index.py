@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.state import ServerState
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
 
 

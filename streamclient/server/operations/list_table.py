@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.state import ServerState
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
 
 

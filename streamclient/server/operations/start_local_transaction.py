@@ -7,13 +7,13 @@ from typing import Any, cast
 from attrs import frozen
 
 from streamclient.records import KeyValue
-from streamclient.server.errors import invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.state import ServerState
-from streamclient.server.tables import Key, check_leading_key
-from streamclient.server.validation.frames import read_key
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_tables import Key, check_leading_key
+from streamclient.server.validation.message_frames import read_key
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.wire import schema
 
 

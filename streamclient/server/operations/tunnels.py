@@ -1,4 +1,4 @@
-"""The operations of the Tunnel Service; see ``streamclient.server.tunnels.actions``."""
+"""The operations of the Tunnel Service; see ``streamclient.server.tunnels.tunnel_actions``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streamclient.server.operation import ServedOperation
-from streamclient.server.state import ServerState
-from streamclient.server.tunnels import actions
+from streamclient.server.server_state import ServerState
+from streamclient.server.tunnels import tunnel_actions
 from streamclient.wire import schema
 
 
@@ -16,17 +16,17 @@ def _operation(verb: str, act: Callable[[ServerState, Any], Any]) -> ServedOpera
 
 
 OPERATIONS = (
-    _operation("checkpoint", actions.checkpoint),
-    _operation("connect", actions.connect),
-    _operation("create", actions.create),
-    _operation("delete", actions.delete),
-    _operation("describe", actions.describe),
-    _operation("getcheckpoint", actions.get_checkpoint),
-    _operation("getrpo", actions.get_rpo),
-    _operation("getrpobyoffset", actions.get_rpo),
-    _operation("heartbeat", actions.heartbeat),
-    _operation("list", actions.list_tunnels),
-    _operation("readrecords", actions.read_records),
-    _operation("schedule", actions.schedule),
-    _operation("shutdown", actions.shutdown),
+    _operation("checkpoint", tunnel_actions.checkpoint),
+    _operation("connect", tunnel_actions.connect),
+    _operation("create", tunnel_actions.create),
+    _operation("delete", tunnel_actions.delete),
+    _operation("describe", tunnel_actions.describe),
+    _operation("getcheckpoint", tunnel_actions.get_checkpoint),
+    _operation("getrpo", tunnel_actions.get_rpo),
+    _operation("getrpobyoffset", tunnel_actions.get_rpo),
+    _operation("heartbeat", tunnel_actions.heartbeat),
+    _operation("list", tunnel_actions.list_tunnels),
+    _operation("readrecords", tunnel_actions.read_records),
+    _operation("schedule", tunnel_actions.schedule),
+    _operation("shutdown", tunnel_actions.shutdown),
 )

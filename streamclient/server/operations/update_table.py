@@ -6,13 +6,13 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from streamclient.server.errors import invalid
-from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.state import ServerState
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_tables import ServedTable, Table, TableOptions
 from streamclient.server.table_messages import stream_details, table_options, throughput_details
-from streamclient.server.tables import ServedTable, Table, TableOptions
-from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.table_names import check_table_name
 from streamclient.server.validation.table_parts import (
     StreamSwitch,
     read_options,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
+from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelChannel
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import uuid
 
+from streamclient.server.server_state import ServerState
 from streamclient.server.splitting import split_points
-from streamclient.server.state import ServerState
-from streamclient.server.tables import Table
-from streamclient.server.tunnels.channels import BASE_CHANNEL, ChannelRange, Stage, Status, Tunnel, TunnelChannel
-from streamclient.server.tunnels.positions import follow
+from streamclient.server.stored_tables import Table
+from streamclient.server.tunnels.tunnel_channels import BASE_CHANNEL, ChannelRange, Stage, Status, Tunnel, TunnelChannel
+from streamclient.server.tunnels.tunnel_positions import follow
 
 
 def refresh(state: ServerState, tunnel: Tunnel) -> None:

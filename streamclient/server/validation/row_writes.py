@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from streamclient.server.conditions import Condition
-from streamclient.server.errors import invalid
 from streamclient.server.filters import parse_condition
-from streamclient.server.limits import Limits
-from streamclient.server.validation.frames import check_cells, check_write_key, read_frame
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+from streamclient.server.validation.message_frames import check_cells, check_write_key, read_frame
 from streamclient.server.writes import AnyWrite, PlainPut, RowWrite
 from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row

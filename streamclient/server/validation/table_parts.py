@@ -6,10 +6,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from streamclient.server.errors import invalid
-from streamclient.server.limits import DEVIATION_MAX_SECONDS, TIME_TO_LIVE_MIN_SECONDS, Limits
-from streamclient.server.tables import TableOptions
-from streamclient.server.validation.names import check_attribute_name
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import DEVIATION_MAX_SECONDS, TIME_TO_LIVE_MIN_SECONDS, Limits
+from streamclient.server.stored_tables import TableOptions
+from streamclient.server.validation.table_names import check_attribute_name
 
 
 @frozen

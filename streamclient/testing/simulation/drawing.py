@@ -12,8 +12,8 @@ from enum import Enum
 from attrs import evolve
 
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rates, TunnelPlan
+from streamclient.testing.simulation.simulated_faults import Do
 
 HISTORY_DURATIONS = 20
 """Lease durations of storm in a history; recovering and resting afterwards takes half a dozen more, or many."""

@@ -10,7 +10,7 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.model import Lease, ParkedRecord
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
-from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.simulated_table import Actor
 
 
 class Hooks:

@@ -123,7 +123,7 @@ def _measured(
 def _tables() -> dict[str, Reached]:
     """Have the tables that decide in fleets note what is looked up."""
     from streamclient.core import held  # noqa: PLC0415
-    from streamclient.core.consumer import table  # noqa: PLC0415
+    from streamclient.core.consumer import transitions as table  # noqa: PLC0415
 
     leases, consumers = reached_leases(), Reached(table.TRANSITIONS)
     held.NEXT, table.TRANSITIONS = leases, consumers  # in a process of its own
@@ -139,7 +139,7 @@ def reached_leases() -> Reached:
 
 def _connections() -> dict[str, Reached]:
     """Have connections to channels note from what state to what they go."""
-    from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState  # noqa: PLC0415
+    from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState  # noqa: PLC0415
 
     wait, running, closing, closed = ConnectionState
     changes = ((wait, running), (wait, closed), (running, closing), (running, closed), (closing, closed))
@@ -151,7 +151,7 @@ def _connections() -> dict[str, Reached]:
                 reached.get((getattr(self, "state", None), value))
             super().__setattr__(name, value)
 
-    from streamclient.core.tunnel import session  # noqa: PLC0415
+    from streamclient.core.tunnel import tunnel_session  # noqa: PLC0415
 
-    session.ChannelConnection = Noting  # type: ignore[attr-defined]  # in a process of its own
+    tunnel_session.ChannelConnection = Noting  # type: ignore[attr-defined]  # in a process of its own
     return {"changes of state of connections": reached}

@@ -18,7 +18,7 @@ from attrs import asdict, field, fields, frozen
 from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
 from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
-from streamclient.testing.simulation.faults import Do
+from streamclient.testing.simulation.simulated_faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
 """An idle shard is read less and less often, down to once in so many rounds."""

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from streamclient.core.consumer.events import ConsumerEvent
+from streamclient.core.consumer.consumer_events import ConsumerEvent
 from streamclient.core.events import CheckpointOutcome, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
 from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.stream import SimulatedShard
-from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.simulated_stream import SimulatedShard
+from streamclient.testing.simulation.simulated_table import Actor
 
 
 class ProcessRole(Actor, Protocol):

@@ -9,14 +9,14 @@ from typing import Protocol
 from attrs import field, frozen
 
 from streamclient.testing.history import LawBroken
-from streamclient.testing.simulation.faults import Excused
-from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import HistoryPlan, Plan, TunnelPlan
 from streamclient.testing.simulation.settling import Settling
+from streamclient.testing.simulation.simulated_faults import Excused
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
 from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Observer, Trace
-from streamclient.testing.simulation.tunnels.world import TunnelWorld
+from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30

@@ -9,14 +9,14 @@ from typing import Any
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
-from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import InitialPosition, Lease, ShutdownReason
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker, Simulation
 from streamclient.worker import Worker
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
 
 UNREACHABLE = DependencyException("no route to the status table", kind=ErrorKind.AMBIGUOUS)
 

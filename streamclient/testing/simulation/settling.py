@@ -5,13 +5,13 @@ The bounds are in lease durations, so they hold for every configuration whose in
 
 from __future__ import annotations
 
-from streamclient.core.rows import WriteKind
 from streamclient.core.shards import ABSENCE_SECONDS
+from streamclient.core.write_rules import WriteKind
 from streamclient.model import CheckpointPosition
 from streamclient.testing.history import LawBroken
-from streamclient.testing.simulation.faults import Excuse
-from streamclient.testing.simulation.fleet import SimulatedFleet
-from streamclient.testing.simulation.stream import place_of
+from streamclient.testing.simulation.simulated_faults import Excuse
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
+from streamclient.testing.simulation.simulated_stream import place_of
 
 RECOVERY_DURATIONS = 20.0
 """Within so many lease durations after the storm every shard is held, even and read: two expiries, then balancing at a

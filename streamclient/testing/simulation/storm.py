@@ -9,15 +9,15 @@ from attrs import evolve
 
 from streamclient.core import events
 from streamclient.model import CheckpointPosition, Lease, ShutdownReason
-from streamclient.testing.simulation.actors.consumer import Consumer
-from streamclient.testing.simulation.actors.java.worker import JavaWorker
-from streamclient.testing.simulation.actors.operator import Operator
-from streamclient.testing.simulation.actors.process import PythonProcess
-from streamclient.testing.simulation.faults import Do
-from streamclient.testing.simulation.fleet import SimulatedFleet
-from streamclient.testing.simulation.network import EVERYBODY
+from streamclient.testing.simulation.actors.consumer_actor import Consumer
+from streamclient.testing.simulation.actors.java.java_worker import JavaWorker
+from streamclient.testing.simulation.actors.operator_actor import Operator
+from streamclient.testing.simulation.actors.process_actor import PythonProcess
 from streamclient.testing.simulation.plan import Action
-from streamclient.testing.simulation.table import Outsider
+from streamclient.testing.simulation.simulated_faults import Do
+from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
+from streamclient.testing.simulation.simulated_network import EVERYBODY
+from streamclient.testing.simulation.simulated_table import Outsider
 
 MOST_SHARDS_FACTOR = 4
 """A history splits no further when it has so many times the shards that it began with."""

@@ -11,20 +11,20 @@ from attrs import frozen
 from streamclient.core.events import AnswerCheckpoint, Report, Severity
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind, WriteKind
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind
 from streamclient.model import CheckpointPosition, Lease, Shard
-from streamclient.parking.memory import MemoryParkingStore
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.faults import Excuse, Excused
 from streamclient.testing.simulation.hooks import Hooks, Laws
-from streamclient.testing.simulation.network import Network
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
-from streamclient.testing.simulation.sink import Sink
-from streamclient.testing.simulation.stream import SimulatedShard, SimulatedStream, place_of
-from streamclient.testing.simulation.table import Actor, SimulatedTable
+from streamclient.testing.simulation.simulated_faults import Excuse, Excused
+from streamclient.testing.simulation.simulated_network import Network
+from streamclient.testing.simulation.simulated_sink import Sink
+from streamclient.testing.simulation.simulated_stream import SimulatedShard, SimulatedStream, place_of
+from streamclient.testing.simulation.simulated_table import Actor, SimulatedTable
 from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.worker.parking.parking_memory import MemoryParkingStore
 
 WALL_START_MICROS = 1_600_000_000_000_000
 """What wall clocks show when a history begins."""

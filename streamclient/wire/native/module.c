@@ -600,7 +600,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_native",
-    .m_doc = "Pages of stream records, decoded in C; streamclient.wire.records says what they mean.",
+    .m_doc = "Pages of stream records, decoded in C; streamclient.wire.record_decoding says what they mean.",
     .m_size = sizeof(struct state),
     .m_methods = server_functions,
     .m_slots = module_slots,

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from streamclient.testing.simulation.laws.base import Law
-from streamclient.testing.simulation.laws.consuming import (
+from streamclient.testing.simulation.laws.consuming_laws import (
     CallsInOrder,
     OnlyFailuresAreParked,
     ParkedKeysWait,
     StoppedShardsWait,
 )
-from streamclient.testing.simulation.laws.orders import (
+from streamclient.testing.simulation.laws.orders_laws import (
     NothingIsRepeated,
     PausedShardsRest,
     PreparedIsRemembered,
     ProgramsPause,
     StartsWhereStored,
 )
-from streamclient.testing.simulation.laws.ownership import (
-    EpochsGrow,
-    FencedWritesFail,
-    OneReader,
-    Patience,
-)
-from streamclient.testing.simulation.laws.progress import (
+from streamclient.testing.simulation.laws.ownership_laws import EpochsGrow, FencedWritesFail, OneReader, Patience
+from streamclient.testing.simulation.laws.progress_laws import (
     AnswersAreTrue,
     CheckpointsFollowProcessing,
     CheckpointsOnlyAdvance,
@@ -31,7 +26,7 @@ from streamclient.testing.simulation.laws.progress import (
     NothingIsSkipped,
     ParentsFirst,
 )
-from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
+from streamclient.testing.simulation.laws.sessions_laws import KilledStaysKilled, SessionsFirst, VerdictsAreLate
 from streamclient.testing.simulation.world import SimulatedWorld
 
 __all__ = ["SAFETY", "Law", "make_laws"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from streamclient.testing.history import Fact, Judge, LawBroken
-from streamclient.testing.simulation.faults import Excuse
 from streamclient.testing.simulation.hooks import Hooks
-from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.simulated_faults import Excuse
+from streamclient.testing.simulation.simulated_table import Actor
 from streamclient.testing.simulation.world import SimulatedWorld
 
 

@@ -14,10 +14,10 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.history import LOST, LawBroken
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.faults import Do, Fate
-from streamclient.testing.simulation.trials.faults import Fault, said
-from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
-from streamclient.testing.simulation.trials.settings import Change, Run, TrialSettings
+from streamclient.testing.simulation.simulated_faults import Do, Fate
+from streamclient.testing.simulation.trials.trial_faults import Fault, said
+from streamclient.testing.simulation.trials.trial_leases import READ_FAILED, TrialLeases
+from streamclient.testing.simulation.trials.trial_settings import Change, Run, TrialSettings
 from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker

@@ -28,7 +28,7 @@ from streamclient.testing.history import (
     Returned,
     ancestors,
 )
-from streamclient.testing.simulation.trials.settings import Change
+from streamclient.testing.simulation.trials.trial_settings import Change
 from streamclient.testing.simulation.workers import SimulatedWorker
 
 

@@ -1,0 +1,10 @@
+"""``python -m streamclient`` is the command ``streamclient``."""
+
+from __future__ import annotations
+
+import sys
+
+from streamclient.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The ground floor: what every room may use, and what knows no room."""

@@ -1,0 +1,75 @@
+"""``streamclient explain``: why a shard moves or does not."""
+
+from __future__ import annotations
+
+import argparse
+
+from streamclient.cli.options import fleet_options, open_site, parking_options
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+from streamclient.errors import ConfigurationError
+
+OBSERVE_SECONDS = 2.0
+"""Between two readings of the rows: enough to see a busy shard's position move, short enough to wait for."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    text = "say why a shard moves or does not, and what to do"
+    parser = commands.add_parser(
+        "explain",
+        help=text,
+        description=f"{text.capitalize()}. Exit code 0: it moves or is finished; 1: it does not move; 2: stream or "
+        "status table cannot be read.",
+        parents=[fleet_options()],
+    )
+    parser.add_argument("shard", nargs="?", help="shard id")
+    parser.add_argument("--all", action="store_true", help="all shards, one line for each")
+    parser.add_argument(
+        "--observe",
+        type=float,
+        default=OBSERVE_SECONDS,
+        metavar="SECONDS",
+        help="read the rows twice, so far apart, to see what moves; 0 reads once (default: %(default)s)",
+    )
+    parking_options(parser)
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain one shard with the evidence, or all with a line for each."""
+    from streamclient.cli.lease_views import (  # noqa: PLC0415
+        all_shards,
+        named_shard,
+        print_explanation,
+        shard_shortener,
+        with_changes,
+        with_parked,
+    )
+    from streamclient.cli.terminal.output import print_json, print_text  # noqa: PLC0415
+    from streamclient.operate.collection import FleetReader, unreadable  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+    from streamclient.operate.explanation import explain  # noqa: PLC0415
+    from streamclient.operate.operator_documents import explanations_document  # noqa: PLC0415
+
+    if arguments.all == (arguments.shard is not None):
+        raise ConfigurationError("name either a shard or --all")
+    if not arguments.observe >= 0:
+        raise ConfigurationError(f"--observe must be at least 0 seconds, not {arguments.observe}")
+    site = open_site(arguments)
+    collector = FleetReader(site)
+    facts = collector.collect(observe_seconds=arguments.observe)
+    facts = with_changes(site, with_parked(site, arguments, facts))
+    shards = all_shards(facts) if arguments.all else [named_shard(facts, arguments.shard)]
+    facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
+    verdicts = [explain(facts, shard) for shard in shards]
+    reason = unreadable(facts)
+    if arguments.json:
+        print_json(explanations_document(facts, verdicts))
+    elif reason:
+        pass  # it ends the command
+    elif arguments.all:
+        print_text(*map(shard_shortener(facts), [each.first_line for each in verdicts] or ["no shards"]))
+    else:
+        print_explanation(facts, verdicts[0])
+    if reason:
+        raise CommandFailed(f"{reason}. {explain(facts, arguments.shard or '').situation.advice}")
+    return EXIT_DONE if all(each.situation.moves for each in verdicts) else EXIT_REFUSED

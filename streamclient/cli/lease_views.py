@@ -1,0 +1,305 @@
+"""The actions of ``streamclient leases`` that only read."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from attrs import evolve
+
+from streamclient.base import checks
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
+from streamclient.cli.terminal.layout import Column, counted, matching_id
+from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IParkingStore
+from streamclient.model import utc_text
+from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
+from streamclient.operate.collection import FleetReader, readable
+from streamclient.operate.evidence import evidence
+from streamclient.operate.explanation import explain
+from streamclient.operate.facts import FleetFacts, OperatorChange
+from streamclient.operate.fleet_reports import REPORTS_KEPT, ReportDirectory, fleet_report, shard_groups
+from streamclient.operate.operator_documents import (
+    Document,
+    audit_document,
+    explanation_document,
+    fleet_document,
+    lease_document,
+)
+from streamclient.operate.overview import Overview, headline, overview
+from streamclient.operate.shard_lineage import ancestors_first
+from streamclient.operate.site import Site
+from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
+from streamclient.operate.text import duration
+from streamclient.operate.verdict import Explanation
+
+COLUMNS = (
+    Column("SHARD"),
+    Column("OWNER", least=8),
+    Column("STATE", least=12),
+    Column("CHECKPOINT", drop=2),
+    Column("PARENTS", drop=3, least=8),
+    Column("LAG"),
+    Column("TIME TO LOSS"),
+    Column("PAUSED BY", drop=1, least=8),
+)
+AUDIT_COLUMNS = (
+    Column("TIME", drop=1),
+    Column("CHANGE", drop=4),
+    Column("WHO", drop=3, least=8),
+    Column("COMMAND", drop=2, least=12),
+    Column("SHARD"),
+    Column("OUTCOME", least=8),
+    Column("REASON", least=8),
+)
+
+HISTORY_ROWS = 50
+"""Changes that ``show`` names."""
+
+CHANGES_READ = 200
+"""Newest audit rows in which ``explain`` looks for the last change of a shard."""
+
+AUDIT_ROWS_READ = 10_000
+"""Newest audit rows that are looked through for those of one shard: two requests or three."""
+
+
+def list_leases(site: Site, arguments: argparse.Namespace) -> int:
+    """All leases, and all shards that have none yet."""
+    facts = readable(FleetReader(site).collect(() if arguments.no_lag else None))
+    shards = [explain(facts, key) for key in all_shards(facts)]
+    leases = [lease_document(facts, each) for each in shards]
+    if arguments.json:
+        print_json({**fleet_document(facts), "leases": leases})
+    else:
+        short = shard_shortener(facts)
+        rows = [[short(cell) for cell in _line(each)] for each in leases]
+        print_table(COLUMNS, rows, "no leases: no worker has run yet")
+    return EXIT_DONE
+
+
+def show_lease(site: Site, arguments: argparse.Namespace) -> int:
+    """One lease with everything that is known about it."""
+    collector = FleetReader(site)
+    facts = with_parked(site, arguments, readable(collector.collect()))
+    shard_id = named_shard(facts, arguments.shard)
+    facts = collector.with_heads(facts, collector.lineage_of(facts, shard_id))
+    verdict = explain(facts, shard_id)
+    history = read_audit(site, HISTORY_ROWS, shard_id)
+    if arguments.json:
+        print_json(
+            {
+                **fleet_document(facts),
+                "lease": lease_document(facts, verdict),
+                "explanation": explanation_document(facts, verdict),
+                "history": [audit_document(record) for record in history],
+            }
+        )
+    else:
+        print_explanation(facts, verdict)
+        short = shard_shortener(facts)
+        print("history:" if history else "history: no operator has changed it")
+        for record in history:
+            print_text(short(f"  {_audit_text(record)}"))
+    return EXIT_REFUSED if verdict.situation.name == "unknown-shard" else EXIT_DONE
+
+
+def list_audit(site: Site, arguments: argparse.Namespace) -> int:
+    """Operators' changes."""
+    if arguments.limit <= 0:
+        raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
+    facts = readable(FleetReader(site).collect())
+    shard_id = None if arguments.shard is None else named_shard(facts, arguments.shard)
+    records = read_audit(site, arguments.limit, shard_id)
+    if arguments.json:
+        print_json({"records": [audit_document(record) for record in records]})
+    else:
+        short = id_shortener({*all_shards(facts), *(each.shard_id for each in records)})
+        rows = [
+            (
+                utc_text(each.at_micros),
+                each.change_id,
+                each.who,
+                _without_shards(each.command, each.shard_id),
+                short(each.shard_id),
+                each.outcome,
+                each.reason,
+            )
+            for each in records
+        ]
+        print_table(AUDIT_COLUMNS, rows, "no changes by operators")
+    return EXIT_DONE
+
+
+def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
+    """Save the state."""
+    facts = readable(FleetReader(site).collect())
+    text = snapshot_text(facts)
+    if arguments.file == "-":
+        print(text, end="")
+        return EXIT_DONE
+    try:
+        Path(arguments.file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {arguments.file}: {error.strerror}") from error
+    if arguments.json:
+        print_json({"file": arguments.file, "leases": len(facts.rows), "workers": len(facts.workers)})
+    else:
+        saved = f"{counted(len(facts.rows), 'lease')} and {counted(len(facts.workers), 'worker')}"
+        print_text(f"saved {saved} to {arguments.file}")
+    return EXIT_DONE
+
+
+def report(site: Site, arguments: argparse.Namespace) -> int:
+    """Lag and time to loss, and the state saved in a directory if one is named."""
+    if arguments.keep is not None and arguments.directory is None:
+        raise ConfigurationError("--keep says how much stays in a --directory; name one")
+    checks.optional(checks.positive).require("--keep", arguments.keep)
+    kept = REPORTS_KEPT if arguments.keep is None else arguments.keep
+    directory = None if arguments.directory is None else ReportDirectory(arguments.directory, kept)
+    view = overview(readable(FleetReader(site).collect(None)))
+    saved = None if directory is None else _saved(directory, site.data_table, view)
+    if arguments.json:
+        print_json(fleet_report(view))
+    else:
+        print_text(*map(shard_shortener(view.facts), [headline(view), *map(str, shard_groups(view))]))
+        if saved is not None:
+            print_text(f"saved as {saved}")
+    return EXIT_DONE
+
+
+def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:
+    try:
+        return directory.save(name, view, time.time_ns() // 1_000)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the report: {error}") from error
+
+
+def compare(site: Site, arguments: argparse.Namespace) -> int:
+    """Compare two states."""
+    before = load_snapshot(Path(arguments.before))
+    after = (
+        snapshot_of(readable(FleetReader(site).collect()))
+        if arguments.after is None
+        else load_snapshot(Path(arguments.after))
+    )
+    found = differences(before, after)
+    if arguments.json:
+        print_json({"differences": [{"subject": d.subject, "kind": d.kind, "text": d.text} for d in found]})
+    else:
+        short = id_shortener(
+            each["shard"] for state in (before, after) for each in (*state["leases"], *state["shards"])
+        )
+        print_text(*([short(str(each)) for each in found] or ["no difference"]))
+    return EXIT_DONE
+
+
+# --- shared with other commands ------------------------------------------------------------------------------------
+
+
+def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:
+    """The facts with the number of parked keys of each shard, if a store is named."""
+    if facts.stream.stream_id is None or not (arguments.parking_table or arguments.parking_directory):
+        return facts
+    if arguments.parking_table:
+        from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
+
+        store: IParkingStore = TableParkingStore(site.client, arguments.parking_table)
+    else:
+        from streamclient.worker.parking.parking_files import FileParkingStore  # noqa: PLC0415
+
+        store = FileParkingStore(arguments.parking_directory)
+    return evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
+
+
+def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
+    """The facts with operators' last changes, among the newest audit rows: one request."""
+    if facts.trouble or facts.stream.stream_id is None:
+        return facts
+    changes: dict[str, OperatorChange] = {}
+    for record in read_audit(site, CHANGES_READ):
+        change = OperatorChange(
+            at_micros=record.at_micros, who=record.who, command=record.command, outcome=record.outcome
+        )
+        changes.setdefault(record.shard_id, change)
+    return evolve(facts, changes=changes)
+
+
+def all_shards(facts: FleetFacts) -> list[str]:
+    """Shards with a row, and shards that the stream lists; ancestors first."""
+    known = sorted({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
+    return ancestors_first(facts.parents, known)
+
+
+def known_ids(facts: FleetFacts) -> set[str]:
+    """All shards, and the parents that they name."""
+    return {*all_shards(facts), *(each for parents in facts.parents.values() for each in parents)}
+
+
+def shard_shortener(facts: FleetFacts) -> Callable[[str], str]:
+    """Replaces these ids by beginnings that tell them apart, on a terminal."""
+    return id_shortener(known_ids(facts))
+
+
+def named_shard(facts: FleetFacts, given: str) -> str:
+    """The shard whose id this is, or begins with; the text itself if there is none.
+
+    Raises:
+        ConfigurationError: several shards begin so.
+    """
+    return matching_id(given, all_shards(facts), "shard")
+
+
+def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
+    """The sentence, what to do, and the evidence."""
+    lines = [
+        verdict.first_line,
+        f"  what to do: {verdict.situation.advice}",
+        *(f"  {line}" for line in evidence(facts, verdict.shard_id)),
+    ]
+    print_text(*map(shard_shortener(facts), lines))
+
+
+def _without_shards(command: str, shard_id: str) -> str:
+    """The command for a table that has a column of shards."""
+    words = [word for word in command.split(" ") if word != shard_id]
+    return " ".join(words)
+
+
+def _line(lease: Document) -> tuple[str, ...]:
+    pause = lease["pause"]
+    paused = "" if pause is None else f"{pause['by']}{'' if lease['pause_acknowledged'] else ' (pending)'}"
+    return (
+        lease["shard"],
+        lease["owner"] or "-",
+        lease["situation"],
+        lease["checkpoint_kind"] or "-",
+        ",".join(lease["parents"] or ()) or "-",
+        _seconds(lease["lag_seconds"]),
+        _seconds(lease["seconds_to_loss"]),
+        paused or "-",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else duration(value)
+
+
+def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
+    """Operators' changes, of one shard or of all, newest first."""
+
+    def read() -> list[AuditRecord]:
+        wanted = limit if shard_id is None else AUDIT_ROWS_READ
+        rows = site.table.scan(site.stream_id, AUDIT_STATUS_TYPE, limit=wanted, newest=True)
+        records = [record for row in rows if (record := parse_audit_row(row)) is not None]
+        return [record for record in records if shard_id in (None, record.shard_id)][:limit]
+
+    return site.read("reading the audit", read)
+
+
+def _audit_text(record: AuditRecord) -> str:
+    reason = f" ({record.reason})" if record.reason else ""
+    return f"{utc_text(record.at_micros)} {record.who}: {record.command}{reason}: {record.outcome}"

@@ -1,0 +1,55 @@
+"""The command ``streamclient``. A subcommand is a module with ``add_command``, named in ``COMMANDS``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+
+from streamclient._version import __version__
+from streamclient.cli.terminal.commands import Parser, open_standard_streams, run_command
+
+COMMANDS: Mapping[str, str] = {
+    "sample": "streamclient.cli.sample_command",
+    "server": "streamclient.cli.server_command",
+    "control": "streamclient.cli.control_command",
+    "tables": "streamclient.cli.tables_command",
+    "tail": "streamclient.cli.tail_command",
+    "run": "streamclient.cli.run_command",
+    "leases": "streamclient.cli.leases_command",
+    "explain": "streamclient.cli.explain_command",
+    "top": "streamclient.cli.top_command",
+    "parked": "streamclient.cli.parked_command",
+    "verify": "streamclient.cli.verify_command",
+    "maintain": "streamclient.cli.maintain_command",
+    "mirror": "streamclient.cli.mirror_command",
+    "replicate": "streamclient.cli.replicate_command",
+    "simulate": "streamclient.cli.simulate_command",
+}
+"""The module of each subcommand, in the order in which they are met. Each offers ``add_command(commands)``, which adds
+its parser and has it run by ``terminal.running.runs``; each imports what is heavy inside ``run``."""
+
+
+def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser with these subcommands, all of them by default."""
+    parser = Parser(prog="streamclient", description="Tools of the Tablestore stream client.")
+    parser.set_defaults(json=False)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name in names:
+        import_module(COMMANDS[name]).add_command(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
+    open_standard_streams()
+    given = sys.argv[1:] if arguments is None else arguments
+    # Making the parsers of all subcommands takes as long as many a subcommand itself.
+    named = [name for name in given[:1] if name in COMMANDS]
+    return run_command(make_parser(named or COMMANDS).parse_args(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""``streamclient mirror``: keep a table equal to another one, as a configuration file says."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+from streamclient.cli.terminal.copy_progress import (
+    EXIT_DIFFERENT,
+    ShownDifferences,
+    add_copy_options,
+    run_until_signal,
+    say_valid,
+)
+from streamclient.cli.terminal.layout import counted
+from streamclient.cli.terminal.output import (
+    ProgressLine,
+    id_shortener,
+    log_to_terminal,
+    print_json_line,
+    print_text,
+    shown_meanwhile,
+)
+from streamclient.errors import ConfigurationError, StreamClientError
+
+if TYPE_CHECKING:
+    from streamclient.copying.mirroring import Mirror
+
+
+def add_command(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "mirror",
+        help="keep a Delta or PostgreSQL table equal to a table",
+        description="Copy a table into a Delta or PostgreSQL table, then merge its changes, until Ctrl-C or SIGTERM. "
+        "Several processes share the work; run again after any stop. With --verify, exit code 3: rows differ.",
+    )
+    add_copy_options(parser, "TOML with [source], [destination] and perhaps [mirror]")
+    runs(parser, run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the subcommand; its exit code."""
+    from streamclient.copying.mirror_settings import load_mirror_settings  # noqa: PLC0415
+
+    log_to_terminal(logging.WARNING)
+    settings = load_mirror_settings(options.configuration, os.environ)
+    made = settings.make()
+    if options.check:
+        return say_valid(options)
+    return _verify(made, options) if options.verify else _mirror(made, options)
+
+
+def _mirror(made: Mirror, options: argparse.Namespace) -> int:
+    line = ProgressLine(sys.stderr if options.json else sys.stdout)
+    try:
+        ended, exit_code = run_until_signal("mirror", made.run, made.shutdown, lambda: line.show(_state(made)))
+    finally:
+        line.close()
+    error = ended.exception()
+    if options.json:
+        print_json_line({"copied_rows": made.copied_rows, "error": None if error is None else str(error)})
+    if isinstance(error, StreamClientError) and not isinstance(error, ConfigurationError):
+        raise CommandFailed(f"ended: {error}", EXIT_REFUSED)
+    if error is not None:
+        raise error
+    if not options.json:
+        print_text(f"stopped; {made.copied_rows} rows were copied by this process. Run again to go on")
+    return EXIT_DONE if exit_code is None else exit_code
+
+
+def _state(made: Mirror) -> str:
+    worker = made.worker
+    if worker is None:
+        return f"copying  {made.copied_rows} rows by this process"
+    health, lag, statuses = made.health, made.lag_seconds, worker.shard_statuses()
+    here = f"{counted(len(statuses), 'shard')} here"
+    behind = "position not known yet" if lag is None else f"{lag:.0f} s behind"
+    trouble = made.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"
+    if not trouble:
+        return f"merging changes  {here}  {behind}"
+    # Of a line that is too long, a terminal shows the beginning.
+    return f"{behind}, {id_shortener(statuses)(' '.join(trouble.split()))}  {here}"
+
+
+def _verify(made: Mirror, options: argparse.Namespace) -> int:
+    try:
+        with shown_meanwhile("comparing"):
+            found = made.verify()
+    except ConfigurationError:
+        raise
+    except StreamClientError as error:
+        if options.json:
+            print_json_line({**dict.fromkeys(("rows", "differences", "left_out", "pending")), "error": str(error)})
+        raise CommandFailed(f"ended: {error}", EXIT_REFUSED) from error
+    shown = ShownDifferences(options)
+    for one in found.differences:
+        shown.show(one)
+    shown.end(found.count)
+    if options.json:
+        counts = {"rows": found.rows, "differences": found.count, "left_out": found.changed, "pending": found.pending}
+        print_json_line({**counts, "position": dict(found.position), "error": None})
+    else:
+        print_text(id_shortener(found.position)(str(found)))
+    return EXIT_DONE if found.is_equal else EXIT_DIFFERENT

@@ -1,0 +1,189 @@
+"""What ``streamclient parked`` does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
+from importlib import import_module
+
+from streamclient.base.reasons import failed_calls
+from streamclient.cli.options import command_client
+from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
+from streamclient.cli.terminal.layout import Column, counted, matching_id, short_ids
+from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, width_of
+from streamclient.errors import ConfigurationError, printable
+from streamclient.interfaces import IParkingStore
+from streamclient.model import ParkedRecord, utc_text
+from streamclient.records import readable_position
+from streamclient.worker.parking.parked_documents import document_of
+from streamclient.worker.parking.parked_frames import key_text, parse_key
+from streamclient.worker.parking.parking_files import FileParkingStore
+from streamclient.worker.parking.parking_replay import processor_named, replay_records
+
+EXIT_LEFT = 1
+"""A replay left records parked."""
+
+COLUMNS = (
+    Column("RECORD"),
+    Column("WRITTEN", drop=2),
+    Column("CHANGE", drop=1),
+    Column("KEY", least=12),
+    Column("ERROR", least=16),
+)
+
+
+def run_action(arguments: argparse.Namespace) -> int:
+    """Do it, and print what came of it; the exit code."""
+    try:
+        store = open_store(arguments)
+        return _ACTIONS[arguments.action](store, _chosen(store, arguments), arguments)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> IParkingStore:
+    """The store that the options name, connected as they or else the environment say.
+
+    Raises:
+        ConfigurationError: there is no such directory, or no such table.
+    """
+    if arguments.directory is not None:
+        if not os.path.isdir(arguments.directory):
+            raise ConfigurationError(f"{arguments.directory} is no directory of parked records")
+        return FileParkingStore(arguments.directory)
+    # Imported here: the SDK takes a third of a second, which a store in files should not cost.
+    from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
+
+    store = TableParkingStore(command_client(arguments, environment), arguments.table)
+    if not store.exists():
+        raise ConfigurationError(
+            f"there is no table {arguments.table!r} of parked records: a worker makes it when it parks its first one; "
+            "check the name and the instance"
+        )
+    return store
+
+
+def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedRecord]:
+    keys = {parse_key(text) for text in arguments.key or ()}
+    everything = list(store.parked(arguments.stream))
+    shard_id = getattr(arguments, "shard", None)
+    if shard_id is not None:
+        shard_id = matching_id(shard_id, {parked.shard_id for parked in everything}, "shard")
+    wanted = {_full_record_id(given, everything) for given in getattr(arguments, "record", None) or ()}
+    found = [
+        parked
+        for parked in everything
+        if (not keys or parked.record.primary_key in keys)
+        and shard_id in (None, parked.shard_id)
+        and (not wanted or parked.record_id in wanted)
+    ]
+    missing = wanted - {parked.record_id for parked in found}
+    if missing:
+        raise ConfigurationError(f"no parked record has the id {', '.join(sorted(missing))}")
+    return found
+
+
+def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
+    """The record id that is this or begins with it, whole or in its last part, which alone tells records apart."""
+    ids = {parked.record_id for parked in records}
+    by_digest: dict[str, str] = {_digest(each): each for each in ids}
+    named = matching_id(given, by_digest, "record")
+    return by_digest.get(named) or matching_id(given, ids, "record")
+
+
+def _digest(record_id: str) -> str:
+    return record_id.rpartition("-")[2]
+
+
+def _list(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json([document_of(parked) for parked in records])
+        return EXIT_DONE
+    if records:
+        shorts = short_ids(_digest(parked.record_id) for parked in records)
+        is_terminal = width_of(sys.stdout) is not None
+        names = [shorts[_digest(each.record_id)] if is_terminal else each.record_id for each in records]
+        rows = [_cells(name, parked) for name, parked in zip(names, records, strict=True)]
+        print_table(COLUMNS, rows, "")
+    print_text(f"{counted(len(records), 'record')} parked")
+    return EXIT_DONE
+
+
+def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json([document_of(parked) for parked in records])
+        return EXIT_DONE
+    short = id_shortener(parked.shard_id for parked in records)
+    for parked in records:
+        print_text(*map(short, _page(parked)))
+        print()
+    print_text(f"{counted(len(records), 'record')} parked")
+    return EXIT_DONE
+
+
+def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as for `python -m`: a program beside which the command is called
+    # What a processor prints is not part of a document for programs.
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+        report = replay_records(store, processor_named(arguments.processor, import_module), records)
+    if arguments.json:
+        left = [
+            {
+                "stream_id": each.stream_id,
+                "key": json.loads(key_text(each.key)),
+                "records": each.records,
+                "error": each.error,
+            }
+            for each in report.left
+        ]
+        print_json({"replayed": report.replayed, "left": left})
+    else:
+        for each in report.left:
+            print_text(str(each))
+        print_text(f"{counted(report.replayed, 'record')} replayed, {sum(each.records for each in report.left)} left")
+    return EXIT_LEFT if report.left else EXIT_DONE
+
+
+def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
+    if not (arguments.all or arguments.key or arguments.record or arguments.shard):
+        raise ConfigurationError("say which records to discard: --key, --record, --shard or --all")
+    store.remove(records)
+    if arguments.json:
+        print_json({"discarded": [parked.record_id for parked in records]})
+    else:
+        print_text(f"{counted(len(records), 'record')} discarded")
+    return EXIT_DONE
+
+
+_ACTIONS: Mapping[str, Callable[[IParkingStore, Sequence[ParkedRecord], argparse.Namespace], int]] = {
+    "list": _list,
+    "show": _show,
+    "replay": _replay,
+    "discard": _discard,
+}
+
+
+def _cells(name: str, parked: ParkedRecord) -> tuple[str, ...]:
+    record = parked.record
+    when = utc_text(record.sequence_info.timestamp_micros)
+    return name, when, record.record_type.value, key_text(record.primary_key), printable(parked.error)
+
+
+def _page(parked: ParkedRecord) -> list[str]:
+    tried = failed_calls(parked.attempts) if parked.attempts else "not tried"
+    return [
+        f"record    {parked.record_id}",
+        f"stream    {parked.stream_id}",
+        f"shard     {parked.shard_id}",
+        f"position  {readable_position(parked.position)}, number {parked.index} behind it",
+        f"change    {parked.record}",
+        f"written   {utc_text(parked.record.sequence_info.timestamp_micros)}",
+        f"parked    {utc_text(parked.parked_micros)}, {tried}",
+        f"error     {printable(parked.error)}",
+        *(f"    {line}" for line in parked.traceback.splitlines()),
+    ]

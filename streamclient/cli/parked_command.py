@@ -1,0 +1,62 @@
+"""``streamclient parked``: what is parked, why, and what shall become of it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from streamclient.cli.options import connection_parent
+from streamclient.cli.terminal.commands import runs
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand with its own subcommands."""
+    text = "list, show, replay or discard records that were set aside because they could not be processed"
+    parser = commands.add_parser(
+        "parked", help=text, description=text.capitalize() + ".", parents=[connection_parent(is_group=True)]
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    _with_parts(_add(actions, "list", "one line for each parked record"))
+    _with_parts(_add(actions, "show", "everything about parked records, with tracebacks"))
+    replay = _add(actions, "replay", "give parked records to a processor, in order per key")
+    replay.add_argument(
+        "--processor", required=True, metavar="MODULE:FACTORY", help="makes the processors, as for Worker"
+    )
+    discard = _with_parts(_add(actions, "discard", "forget parked records without processing them"))
+    discard.add_argument("--all", action="store_true", help="every record, where nothing else says which")
+
+
+def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=text,
+        description=text.capitalize() + ".",
+        parents=[connection_parent(title="connection, for --table")],
+    )
+    place = parser.add_argument_group("store").add_mutually_exclusive_group(required=True)
+    place.add_argument("--directory", metavar="DIR", help="a FileParkingStore")
+    place.add_argument("--table", metavar="NAME", help="a TableParkingStore")
+    which = parser.add_argument_group("which records; default: all")
+    which.add_argument("--stream", metavar="ID", help="of this stream")
+    which.add_argument("--key", action="append", metavar="JSON", help='of this key, as [["id", "k3"]]; repeatable')
+    parser.set_defaults(action=name)
+    runs(parser, run)
+    return parser
+
+
+def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Of a key, too: but not for a replay, which keeps the order of a key through all of its shards."""
+    which = parser.add_argument_group("which of these")
+    which.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
+    which.add_argument(
+        "--record", action="append", metavar="ID", help="with this record id, or beginning of its last part; repeatable"
+    )
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do the action and print what came of it; the exit code."""
+    # Imported here: the other subcommands, and --help, should not pay for it.
+    from streamclient.cli.parked_actions import run_action  # noqa: PLC0415
+
+    return run_action(arguments)

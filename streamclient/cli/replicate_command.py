@@ -1,0 +1,132 @@
+"""``streamclient replicate``: copy a table as a configuration file says."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import sys
+import time
+from typing import Any
+
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+from streamclient.cli.terminal.copy_progress import (
+    EXIT_DIFFERENT,
+    ShownDifferences,
+    add_copy_options,
+    run_until_signal,
+    say_valid,
+)
+from streamclient.cli.terminal.layout import counted
+from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, print_json_line, print_text
+from streamclient.errors import ConfigurationError, StreamClientError
+
+VERIFY_PROGRESS_SECONDS = 1.0
+"""Between two changes of the progress line: often enough to be seen moving."""
+
+
+def add_command(commands: Any) -> None:
+    """Add the subcommand to the command line."""
+    parser = commands.add_parser(
+        "replicate",
+        help="copy a table: what is there, then what changes",
+        description="Copy one table into another: what is there, then what changes, until endTime or for ever. "
+        "Run again after any stop: it goes on where it was.",
+    )
+    add_copy_options(parser, "JSON or TOML with the objects ots-reader and ots-writer")
+    parser.add_argument("--poll-seconds", type=float, default=None, help=argparse.SUPPRESS)
+    runs(parser, run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the subcommand; its exit code."""
+    from streamclient.copying.replication_settings import load_settings  # noqa: PLC0415  # the SDK takes a third of a second
+    from streamclient.wire.sdk_logging import SILENT  # noqa: PLC0415
+
+    log_to_terminal(logging.WARNING)
+    logging.getLogger(SILENT.name).setLevel(logging.CRITICAL)
+    settings = load_settings(options.configuration, os.environ)
+    if options.check:
+        return say_valid(options)
+    return _verify(settings, options) if options.verify else _replicate(settings, options)
+
+
+def _replicate(settings: Any, options: argparse.Namespace) -> int:
+    from streamclient.copying.replication import POLL_SECONDS, Replication, ReplicationOutcome  # noqa: PLC0415
+
+    exit_code: int | None = None
+    line = ProgressLine(sys.stderr if options.json else sys.stdout)  # beside a document for programs
+    end = settings.end_time_micros
+    if end is not None and end <= time.time_ns() // 1_000:
+        line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
+    try:
+        replication = Replication(settings, line.say, line.show, poll_seconds=options.poll_seconds or POLL_SECONDS)
+        ended, exit_code = run_until_signal("replicate", replication.run, replication.stop.set, lambda: None)
+        outcome = ended.result()
+    except ConfigurationError:
+        raise
+    except StreamClientError as failure:
+        outcome = ReplicationOutcome(
+            is_complete=False, rows=0, refused_rows=0, error=failure
+        )  # before anything was copied
+    finally:
+        line.close()
+    if options.json:
+        error = None if outcome.error is None else str(outcome.error)
+        counts = {"rows": outcome.rows, "refused_rows": outcome.refused_rows}
+        print_json_line({"complete": outcome.is_complete, **counts, "error": error})
+    if outcome.error is not None:
+        raise CommandFailed(f"ended: {outcome.error}", EXIT_REFUSED)
+    if not options.json:
+        state = "complete" if outcome.is_complete else "stopped; run again to go on"
+        print_text(f"replication {state}: {outcome.rows} rows written, {outcome.refused_rows} refused")
+    if exit_code is not None and not outcome.is_complete:
+        return exit_code
+    return EXIT_REFUSED if outcome.refused_rows else EXIT_DONE
+
+
+class _Comparison:
+    """What a comparison has found so far, and says on standard error while it goes on."""
+
+    def __init__(self) -> None:
+        self.rows = self.differences = 0
+        self.line = ProgressLine(sys.stderr)
+        self._told_at = -math.inf
+
+    def went_on(self, rows: int) -> None:
+        """So many rows were compared; tells it if it was not told lately."""
+        self.rows = rows
+        if time.monotonic() - self._told_at >= VERIFY_PROGRESS_SECONDS:
+            self._told_at = time.monotonic()
+            self.line.show(f"comparing  {rows} rows  {counted(self.differences or 'no', 'difference')} so far")
+
+
+def _verify(settings: Any, options: argparse.Namespace) -> int:
+    from streamclient.copying.replication import client_for  # noqa: PLC0415
+    from streamclient.copying.table_comparison import compare_tables  # noqa: PLC0415
+
+    source, destination = settings.reader, settings.writer
+    tables = (client_for(source), source.table_name, client_for(destination), destination.table_name)
+    found, shown = _Comparison(), ShownDifferences(options)
+    error: StreamClientError | None = None
+    found.went_on(0)
+    try:
+        for difference in compare_tables(*tables, found.went_on):
+            found.differences += 1
+            shown.show(difference)
+    except ConfigurationError:
+        raise
+    except StreamClientError as ended:
+        error = ended
+    finally:
+        found.line.erase()
+    shown.end(found.differences)
+    if options.json:
+        reason = None if error is None else str(error)
+        print_json_line({"rows": found.rows, "differences": found.differences, "error": reason})
+    if error is not None:
+        raise CommandFailed(f"ended after {found.rows} rows: {error}", EXIT_REFUSED)
+    if not options.json:
+        print_text(f"compared {found.rows} rows: {counted(found.differences or 'no', 'difference')}")
+    return EXIT_DIFFERENT if found.differences else EXIT_DONE

@@ -1,0 +1,190 @@
+"""``streamclient simulate``: many histories of fleets, or one of them step by step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamclient.cli.terminal.commands import CommandFailed, runs
+from streamclient.cli.terminal.output import ProgressLine, complain, print_text
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.drawing import Size
+    from streamclient.testing.simulation.plan import HistoryPlan
+    from streamclient.testing.simulation.report import Summary
+    from streamclient.testing.simulation.runner import HistoryVerdict
+
+DEFAULT_SEEDS = 2_000
+
+MEASURED_HISTORIES = 100
+"""Over so many histories the coverage of the core is measured; more find hardly another line."""
+
+SHRUNK_LAWS = 3
+"""Of each of the first so many broken laws one violation is shrunk; each takes up to some minutes."""
+
+PROGRESS_SECONDS = 10.0
+
+EXIT_VIOLATED = 1
+"""A law was broken."""
+
+DESCRIPTION = (
+    "Run the production core in simulated fleets, under faults that each seed decides, and check the laws of the lease "
+    "protocol at every event. The exit code is 0 only if no law was broken."
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser("simulate", help="run simulated fleets and check their laws", description=DESCRIPTION)
+    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first (default: 0)")
+    parser.add_argument("--processes", type=int, default=0, metavar="P", help="side by side (default: one per core)")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
+    kinds.add_argument("--tunnels", action="store_true", help="clients of a tunnel instead of fleets")
+    parser.add_argument("--no-coverage", action="store_true", help="do not measure the coverage of the core")
+    parser.add_argument("--no-shrink", action="store_true", help="do not shrink violations")
+    parser.add_argument("--save", metavar="DIR", help="write the plans of shrunk violations into this directory")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    one = parser.add_argument_group("one history")
+    one.add_argument("--seed", type=int, metavar="N", help="run this seed alone")
+    one.add_argument("--plan", metavar="FILE", help="run the plan in this file alone")
+    one.add_argument("--replay", action="store_true", help="print every event, command and change of a row")
+    one.add_argument("--lease", metavar="KEY", help="with --replay: only what is about this lease")
+    one.add_argument("--step", action="store_true", help="with --replay: wait for Enter after each moment")
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run what was asked for; the exit code."""
+    if arguments.seed is not None or arguments.plan:
+        return _run_one(arguments)
+    if arguments.replay or arguments.seeds < 1:
+        raise CommandFailed("--replay needs --seed or --plan, and --seeds at least 1")
+    return _run_many(arguments)
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+def _run_many(arguments: argparse.Namespace) -> int:
+    from streamclient.testing.simulation.campaign import run_campaign  # noqa: PLC0415
+
+    if arguments.save:
+        try:
+            Path(arguments.save).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandFailed(f"cannot save plans in {arguments.save}: {error.strerror}") from error
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    began, shown, line = time.monotonic(), [time.monotonic()], ProgressLine(sys.stderr)
+
+    def progress(summary: Summary, verdict: HistoryVerdict) -> None:
+        now = time.monotonic()
+        if now - shown[0] >= PROGRESS_SECONDS:
+            shown[0] = now
+            done = sum(summary.histories.values())
+            line.show(f"{done} of {len(seeds)} histories, {len(summary.violations)} violations, {now - began:.0f} s")
+
+    try:
+        summary, broken = run_campaign(seeds, processes=arguments.processes, size=_size(arguments), progress=progress)
+    finally:
+        line.erase()  # the summary says it all
+    wall_seconds = time.monotonic() - began
+    shrunk = _shrunk(broken, arguments)
+    coverage = _coverage(arguments)
+    if arguments.json:
+        entry = {**summary.as_json(), "wall_seconds": round(wall_seconds, 1), **coverage}
+        print(json.dumps({**entry, "plans": [json.loads(verdict.plan.to_json()) for verdict in shrunk]}, indent=1))
+    else:
+        print_text(*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values())
+    return EXIT_VIOLATED if summary.violations else 0
+
+
+def _kind(arguments: argparse.Namespace) -> str:
+    return " --tunnels" if arguments.tunnels else " --full-size" if arguments.full_size else ""
+
+
+def _size(arguments: argparse.Namespace) -> Size | None:
+    from streamclient.testing.simulation.drawing import Size  # noqa: PLC0415
+
+    if arguments.tunnels:
+        return Size.TUNNEL
+    return Size.FULL if arguments.full_size else None
+
+
+def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
+    from streamclient.testing.simulation.measuring import is_measurable, measure_core  # noqa: PLC0415
+
+    if arguments.no_coverage:
+        return {}
+    if not is_measurable():
+        return {"coverage": "coverage of the core was not measured: the package coverage is not installed"}
+    measured = measure_core(arguments.first, min(arguments.seeds, MEASURED_HISTORIES), _size(arguments))
+    return {"coverage": str(measured)}
+
+
+def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
+    """Print the first violation of each law, as small as it can be made."""
+    first: dict[str, HistoryVerdict] = {}
+    for verdict in broken:
+        if verdict.violation is not None:
+            first.setdefault(verdict.violation.law, verdict)
+    return [_explained(verdict, arguments) for verdict in list(first.values())[:SHRUNK_LAWS]]
+
+
+def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> HistoryVerdict:
+    from streamclient.testing.simulation.report import violation_lines  # noqa: PLC0415
+    from streamclient.testing.simulation.shrink import shrink  # noqa: PLC0415
+
+    seed = verdict.plan.seed
+    if not arguments.no_shrink:
+        verdict = shrink(verdict)
+    complain(*violation_lines(verdict))
+    complain("its plan:", *verdict.plan.to_json().split("\n"))
+    complain(f"replay the whole history with: streamclient simulate{_kind(arguments)} --seed {seed} --replay")
+    if arguments.save and verdict.violation is not None:
+        path = Path(arguments.save) / f"{verdict.violation.law.replace(' ', '-')}-{seed}.json"
+        try:
+            path.write_text(verdict.plan.to_json(), encoding="utf-8")
+            complain(f"saved as {path}")
+        except OSError as error:
+            complain(f"cannot write {path}: {error.strerror}")  # the plan is printed, and the summary comes
+    return verdict
+
+
+# --- one -------------------------------------------------------------------------------------------------------------
+
+
+def _run_one(arguments: argparse.Namespace) -> int:
+    from streamclient.cli.simulate_replay import Replay  # noqa: PLC0415
+    from streamclient.testing.simulation.report import Summary, violation_lines  # noqa: PLC0415
+    from streamclient.testing.simulation.runner import run_plan  # noqa: PLC0415
+
+    try:
+        plan = _plan(arguments)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(str(error)) from error
+    # Beside a document for programs it is for whoever watches.
+    output = sys.stderr if arguments.json else sys.stdout
+    replay = Replay(arguments.lease, step=arguments.step, output=output) if arguments.replay else None
+    verdict = run_plan(plan, replay)
+    summary = Summary()
+    summary.add(verdict, 0.0)
+    if arguments.json:
+        print(json.dumps({**summary.as_json(), "plan": json.loads(plan.to_json())}, indent=1))
+    else:
+        print_text(*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events")
+    return EXIT_VIOLATED if verdict.violation is not None else 0
+
+
+def _plan(arguments: argparse.Namespace) -> HistoryPlan:
+    from streamclient.testing.simulation.drawing import draw_plan  # noqa: PLC0415
+    from streamclient.testing.simulation.plan import plan_from_json  # noqa: PLC0415
+
+    if arguments.plan:
+        return plan_from_json(Path(arguments.plan).read_text(encoding="utf-8"))
+    return draw_plan(arguments.seed, _size(arguments))

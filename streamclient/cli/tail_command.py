@@ -1,0 +1,183 @@
+"""``streamclient tail``: the changes of a table as they come."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from streamclient.cli.missing_packages import named_if_missing
+from streamclient.cli.options import command_client, connection_parent
+from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
+from streamclient.cli.terminal.output import complain, id_shortener, print_json_line, print_text
+
+if TYPE_CHECKING:
+    from streamclient.records import RecordColumn, StreamRecord
+    from streamclient.tablestore.following import Followed, StreamFollower
+
+
+OUTAGE_SECONDS = 60.0
+"""Between two lines about an outage that goes on."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    text = "show the changes of a table as they come"
+    parser = commands.add_parser(
+        "tail",
+        help=text,
+        description=f"{text.capitalize()}, until Ctrl-C. Takes no leases and stores nothing: workers do not notice.",
+        parents=[connection_parent(json="print one JSON document per line, one line per change")],
+    )
+    parser.add_argument("table", help="table whose stream is read")
+    parser.add_argument(
+        "--from",
+        dest="beginning",
+        default="latest",
+        metavar="WHERE",
+        help="latest (default), oldest, a time such as 2026-01-31T12:00:00Z, or 2h-ago",
+    )
+    parser.add_argument("--shard", metavar="ID", help="only the shard with this id, or beginning of one")
+    parser.add_argument("--limit", type=int, metavar="N", help="end after so many changes")
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show changes until interrupted; the exit code."""
+    from streamclient.operate.site import READ_RETRY  # noqa: PLC0415
+    from streamclient.operate.text import parse_moment  # noqa: PLC0415
+    from streamclient.tablestore.stream_operations import TablestoreStreamApi  # noqa: PLC0415
+
+    if arguments.limit is not None and arguments.limit < 1:
+        raise CommandFailed(f"--limit must be at least 1, not {arguments.limit}")
+    client, now_micros = _watched(command_client(arguments))
+    streams = TablestoreStreamApi(client, retry=READ_RETRY)
+    with named_if_missing(arguments.table):
+        found = streams.list_stream(arguments.table)
+        if not found:
+            streams.describe_table(arguments.table)  # which tells whether the table or only its stream is missing
+    if not found:
+        raise CommandFailed(f"table {arguments.table!r} has no stream; `streamclient tables stream` enables it")
+    since = None
+    if arguments.beginning != "oldest":
+        now = now_micros()
+        since = now if arguments.beginning == "latest" else parse_moment(arguments.beginning, now)
+    with suppress(KeyboardInterrupt):  # how it is meant to end
+        _follow(streams, found[0].stream_id, since, arguments)
+    return EXIT_DONE
+
+
+def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
+    """The client, and the service's clock as its answers tell it: "latest" is meant by that one."""
+    from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
+
+    clock = ServiceClock()
+    return clock.watching(client), clock.now_micros
+
+
+def _follow(streams: Any, stream_id: str, since: int | None, arguments: argparse.Namespace) -> None:
+    from streamclient.cli.terminal.layout import matching_id  # noqa: PLC0415
+    from streamclient.tablestore.following import StreamFollower  # noqa: PLC0415
+
+    known = [shard.shard_id for shard in streams.describe_stream(stream_id).shards]
+    only = None
+    if arguments.shard is not None:
+        only = matching_id(arguments.shard, known, "shard")
+        if only not in known:
+            raise CommandFailed(f"the stream of table {arguments.table!r} has no shard {arguments.shard!r}")
+    follower = StreamFollower(streams, stream_id, since_micros=since, shard_ids=None if only is None else [only])
+    screen, changes = _Screen(follower, as_json=arguments.json, name=arguments.command), 0
+    for each in follower.changes():
+        changes += screen.show(each)
+        if changes == arguments.limit:
+            return
+
+
+class _Screen:
+    """Prints what comes; says an outage once a minute."""
+
+    def __init__(self, follower: StreamFollower, *, as_json: bool, name: str) -> None:
+        self._follower = follower
+        self._known: frozenset[str] = frozenset()
+        self._short = id_shortener(())
+        self._as_json = as_json
+        self._name = name
+        self._complained_at = float("-inf")
+
+    def show(self, each: Followed) -> int:
+        """Print it; how many changes it was."""
+        from streamclient.tablestore.following import Interruption, LostRecords  # noqa: PLC0415
+
+        if isinstance(each, Interruption):
+            if time.monotonic() - self._complained_at >= OUTAGE_SECONDS:
+                self._complained_at = time.monotonic()
+                complain(f"{self._name}: trying again: {each.error}")
+            return 0
+        if each.shard_id not in self._known:
+            self._known = frozenset((each.shard_id, *self._follower.known))
+            self._short = id_shortener(self._known)
+        if isinstance(each, LostRecords):
+            self._show_loss(each.shard_id)
+            return 0
+        if self._as_json:
+            print_json_line(change_document(each.shard_id, each.record))
+        else:
+            print_text(_line(self._short(each.shard_id), each.record), flush=True)
+        return 1
+
+    def _show_loss(self, shard_id: str) -> None:
+        if self._as_json:
+            print_json_line({"shard": shard_id, "lost": True})
+        else:
+            print_text(
+                f"shard {self._short(shard_id)}: what came next is past the stream's retention and lost", flush=True
+            )
+
+
+def _line(shard: str, record: StreamRecord) -> str:
+    from streamclient.cli.terminal.layout import one_line  # noqa: PLC0415
+    from streamclient.model import utc_text  # noqa: PLC0415
+
+    key = ", ".join(f"{name}={value!r}" for name, value in record.primary_key)
+    cells = ", ".join(_cell(column) for column in record.columns)
+    when = utc_text(record.sequence_info.timestamp_micros)
+    return one_line(f"{when} {shard} {record.record_type.value} {{{key}}} {cells}".rstrip())
+
+
+def _cell(column: RecordColumn) -> str:
+    """Without versions: the whole record is what ``--json`` is for."""
+    if column.value is not None:
+        return f"{column.name}={column.value!r}"
+    return f"{column.name} {column.operation.value}"
+
+
+def change_document(shard_id: str, record: StreamRecord) -> Mapping[str, Any]:
+    """A change as JSON has it: bytes as ``{"base64": text}``."""
+    place = record.sequence_info
+    document = {
+        "shard": shard_id,
+        "sequence": str(place),
+        "time_micros": place.timestamp_micros,
+        "type": record.record_type.value,
+        "key": {name: _plain(value) for name, value in record.primary_key},
+        "columns": [_column(column) for column in record.columns],
+    }
+    if record.original_columns is not None:
+        document["original_columns"] = [_column(column) for column in record.original_columns]
+    return document
+
+
+def _column(column: RecordColumn) -> Mapping[str, Any]:
+    return {
+        "name": column.name,
+        "operation": column.operation.value,
+        "value": _plain(column.value),
+        "timestamp_millis": column.timestamp_millis,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes | bytearray) else value

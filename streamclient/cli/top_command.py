@@ -1,0 +1,35 @@
+"""``streamclient top``: a fleet, live."""
+
+from __future__ import annotations
+
+import argparse
+
+from streamclient.cli.options import fleet_options, open_site
+from streamclient.cli.terminal.commands import runs
+
+INTERVAL_SECONDS = 2.0
+"""Between refreshes: about as often as anybody looks. Each costs two scans and a few small reads."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    text = "show workers and shards live, nearest to loss first"
+    parser = commands.add_parser(
+        "top", help=text, description=f"{text.capitalize()}. Ctrl-C ends it.", parents=[fleet_options()]
+    )
+    parser.add_argument("--once", action="store_true", help="show one screen and end")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=INTERVAL_SECONDS,
+        metavar="SECONDS",
+        help="between refreshes (default: %(default)s)",
+    )
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show screens until interrupted, or one."""
+    from streamclient.cli.top_screens import show_top  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+
+    return show_top(open_site(arguments), arguments)

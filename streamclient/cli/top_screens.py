@@ -1,0 +1,145 @@
+"""The screens of ``streamclient top``: read, show, wait, again."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Event
+
+from attrs import evolve
+
+from streamclient.cli.lease_views import known_ids
+from streamclient.cli.terminal.commands import EXIT_DONE
+from streamclient.cli.terminal.layout import fold, shortener
+from streamclient.cli.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
+from streamclient.cli.top_tables import SHARD_COLUMNS, WORKER_COLUMNS, shard_rows, worker_rows
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.operate.collection import FleetReader, readable
+from streamclient.operate.facts import FleetFacts
+from streamclient.operate.overview import Overview, headline, overview, overview_document
+from streamclient.operate.site import Site, text_of
+
+STREAM_SECONDS = 30.0
+"""Between listings of the shards: they change when partitions split, not while somebody watches."""
+
+HEADS_PER_REFRESH = 20
+"""Shards whose next unread record is looked up per refresh, in turn: one small read each, a second one for a shard that
+stands at the oldest record."""
+
+SHORTEST_INTERVAL_SECONDS = 0.2
+
+FURNITURE_LINES = 6
+"""Of a screen: two empty lines, two heads of tables, and a line below each that names columns without room."""
+
+
+class FleetWatch:
+    """Reads the facts for one screen after the other, with few requests."""
+
+    def __init__(self, site: Site, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._collector = FleetReader(site, monotonic=monotonic)
+        self._monotonic = monotonic
+        self._facts: FleetFacts | None = None
+        self._listed_at = 0.0
+
+    def next(self) -> Overview:
+        """The next screen.
+
+        Raises:
+            StreamClientError: a read failed; the next call tries again.
+        """
+        before = self._facts
+        if before is None or self._monotonic() - self._listed_at > STREAM_SECONDS:
+            facts = readable(self._collector.collect())
+            self._listed_at = self._monotonic()
+        else:
+            facts = self._collector.refreshed(before)
+        self._facts = self._with_heads(facts)
+        return overview(self._facts, before)
+
+    def _with_heads(self, facts: FleetFacts) -> FleetFacts:
+        if facts.stream.stream_id is None:
+            return facts
+        checkpoints = {key: lease.checkpoint for key, lease in facts.leases.items() if not lease.is_finished}
+        reader = self._collector.head_reader(facts.stream.stream_id)
+        return evolve(facts, heads=reader.read_some(checkpoints, HEADS_PER_REFRESH))
+
+
+def show_top(site: Site, arguments: argparse.Namespace) -> int:
+    """Show screens until interrupted, or one."""
+    if not arguments.interval >= SHORTEST_INTERVAL_SECONDS:
+        raise ConfigurationError(f"--interval must be at least {SHORTEST_INTERVAL_SECONDS} s, not {arguments.interval}")
+    watch = FleetWatch(site)
+    if arguments.once:
+        view = watch.next()
+        if arguments.json:
+            print_json(overview_document(view))
+        else:
+            print(plain_screen(view, width_of(sys.stdout)))
+        return EXIT_DONE
+    screens = _screens(watch, f"table {site.data_table}, status table {site.status_table}", arguments.interval)
+    with suppress(KeyboardInterrupt):
+        _show_each(screens, as_json=arguments.json)
+    return EXIT_DONE
+
+
+def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
+    if as_json:
+        for screen in screens:
+            document = {"problem": screen} if isinstance(screen, str) else overview_document(screen)
+            print_json_line(document)
+    elif sys.stdout.isatty() and has_rich():
+        _show_rich(screens)
+    else:
+        for screen in screens:
+            width = width_of(sys.stdout)
+            print(
+                fold(screen, width) if isinstance(screen, str) else plain_screen(screen, width), end="\n\n", flush=True
+            )
+
+
+def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[Overview | str]:
+    """Screens without end; a text where the facts could not be read.
+
+    Raises:
+        ConfigurationError: before the first screen: a name or key is wrong, so that none would ever come.
+    """
+    pause, has_begun = Event(), False
+    while True:
+        try:
+            screen: Overview | str = watch.next()
+        except StreamClientError as error:
+            if isinstance(error, ConfigurationError) and not has_begun:
+                raise
+            screen = f"{what}: cannot be read at the moment: {text_of(error)}"
+        has_begun = True
+        yield screen
+        pause.wait(interval_seconds)
+
+
+def plain_screen(view: Overview, width: int | None = None, most: int | None = None) -> str:
+    """One screen as text, with at most so many shards; without a width nothing is cut."""
+    short = shortener(known_ids(view.facts), width)
+    shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
+    parts = [fold(headline(view), width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
+    return "\n\n".join([*parts, table_text(SHARD_COLUMNS, shards, width)])
+
+
+def _show_rich(screens: Iterator[Overview | str]) -> None:
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    with Live(screen=True, auto_refresh=False) as live:
+        for screen in screens:
+            size = shutil.get_terminal_size()
+            text = fold(screen, size.columns) if isinstance(screen, str) else full_screen(screen, *size)
+            live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def full_screen(view: Overview, width: int, height: int) -> str:
+    """One screen for a terminal of this size: as many shards as there are lines for."""
+    above = len(fold(headline(view), width).splitlines()) + len(view.workers) + FURNITURE_LINES
+    return plain_screen(view, width, max(1, height - above))

@@ -1,0 +1,75 @@
+"""The tables of ``streamclient top``: columns, and their cells."""
+
+from __future__ import annotations
+
+from streamclient.cli.terminal.layout import Column
+from streamclient.operate.operator_documents import Document
+from streamclient.operate.overview import Overview
+from streamclient.operate.text import duration, rate
+
+WORKER_COLUMNS = (
+    Column("WORKER", least=8),
+    Column("STATE", drop=2),
+    Column("LEASES", drop=3),
+    Column("UNFINISHED", drop=4),
+    Column("RECORDS/S", drop=1),
+    Column("HEALTH", least=12),
+)
+SHARD_COLUMNS = (
+    Column("SHARD"),
+    Column("OWNER", drop=1, least=8),
+    Column("STATE", least=10),
+    Column("LAG"),
+    Column("RECORDS/S", drop=3),
+    Column("TIME TO LOSS"),
+    Column("WHY", drop=2, least=12),
+)
+
+
+def worker_rows(view: Overview) -> list[tuple[str, ...]]:
+    """Cells of ``WORKER_COLUMNS``."""
+    return [
+        (
+            worker["worker"],
+            _worker_state(worker),
+            str(worker["leases"]),
+            str(worker["unfinished"]),
+            rate(worker["records_per_second"]),
+            _health(worker),
+        )
+        for worker in view.workers
+    ]
+
+
+def _worker_state(worker: Document) -> str:
+    session = worker["session"]
+    if session is None or worker["life"] != "living":
+        return str(worker["life"])
+    return str(session["state"])
+
+
+def _health(worker: Document) -> str:
+    session = worker["session"]
+    if session is None:
+        return "no session row"
+    return session["trouble"] or "well"
+
+
+def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]:
+    """Cells of ``SHARD_COLUMNS``, of the first ``most`` shards."""
+    return [
+        (
+            line.shard_id,
+            line.owner or "-",
+            line.explanation.situation.name,
+            _seconds(line.lag_seconds),
+            rate(line.records_per_second),
+            _seconds(line.seconds_to_loss),
+            "" if line.explanation.situation.moves else line.explanation.predicate,
+        )
+        for line in view.shards[:most]
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else duration(value)

@@ -1,0 +1,231 @@
+"""``streamclient verify``: prove from a destination's own log, and from its rows, that it holds each record once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from streamclient.cli.options import TABLES, command_client, connection_parent, option_value
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+from streamclient.cli.terminal.layout import Column
+from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, shown_meanwhile
+from streamclient.destinations.destination_packages import load
+from streamclient.records import readable_position
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from streamclient.destinations.commit import Destination
+    from streamclient.destinations.proof.verification import Proof
+    from streamclient.operate.facts import FleetFacts
+
+SHARD_COLUMNS = (
+    Column("SHARD"),
+    Column("APPLICATION", drop=2, least=8),
+    Column("COMMITS"),
+    Column("EPOCH", drop=1),
+    Column("POSITION", least=12),
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "verify",
+        help="prove that a destination holds each record once",
+        description="Prove from its log that a destination has no hole and no overlap; with --data-table and "
+        "--status-table also that it follows the tree of shards, and has not lost its end. "
+        "Exit code 0: nothing is wrong; 1: something is; 2: it cannot be read, or holds no commit.",
+        parents=[connection_parent(tables=TABLES, title="the stream and the leases of the fleet that writes")],
+    )
+    parser.add_argument(
+        "destination",
+        help="directory or address of a Delta table; with --table, how to connect to PostgreSQL; with --catalog, an "
+        "Iceberg table, such as lake.orders",
+    )
+    parser.add_argument("--table", metavar="NAME", help="PostgreSQL: the table, perhaps with its schema before it")
+    parser.add_argument("--catalog", metavar="NAME", help="Iceberg: the catalog, as pyiceberg's configuration names it")
+    add_store_option(parser)
+    add_application_option(parser)
+    parser.add_argument("--rows", action="store_true", help="also read, count and compare all rows")
+    runs(parser, _verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from streamclient.destinations.proof.verification import verify  # noqa: PLC0415
+
+    fleet = _fleet_of(arguments)
+    destination = _opened(arguments)
+    try:
+        with shown_meanwhile("reading all rows") if arguments.rows else nullcontext():
+            proof = verify(
+                destination,
+                parents=_parents(fleet()) if fleet else None,
+                checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
+                with_rows=arguments.rows,
+            )
+    finally:
+        destination.close()
+    refuse_nothing(proof, arguments.application)
+    if getattr(arguments, "json", False):
+        print_json(_document(proof))
+    else:
+        _print(proof)
+    return EXIT_DONE if proof.is_whole else EXIT_REFUSED
+
+
+def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
+    """What reads the fleet's leases, and the shards of its stream; ``None`` if the command line names neither table.
+
+    Those of the environment alone may be another fleet's.
+    """
+    if not any(hasattr(arguments, name.replace("-", "_")) for name in TABLES):
+        return None
+    from streamclient.operate.collection import FleetReader, readable  # noqa: PLC0415
+    from streamclient.operate.site import Site  # noqa: PLC0415
+
+    data_table, status_table = (option_value(name, arguments) for name in TABLES)
+    reader = FleetReader(Site(command_client(arguments), data_table, status_table))
+
+    def read() -> FleetFacts:
+        facts = readable(reader.collect())
+        if not facts.leases:
+            raise CommandFailed(f"{status_table} has no lease of the stream of {data_table}: nothing to compare with")
+        return facts
+
+    return read
+
+
+def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
+    """Without parents that the fleet has no lease of: they ended before it began, or its leases of them are over."""
+    return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
+
+
+def _checkpoints(facts: FleetFacts) -> dict[str, str]:
+    return {shard: lease.checkpoint for shard, lease in facts.leases.items()}
+
+
+def _opened(arguments: argparse.Namespace) -> Destination:
+    from streamclient.destinations import DeltaDestination, IcebergDestination, PostgresDestination  # noqa: PLC0415
+
+    given = [name for name in ("table", "catalog", "option") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise CommandFailed("--table is for PostgreSQL, --catalog for Iceberg, --option for Delta: give one of them")
+    place, application = arguments.destination, arguments.application
+    if arguments.table:
+        return PostgresDestination(place, arguments.table, application=application)
+    if arguments.catalog:
+        return IcebergDestination(_catalog(arguments.catalog), place, application=application)
+    return DeltaDestination(place, application=application, storage_options=store_options(arguments))
+
+
+def refuse_nothing(proof: Proof, application: str) -> None:
+    """End the command where there was nothing to prove: a misspelt place or fleet would pass for a whole one."""
+    if not proof.is_whole:
+        return  # what was found comes first
+    if not proof.commits and not proof.lasts:
+        raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
+    applications = sorted({one for one, _ in proof.lasts})
+    if applications and application not in applications:
+        raise CommandFailed(
+            f"the destination holds no commit of the application {application!r}: what its writers go by cannot be "
+            f"compared with the log; give --application {' or '.join(map(repr, applications))}"
+        )
+
+
+def add_application_option(parser: argparse.ArgumentParser) -> None:
+    """Let the fleet be named whose fences are compared with the log."""
+    parser.add_argument(
+        "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
+    )
+
+
+def _catalog(name: str) -> Catalog:
+    catalogs = load("pyiceberg.catalog", "iceberg")
+    try:
+        found: Catalog = catalogs.load_catalog(name)
+    except Exception as error:  # of whichever library the catalog's kind needs
+        raise CommandFailed(
+            f"catalog {name!r} cannot be used ({error}): describe it in .pyiceberg.yaml, or by variables such as "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI"
+        ) from error
+    return found
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Let options of a Delta table's store be given."""
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Delta: an option of the store; repeatable. Secrets are better off in the environment",
+    )
+
+
+def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
+    """The options that were given; ``None`` if there were none."""
+    options = {}
+    for text in arguments.option:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise CommandFailed("--option must be KEY=VALUE")  # what was given may be a secret
+        options[key] = value
+    return options or None
+
+
+def _print(proof: Proof) -> None:
+    short = _shortener(proof)
+    rows = [
+        (short(shard), application, str(last.number), str(last.epoch), readable_position(last.end))
+        for (application, shard), last in sorted(proof.lasts.items())
+    ]
+    print_table(SHARD_COLUMNS, rows, "no shards")
+    print()
+    read = "" if proof.rows is None else f", {proof.rows} row(s) read"
+    whole = "no hole and no overlap" if proof.rows is None else "each record once"
+    found = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
+    print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {found}")
+    for line in finding_lines(proof):
+        print_text(line)
+
+
+def finding_lines(proof: Proof) -> Iterator[str]:
+    """What is wrong, for people: a line for each finding."""
+    short = _shortener(proof)
+    for one in proof.findings:
+        start, end = (readable_position(each) if each else "?" for each in (one.start, one.end))
+        yield f"{one.flaw.value}: shard {short(one.shard) or '?'} from {start} to {end}: {short(one.text)}"
+
+
+def _shortener(proof: Proof) -> Callable[[str], str]:
+    return id_shortener({shard for _, shard in proof.lasts} | {one.shard for one in proof.findings if one.shard})
+
+
+def _document(proof: Proof) -> dict[str, Any]:
+    return {
+        "is_whole": proof.is_whole,
+        "commits": proof.commits,
+        "records": proof.records,
+        "rows": proof.rows,
+        "shards": [
+            {"shard": shard, "application": application, **_position(last)}
+            for (application, shard), last in sorted(proof.lasts.items())
+        ],
+        "findings": [
+            {
+                "flaw": one.flaw.value,
+                "shard": one.shard or None,
+                "from": one.start or None,
+                "to": one.end or None,
+                "text": one.text,
+            }
+            for one in proof.findings
+        ],
+    }
+
+
+def _position(last: Any) -> dict[str, Any]:
+    return {"commits": last.number, "epoch": last.epoch, "position": last.end, "digest": last.digest}

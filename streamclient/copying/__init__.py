@@ -1,0 +1,45 @@
+"""A table copied and then followed: mirrors in a lake or a database, replications into another table.
+
+Importing this package imports none of the libraries behind the destinations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient.base._lazy import loader
+
+if TYPE_CHECKING:
+    from streamclient.copying.mirror_comparison import Comparison, MirrorDifference
+    from streamclient.copying.mirror_shards import MergeLimits
+    from streamclient.copying.mirroring import Mirror, mirror
+    from streamclient.copying.replication import Replication, client_for
+    from streamclient.copying.replication_settings import parse_settings
+    from streamclient.copying.table_comparison import compare_tables
+
+__all__ = [
+    "Comparison",
+    "MergeLimits",
+    "Mirror",
+    "MirrorDifference",
+    "Replication",
+    "client_for",
+    "compare_tables",
+    "mirror",
+    "parse_settings",
+]
+
+_HOMES = {
+    "Comparison": "mirror_comparison",
+    "MergeLimits": "mirror_shards",
+    "Mirror": "mirroring",
+    "MirrorDifference": "mirror_comparison",
+    "Replication": "replication",
+    "client_for": "replication",
+    "compare_tables": "table_comparison",
+    "mirror": "mirroring",
+    "parse_settings": "replication_settings",
+}
+
+
+__getattr__ = loader(__name__, _HOMES)

@@ -1,0 +1,131 @@
+"""Which shards the stream of a mirror had, and when: so that no change is missed of one that was opened meanwhile.
+
+A shard that nothing was merged of is read from its oldest record, and of that nobody can tell whether it is the first.
+It is, if the shard was opened not longer ago than the stream keeps changes. So the destination's log says now and then
+which shards there were. Those that had given nothing to merge stand there with the place where they begin, as a place
+tells whether what lies behind it is still there; those that are new since then were opened since then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field, frozen
+
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, check_changes_are_kept, now_micros
+from streamclient.destinations.commit import Commit, MergingDestination
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
+from streamclient.errors import StreamClientException, TrimmedDataException
+from streamclient.model import Shard
+
+LISTED = f"{COPY}/listed"
+"""The shard whose commits say which shards there were."""
+
+LISTED_PART = 24
+"""The log says it anew after this part of the time that the stream keeps changes."""
+
+_HOUR_MICROS = 3_600 * 1_000_000
+_TRY_AGAIN_MICROS = 60 * 1_000_000
+
+
+@frozen
+class Listing:
+    """Shards of a stream at a time."""
+
+    micros: int
+    """Whatever is not known from then was opened since then."""
+    places: Mapping[str, str]
+    """Where the shards begin that nothing had been merged of."""
+
+    def to_text(self) -> str:
+        """As it stands in the log."""
+        return json.dumps({"micros": self.micros, "places": dict(self.places)})
+
+    @classmethod
+    def of(cls, last: Commit | None) -> Listing | None:
+        """What the log says; ``None`` if it says nothing, as that of a mirror of an earlier version."""
+        if last is None:
+            return None
+        plain = json.loads(last.end)
+        return cls(plain["micros"], plain["places"])
+
+
+@define(eq=False)
+class ShardWatch:
+    """Looks at the shards when a process begins to follow the stream, and now and then while it does."""
+
+    source: SourceTable
+    destination: MergingDestination
+    plan: CopyPlan
+    _next_micros: int = field(init=False, default=0)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return now_micros() >= self._next_micros
+
+    def try_later(self) -> None:
+        """Look again in a while, as the service or the destination has trouble."""
+        self._next_micros = now_micros() + _TRY_AGAIN_MICROS
+
+    def look(self) -> None:
+        """Store which shards there are, unless that was done lately.
+
+        Raises:
+            TrimmedDataException: changes are lost, or may be, which no reading of the stream would tell.
+            StreamClientError: the service or the destination failed.
+        """
+        now = now_micros()  # what is opened meanwhile, the answer may lack
+        described = self.source.describe_stream(self.plan.stream_id)
+        lasts = self.destination.last_commits([LISTED, *(shard.shard_id for shard in described.shards)])
+        known = Listing.of(lasts[LISTED])
+        silent = [shard for shard in described.shards if lasts[shard.shard_id] is None]
+        new = [shard for shard in silent if known is None or shard.shard_id not in known.places]
+        if known is None:
+            if len(silent) == len(described.shards):
+                check_changes_are_kept(self.plan, now, described.expiration_time_hours)
+        else:
+            self._check_new(new, known, now, described.expiration_time_hours)
+            self._check_places([shard for shard in silent if shard not in new], known.places)
+        period = described.expiration_time_hours * _HOUR_MICROS // LISTED_PART
+        if known is None or new or now - known.micros >= period:
+            self._store(lasts[LISTED], Listing(now, self._places(silent, known)))
+            self._next_micros = now + period
+        else:
+            self._next_micros = known.micros + period
+
+    def _check_new(self, new: Sequence[Shard], known: Listing, now: int, hours: int) -> None:
+        if new and now - known.micros > hours * _HOUR_MICROS - CLOCKS_MARGIN_MICROS:
+            raise TrimmedDataException(
+                f"no process of the mirror looked at the stream for {(now - known.micros) / _HOUR_MICROS:.1f} h, and "
+                f"the stream keeps changes for {hours} h: shard {new[0].shard_id} was opened meanwhile, and its first "
+                "changes may be gone; begin a new mirror, with another destination and status table"
+            )
+
+    def _check_places(self, silent: Sequence[Shard], places: Mapping[str, str]) -> None:
+        for shard in silent:
+            try:
+                self.source.check_kept(places[shard.shard_id])
+            except TrimmedDataException as error:
+                raise TrimmedDataException(
+                    f"changes of shard {shard.shard_id} left the stream before any of it was merged: {error}; begin a "
+                    "new mirror, with another destination and status table"
+                ) from error
+
+    def _places(self, silent: Sequence[Shard], known: Listing | None) -> dict[str, str]:
+        stored = {} if known is None else known.places
+        return {
+            shard.shard_id: stored.get(shard.shard_id) or self.source.place_at(shard.shard_id, self.plan)
+            for shard in silent
+        }
+
+    def _store(self, last: Commit | None, listing: Listing) -> None:
+        commit = Commit.note(last, application=self.destination.application, shard=LISTED, text=listing.to_text())
+        columns = self.destination.columns()
+        assert columns is not None  # the copy has made the table
+        try:
+            self.destination.commit(columns.empty_table(), [commit])
+        except StreamClientException:
+            if self.destination.last_commits([LISTED])[LISTED] == last:
+                raise  # else another process was quicker, and has stored as much

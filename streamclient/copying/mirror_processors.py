@@ -1,0 +1,82 @@
+"""The record processors of a mirror: they hand the changes of their shards to its writer."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from streamclient.copying.mirror_shards import MirroredShard
+from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import CheckpointPosition, ShutdownReason
+
+
+class MirrorProcessor(IRecordProcessor):
+    """Hands the changes of one shard to the writer. ``process_records`` returns before they are merged."""
+
+    def __init__(self, writer: MirrorWriter) -> None:
+        self._writer = writer
+        self._shard: MirroredShard | None = None
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Join the writer, and settle what an earlier owner left.
+
+        Raises:
+            ConfigurationError: this is a replay of parked records.
+        """
+        if initialization_input.is_replay:
+            raise ConfigurationError(
+                "MirrorProcessor takes no replay of parked records: a mirror merges a shard's changes by their "
+                "positions, and a parked record lies before those that are merged; copy the table into the mirror again"
+            )
+        self._shard = self._writer.begin(initialization_input)
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Have the changes merged.
+
+        Whatever it raises is marked as a restart first: no record of this call is to blame.
+        """
+        records = process_records_input.records
+        if not records:
+            return
+        try:
+            end = process_records_input.checkpointer.largest_permitted_checkpoint_value
+            self._writer.offer(self._started(), records, end)
+        except Exception:
+            process_records_input.shutdown_marker.mark_for_process_restart()
+            raise
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Merge what waits, unless the lease is lost; then the end of the shard, if it is that."""
+        if self._shard is None:
+            return  # it never began
+        shard, reason = self._shard, shutdown_input.shutdown_reason
+        try:
+            if reason is not ShutdownReason.ZOMBIE and shard.error is None:
+                self._writer.flush(shard, is_end=reason is ShutdownReason.TERMINATE)
+            if reason is ShutdownReason.TERMINATE and shard.error is None:
+                shutdown_input.checkpointer.checkpoint(CheckpointPosition.SHARD_END)
+        finally:
+            self._writer.leave(shard, is_lost=reason is ShutdownReason.ZOMBIE)
+
+    def _started(self) -> MirroredShard:
+        if self._shard is None:
+            raise StreamClientException("initialize must be called before records are processed")
+        return self._shard
+
+
+@define
+class MirrorProcessors(IRecordProcessorFactory):
+    """Makes the processors of a mirror in one process, which share a writer."""
+
+    writer: MirrorWriter
+
+    def create_processor(self) -> MirrorProcessor:
+        """Make one for a shard."""
+        return MirrorProcessor(self.writer)

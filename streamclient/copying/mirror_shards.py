@@ -1,0 +1,153 @@
+"""What waits of each shard to be merged, and which part of it one merge takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from streamclient.base import checks
+from streamclient.destinations.commit import Commit
+from streamclient.destinations.folding.folded_batches import ShardChanges
+from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.model import CheckpointPosition, ShardInfo
+from streamclient.records import StreamRecord
+from streamclient.wire.page_parts import PageRecords
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class MergeLimits:
+    """When changes are merged.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+    """
+
+    max_records: int = field(default=10_000, validator=checks.positive)
+    """A shard's batch is due once it has so many changes."""
+    max_mebibytes: int = field(default=64, validator=checks.positive)
+    """A shard's batch is due once its changes have so much, and one merge takes less than twice that from all shards.
+    It needs several times as much memory, and a column of text cannot have more than two gigabytes."""
+    max_age_seconds: float = field(default=2.0, validator=checks.seconds)
+    """A shard's batch is due once its first change waited so long; each merge writes files anew."""
+    expiry_seconds: float = field(default=300.0, validator=checks.seconds)
+    """Between two removals of expired cells."""
+
+    @property
+    def max_bytes(self) -> int:
+        """``max_mebibytes`` in bytes."""
+        return self.max_mebibytes << 20
+
+
+@frozen
+class WaitingPage:
+    """The smallest unit of a batch, since only its end is a position."""
+
+    records: Sequence[StreamRecord]
+    size_bytes: int
+    """About what they had on the wire."""
+    end: str
+    arrived: float
+
+    @classmethod
+    def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
+        """Records as they were delivered: made once, as they are looked at more often."""
+        size = records.size_bytes if isinstance(records, PageRecords) else sum(map(_size_of, records))
+        return cls(list(records), size, end, arrived)
+
+
+def _size_of(record: StreamRecord) -> int:
+    values = (cell.value for cell in record.columns)
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in values)
+
+
+@define(eq=False)
+class MirroredShard:
+    """One shard while a processor has it. Guarded by the writer's lock."""
+
+    info: ShardInfo
+    checkpointer: IRecordProcessorCheckpointer
+    marker: IShutdownMarker
+    start: str
+    """Where the next commit begins."""
+    promised: Commit | None = None
+    """A batch that an earlier owner has cut, and that must be stored as it was cut."""
+    pages: list[WaitingPage] = field(factory=list)
+    is_flushing: bool = False
+    is_ending: bool = False
+    """Whether the shard ends behind its last page."""
+    is_under_way: bool = False
+    is_lost: bool = False
+    error: Exception | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Changes that wait."""
+        return sum(len(page.records) for page in self.pages)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About what they have."""
+        return sum(page.size_bytes for page in self.pages)
+
+    def is_full(self, limits: MergeLimits, times: int = 1) -> bool:
+        """Whether so much waits as is merged at once, or so many times as much."""
+        return self.waiting >= times * limits.max_records or self.waiting_bytes >= times * limits.max_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more of it is merged."""
+        return self.is_lost or self.error is not None or self.checkpointer.is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to wait for."""
+        if self.is_under_way:
+            return False
+        return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
+
+    def due_at(self, limits: MergeLimits) -> float | None:
+        """When a batch of it must be merged; ``None`` if none can be cut."""
+        if self.is_over or self.is_under_way or self._pages_to_cut(limits) is None:
+            return None
+        if self.is_flushing or self.promised is not None or self.is_full(limits):
+            return 0.0
+        return self.pages[0].arrived + limits.max_age_seconds
+
+    def cut(self, limits: MergeLimits) -> ShardCut:
+        """Take the pages of the next batch."""
+        count = self._pages_to_cut(limits) or 0
+        pages, self.pages = self.pages[:count], self.pages[count:]
+        is_end = self.is_ending and not self.pages
+        end = CheckpointPosition.SHARD_END if is_end else pages[-1].end
+        self.is_under_way = True
+        records = [record for page in pages for record in page.records]
+        size = sum(page.size_bytes for page in pages)
+        return ShardCut(self, ShardChanges.of(self.info.shard_id, records), size, end)
+
+    def _pages_to_cut(self, limits: MergeLimits) -> int | None:
+        """How many pages the next batch has; ``None`` while it cannot be cut."""
+        if self.promised is not None:
+            if self.promised.end == CheckpointPosition.SHARD_END:
+                return len(self.pages) if self.is_ending else None
+            ends = [page.end for page in self.pages]
+            return ends.index(self.promised.end) + 1 if self.promised.end in ends else None
+        count = records = size = 0
+        while count < len(self.pages) and records < limits.max_records and size < limits.max_bytes:
+            records, size = records + len(self.pages[count].records), size + self.pages[count].size_bytes
+            count += 1
+        is_at_end = self.is_ending and self.start != CheckpointPosition.SHARD_END
+        return count if count or is_at_end else None
+
+
+@define(eq=False)
+class ShardCut:
+    """A shard's part of one merge."""
+
+    shard: MirroredShard
+    part: ShardChanges
+    size_bytes: int
+    end: str
+    commit: Commit | None = None
+    prepared: IPreparedCheckpoint | None = None

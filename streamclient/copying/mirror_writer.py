@@ -1,0 +1,431 @@
+"""The thread that merges the changes of all shards that a process of a mirror has.
+
+The order of the steps makes a crash repeat a batch and never lose or double it:
+
+1. The pages that wait are cut, for each shard from its last commit to the end of a page.
+2. Each shard's commit is stored beside its checkpoint (the first phase of two). Whoever finds it there after a crash
+   reads up to the same record, and finishes the very same batch.
+3. History, if it is kept, gets the changes with these commits.
+4. The mirror gets what the changes make of its rows with these commits, in one step. Another owner's commits make the
+   destination refuse this step, and a repeat of it changes nothing.
+5. The checkpoints are stored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from streamclient.base import logs
+from streamclient.base.pools import start_thread
+from streamclient.base.processes import Birthplace
+from streamclient.copying.mirror_backlog import WAIT_SECONDS, UnmergedChanges
+from streamclient.copying.mirror_shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
+from streamclient.copying.mirror_source import SourceTable, now_micros
+from streamclient.copying.reread import Key as RowKey
+from streamclient.copying.reread import as_changes, remember
+from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
+from streamclient.destinations.destination_packages import pyarrow
+from streamclient.destinations.folding.fold import copied, fold, stored_keys, types_of, with_keys, without_doubles
+from streamclient.destinations.folding.folded_batches import ChangeBatch
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, TableRule, expired
+from streamclient.destinations.rows.change_rows import VERSION, change_rows
+from streamclient.destinations.rows.digest import records_digest
+from streamclient.errors import DependencyException, StreamClientException, TrimmedDataException
+from streamclient.interfaces import (
+    InitializationInput,
+)
+from streamclient.records import StreamRecord
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from streamclient.copying.mirror_listing import ShardWatch
+
+_log = logs.logger(__name__)
+
+EXPIRY = "expiry"
+"""The shard whose commits say until when expired cells were removed."""
+
+_EXPIRED_ROWS = 20_000
+"""Rows that one commit may remove cells of."""
+
+_SHOWN_KEYS = 10
+"""Keys that one line of the log names."""
+
+_LOOK_SECONDS = 0.25
+"""How often somebody who waits looks whether the lease is lost."""
+
+CLOSED = "the mirror has ended"
+
+
+@define(eq=False)
+class MirrorWriter:
+    """Merges the changes of all shards of a process, in a thread of its own. Thread-safe."""
+
+    source: SourceTable
+    destination: MergingDestination
+    rule: TableRule
+    history: Destination | None = None
+    limits: MergeLimits = field(factory=MergeLimits)
+    watch: ShardWatch | None = None
+    loss: str = ""
+    """Why changes may be missing, once the watch has found that; any thread may ask."""
+    clock: Callable[[], float] = time.monotonic
+    merges: int = 0
+    """Commits that were made."""
+    changes: int = 0
+    """Changes that were merged."""
+    unmerged: UnmergedChanges = field(factory=UnmergedChanges)
+    """How far behind the shards are, and what they fail of. Any thread may ask."""
+    _shards: list[MirroredShard] = field(factory=list)
+    _changed: threading.Condition = field(factory=threading.Condition)
+    _birthplace: Birthplace = field(factory=Birthplace)
+    _thread: threading.Thread | None = None
+    _using: threading.Lock = field(factory=threading.Lock)
+    """Held while the destination's handle is used."""
+    _is_closed: bool = False
+    _expired_at: float | None = None
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            NoThreadError: the system refused its thread.
+        """
+        self._thread = start_thread(self._run, "streamclient-mirror")
+
+    def close(self) -> None:
+        """End after the merge that is under way; what waits is read again by whoever goes on."""
+        self._birthplace.require("the mirror")
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(WAIT_SECONDS)
+
+    def begin(self, given: InitializationInput) -> MirroredShard:
+        """Take part; completes or remembers what an earlier owner had cut."""
+        found = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
+        try:
+            self._settle(found, given)
+        except Exception as error:
+            with self._changed:
+                self.unmerged.failed(found.info.shard_id, found.start, error, self.clock())
+            raise
+        with self._changed:
+            self.unmerged.begins(found.info.shard_id, found.start)
+            self._shards.append(found)
+            self._changed.notify_all()
+        return found
+
+    def _settle(self, found: MirroredShard, given: InitializationInput) -> None:
+        pending = given.pending_checkpoint
+        if pending is None:
+            return
+        promised = Commit.from_json(pending.state)
+        with self._using:
+            last = self.destination.last_commits([promised.shard])[promised.shard]
+        if last is not None and last.digest == promised.digest:
+            given.checkpointer.checkpoint(pending.value)
+            found.start = pending.value
+        else:
+            found.promised = promised
+
+    def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
+        """Have a page merged; waits while the shard has too many waiting, and raises what stops the shard."""
+        page = WaitingPage.of(records, end, self.clock())
+        with self._changed:
+            self._raise(shard)
+            shard.pages.append(page)
+            self.unmerged.waits(shard.info.shard_id, shard.start, page.records)
+            self._changed.notify_all()
+            if shard.promised is None:
+                self._await(lambda: shard.is_over or not shard.is_full(self.limits, 2), shard)
+            self._raise(shard)
+
+    def flush(self, shard: MirroredShard, *, is_end: bool) -> None:
+        """Merge all that the shard has waiting, and its end."""
+        with self._changed:
+            shard.is_flushing, shard.is_ending = True, is_end
+            if shard.promised is not None and not (is_end or shard.is_under_way) and shard.due_at(self.limits) is None:
+                return  # its batch is not whole yet: the next owner reads it again
+            self._changed.notify_all()
+            self._await(lambda: shard.is_settled, shard)
+            self._raise(shard)
+
+    def leave(self, shard: MirroredShard, *, is_lost: bool = False) -> None:
+        """Take no further part."""
+        with self._changed:
+            shard.is_lost |= is_lost
+            shard.pages.clear()
+            if shard in self._shards:
+                self._shards.remove(shard)
+            self._changed.notify_all()
+
+    def _raise(self, shard: MirroredShard) -> None:
+        if shard.error is not None:
+            raise shard.error
+        if self._is_closed:
+            raise StreamClientException(CLOSED)
+
+    def _await(self, ready: Callable[[], bool], shard: MirroredShard) -> None:
+        deadline = self.clock() + WAIT_SECONDS
+        while not self._changed.wait_for(lambda: ready() or self._is_closed, _LOOK_SECONDS):
+            if shard.checkpointer.is_closed:
+                return
+            if self.clock() > deadline:
+                raise StreamClientException(f"the destination did not take a batch within {WAIT_SECONDS:g} s")
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            cuts = self._await_due()
+            if cuts is None:
+                return
+            errors = self._store_safely(cuts) if cuts else {}
+            with self._changed:
+                self.unmerged.answered(self.clock())
+                for cut in cuts:
+                    self._note(cut, errors.get(cut.part.shard))
+                self._changed.notify_all()
+            for cut in cuts:
+                if cut.shard.error is not None:
+                    # A shard without new changes would never hear of it else.
+                    cut.shard.marker.mark_for_process_restart()
+            if self._is_expiry_due():
+                self._expire_safely()
+            if self._is_look_due():
+                self._look_safely()
+
+    def _note(self, cut: ShardCut, error: Exception | None) -> None:
+        shard, shard_id = cut.shard, cut.part.shard
+        shard.is_under_way, shard.error = False, error
+        if error is not None:
+            self.unmerged.failed(shard_id, shard.start, error, self.clock())
+            return
+        shard.start, shard.promised = cut.end, None
+        self.unmerged.merged(shard_id)
+        if shard.pages:
+            self.unmerged.waits(shard_id, shard.start, shard.pages[0].records)
+
+    def _await_due(self) -> list[ShardCut] | None:
+        """The batches that are due; none if it is time to look for expired cells, ``None`` at the end."""
+        with self._changed:
+            while not self._is_closed:
+                now = self.clock()
+                dates = [(at, one) for one in self._shards if (at := one.due_at(self.limits)) is not None]
+                if dates and min(at for at, _ in dates) <= now:
+                    # Those that are due soon come along: one merge of many shards costs about as much as of one.
+                    soon = now + self.limits.max_age_seconds / 2
+                    self.unmerged.merging(now)
+                    return self._cut([one for at, one in sorted(dates, key=itemgetter(0)) if at <= soon])
+                if self._is_expiry_due() or self._is_look_due():
+                    return []
+                waits = [at - now for at, _ in dates] + [self.limits.expiry_seconds]
+                self._changed.wait(max(0.001, min(waits)))
+        return None
+
+    def _cut(self, due: Sequence[MirroredShard]) -> list[ShardCut]:
+        """The batches of some shards, as many as may be merged at once; the others are due still."""
+        cuts: list[ShardCut] = []
+        for shard in due:
+            if sum(cut.size_bytes for cut in cuts) < self.limits.max_bytes:
+                cuts.append(shard.cut(self.limits))
+        return cuts
+
+    def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
+        """Why shards were not stored, by shard."""
+        errors: dict[str, Exception] = {}
+        try:
+            with self._using:
+                self._store(cuts, errors)
+        except Exception as error:
+            _log.warning("merging changes of %s shards failed: %s", len(cuts), error)
+            for cut in cuts:
+                errors.setdefault(cut.part.shard, error)
+        return errors
+
+    def _store(self, cuts: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        lasts = self.destination.last_commits([cut.part.shard for cut in cuts])
+        for cut in cuts:
+            try:
+                self._prepare(cut, lasts)
+            except Exception as error:
+                errors[cut.part.shard] = error
+        self._merge_all([cut for cut in cuts if cut.part.shard not in errors], errors)
+        for cut in cuts:
+            if cut.part.shard in errors:
+                continue
+            try:
+                assert cut.prepared is not None
+                cut.prepared.checkpoint()
+            except Exception as error:
+                errors[cut.part.shard] = error
+
+    def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        """In one step; what one shard holds, or has lost, is no reason to stop the others."""
+        while left:
+            try:
+                self._merge(left)
+                return
+            except FencedCommit as error:
+                errors.update(dict.fromkeys(error.shards, error))
+                if not any(cut.part.shard in errors for cut in left):
+                    raise  # nobody knows whose commit is refused
+                left = [cut for cut in left if cut.part.shard not in errors]
+            except DependencyException:
+                raise  # not for what one of them holds
+            except Exception:
+                if len(left) == 1:
+                    raise
+                self._merge_each(left, errors)
+                return
+
+    def _merge_each(self, cuts: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        for cut in cuts:
+            try:
+                self._merge([cut])
+            except Exception as error:
+                errors[cut.part.shard] = error
+
+    def _prepare(self, cut: ShardCut, lasts: Mapping[str, Commit | None]) -> None:
+        info, promised = cut.shard.info, cut.shard.promised
+        commit = Commit.after(
+            lasts[info.shard_id],
+            application=self.destination.application,
+            shard=info.shard_id,
+            epoch=info.epoch,
+            start=cut.shard.start if promised is None else promised.start,
+            end=cut.end,
+            count=len(cut.part.records),
+            content=records_digest(cut.part.changes),
+        )
+        if promised is not None and not commit.keeps(promised):
+            raise StreamClientException(
+                f"shard {info.shard_id} was to be stored up to {promised.end} with {promised.count} changes as an "
+                f"earlier owner had cut it, but {commit} has {commit.count}: the stream gives other records than before"
+            )
+        cut.commit = commit
+        cut.prepared = cut.shard.checkpointer.prepare_checkpoint(cut.end, commit.to_json().encode())
+
+    def _merge(self, cuts: Sequence[ShardCut]) -> None:
+        commits = [cut.commit for cut in cuts if cut.commit is not None]
+        if self.history is not None:
+            self._remember(self.history, cuts)
+        batch = ChangeBatch.of([cut.part for cut in cuts])
+        if batch.is_empty:
+            self.destination.commit(self._no_rows(), commits)
+        else:
+            self.destination.merge(batch.keys(self._key_names()), lambda present: self._folded(present, batch), commits)
+        self.merges += 1
+        self.changes += len(batch.records)
+
+    def _folded(self, present: Table, batch: ChangeBatch) -> Table:
+        found = fold(present, batch, self.rule)
+        if len(found.in_doubt) > len(found.doubled):
+            _log.info("rows are read again, as single versions of them were deleted meanwhile")
+        return self._with_doubts(found.rows, found.in_doubt, found.doubled, batch)
+
+    def _with_doubts(
+        self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
+    ) -> Table:
+        """The rows, and those with some keys as the table has them now; the history hears of changed ones."""
+        if not keys:
+            return rows
+        if doubled:
+            shown = ", ".join(map(repr, doubled[:_SHOWN_KEYS]))
+            _log.warning("%s keys were in the mirror more than once, and are read again: %s", len(doubled), shown)
+        records, at = self.source.read_again(self.rule, keys)
+        if self.history is not None and batch is not None:
+            remember(self.history, as_changes(batch, self.rule, keys, records), at, self.rule)
+        again = copied(records, at, rows.schema, self.rule)
+        return pyarrow().concat_tables([rows, again], promote_options="default")
+
+    def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
+        """Store the changes, but for what an earlier owner had stored when it died: one step is all or nothing."""
+        lasts = history.last_commits([cut.part.shard for cut in cuts])
+        left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
+        if left:
+            history.commit(self._history_rows(history, left), [cut.commit for cut in left if cut.commit is not None])
+
+    def _history_rows(self, history: Destination, cuts: Sequence[ShardCut]) -> Table:
+        pa, columns = pyarrow(), history.columns()
+        parts = []
+        for cut in cuts:
+            number = cut.commit.number if cut.commit is not None else 0
+            shard, declared = cut.part.shard, self.rule.declared
+            rows = change_rows(cut.part.changes, shard=shard, number=number, columns=columns, declared=declared)
+            # A column that is new in several shards has one type, that of the first of them.
+            columns = rows.schema if columns is None else pa.unify_schemas([columns, rows.schema])
+            parts.append(rows)
+        return pa.concat_tables(parts, promote_options="default")
+
+    def _key_names(self) -> dict[str, str]:
+        return dict(zip(self.rule.key, stored_keys(self.rule), strict=True))
+
+    def _no_rows(self) -> Table:
+        columns = self.destination.columns()
+        assert columns is not None  # the copy has made the table
+        return columns.empty_table()
+
+    # --- shards that are new ----------------------------------------------------------------------------------------
+
+    def _is_look_due(self) -> bool:
+        return self.watch is not None and self.watch.is_due and not (self._is_closed or self.loss)
+
+    def _look_safely(self) -> None:
+        assert self.watch is not None
+        try:
+            with self._using:
+                self.watch.look()
+        except TrimmedDataException as error:
+            self.loss = str(error)
+            _log.error("the mirror may lack changes: %s", error)
+        except Exception as error:
+            self.watch.try_later()
+            _log.warning("the shards of the stream were not looked at, which is tried again: %s", error)
+
+    # --- expired cells ----------------------------------------------------------------------------------------------
+
+    def _is_expiry_due(self) -> bool:
+        if self.rule.ttl_millis is None or self._is_closed:
+            return False
+        return self._expired_at is None or self.clock() - self._expired_at >= self.limits.expiry_seconds
+
+    def _expire_safely(self) -> None:
+        self._expired_at = self.clock()
+        try:
+            with self._using:
+                self.expire(now_micros())
+        except FencedCommit as error:
+            _log.info("expired cells are removed by another process: %s", error)
+        except Exception as error:
+            _log.warning("expired cells were not removed, which is tried again: %s", error)
+
+    def expire(self, now: int) -> None:
+        """Remove the cells that are older than the table's time to live, by the time ``now`` in microseconds."""
+        before = (now - CLOCKS_MARGIN_MICROS) // 1_000 - (self.rule.ttl_millis or 0)
+        below = self.destination.rows_below(VERSION, before)
+        names = stored_keys(self.rule)
+        keys = [with_keys(table, self.rule).select(names).group_by(names).aggregate([]) for table in below]
+        for table in keys:
+            for first in range(0, table.num_rows, _EXPIRED_ROWS):
+                self._expire_some(table.slice(first, _EXPIRED_ROWS), before)
+
+    def _expire_some(self, keys: Table, before_millis: int) -> None:
+        last = self.destination.last_commits([EXPIRY])[EXPIRY]
+        commit = Commit.note(last, application=self.destination.application, shard=EXPIRY, text=str(before_millis))
+
+        def left(present: Table) -> Table:
+            single, doubled = without_doubles(with_keys(present, self.rule), self.rule)
+            rows = expired(single, before_millis, self.rule, types_of(single, self.rule))
+            return self._with_doubts(rows, doubled, doubled, None)
+
+        self.destination.merge(keys, left, [commit])

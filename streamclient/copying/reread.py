@@ -1,0 +1,78 @@
+"""Rows that are in doubt and read from the table again, as the history hears of them.
+
+No change says what such a row is, so whoever folds the history would keep it wrong. So what was read stands there as a
+change of its own, behind the changes that left the row in doubt: a PUT, or a DELETE where the row was gone. Later ones
+are applied to it as they are in the mirror. The history has it before the mirror; a merge that is made again stores it
+again, at the same place, so it counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from streamclient.copying.mirror_source import COPY
+from streamclient.destinations.commit import Commit, Destination
+from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
+from streamclient.destinations.folding.row_changes import TableRule
+from streamclient.destinations.rows.change_rows import change_rows
+from streamclient.destinations.rows.digest import records_digest
+from streamclient.errors import StreamClientException
+from streamclient.model import CheckpointPosition
+from streamclient.records import KeyValue, RecordType, SequenceInfo, StreamRecord
+
+AGAIN = f"{COPY}/again"
+"""The shard of these rows in the history."""
+
+_INDEX = 1 << 31
+"""Above the row index of any change: all of that time were there when the row was read."""
+
+Key = tuple[KeyValue, ...]
+
+
+def as_changes(
+    batch: ChangeBatch, rule: TableRule, keys: Sequence[Key], records: Sequence[StreamRecord]
+) -> ShardChanges:
+    """What was read of the rows with these keys, each behind the changes that the batch has of it."""
+
+    def key_of(record: StreamRecord) -> Key:
+        key = dict(record.primary_key)
+        return tuple(key[name] for name in rule.key)
+
+    lasts = dict.fromkeys(keys, SequenceInfo(0, 0, 0))
+    for record in batch.records:
+        if (key := key_of(record)) in lasts:
+            lasts[key] = max(lasts[key], record.sequence_info)
+    found = {key_of(record): record for record in records}
+    made = []
+    for key, last in lasts.items():
+        read = found.get(key) or StreamRecord(RecordType.DELETE, tuple(zip(rule.key, key, strict=True)))
+        made.append(evolve(read, sequence_info=evolve(last, row_index=_INDEX)))
+    return ShardChanges.of(AGAIN, made)
+
+
+def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule: TableRule) -> None:
+    """Store in the history what was read; all processes of the mirror take turns in one shard."""
+    while True:
+        last = history.last_commits([AGAIN])[AGAIN]
+        commit = Commit.after(
+            last,
+            application=history.application,
+            shard=AGAIN,
+            epoch=0,
+            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
+            end=str(read_at_micros),
+            count=len(read.records),
+            content=records_digest(read.changes),
+        )
+        rows = change_rows(
+            read.changes, shard=AGAIN, number=commit.number, columns=history.columns(), declared=rule.declared
+        )
+        try:
+            history.commit(rows, [commit])
+            return
+        except StreamClientException:
+            # Another process was quicker, or it cannot be stored at all.
+            if history.last_commits([AGAIN])[AGAIN] == last:
+                raise

@@ -1,0 +1,122 @@
+"""The destination table: made like the source, or checked, before anything is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
+
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
+from streamclient.tablestore.stream_tables import TableDescription
+from streamclient.wire.service_errors import OBJECT_NOT_EXIST
+
+WIDEST_DEVIATION_SECONDS = (2**63 - 1) // 1_000_000
+"""Rows of the source carry old versions; the default of a day would have the service refuse them. The service keeps
+the deviation in microseconds, in 64 bits."""
+
+FOREVER = -1
+
+
+def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
+    """Have a table that can take the source's rows; whether this call made it.
+
+    A new one gets the source's key, declared columns, time to live, versions and capacity, the widest version offset,
+    and no generated key column: the source's values are written. Indexes and streams are not copied.
+
+    Raises:
+        ConfigurationError: the table exists and would lose or refuse rows; the text names each reason.
+        StreamClientException: there is no source table.
+    """
+    wanted = described(source, source_table, "source")
+    api = TablestoreStreamApi(destination)
+    found = _describe(api, table)
+    if found is None:
+        _create(api, wanted, table)
+        return True
+    problems = list(_problems(wanted, found))
+    if problems:
+        raise ConfigurationError(
+            f"table {table!r} exists and cannot take the rows of {source_table!r}:", *(f"  {line}" for line in problems)
+        )
+    return False
+
+
+def described(client: OTSClient, table: str, side: str) -> TableDescription:
+    """What the service says of a table.
+
+    Raises:
+        StreamClientException: there is none of that name; the text names it, and the side that it is of.
+    """
+    found = _describe(TablestoreStreamApi(client), table)
+    if found is None:
+        raise StreamClientException(
+            f"the {side} has no table {table!r} ({OBJECT_NOT_EXIST}): check its name, the instance and the endpoint"
+        )
+    return found
+
+
+def shown_key(key: Any) -> str:
+    """The columns of a key with their types, for people."""
+    return "(" + ", ".join(f"{name} {kind.value}" for name, kind in key) + ")"
+
+
+def _describe(api: TablestoreStreamApi, table: str) -> TableDescription | None:
+    try:
+        return api.describe_table(table)
+    except DependencyException as error:
+        if error.code == OBJECT_NOT_EXIST:
+            return None
+        raise
+
+
+def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> None:
+    definition, options = wanted.definition, wanted.options
+    defined = [(name, kind.value) for name, kind in definition.defined_columns.items()]
+    meta = TableMeta(table, [(name, kind.value) for name, kind in definition.primary_key], defined)
+    api.create_table(
+        meta,
+        TableOptions(
+            time_to_live=FOREVER if options.time_to_live_seconds is None else options.time_to_live_seconds,
+            max_version=options.max_versions or 1,
+            max_time_deviation=WIDEST_DEVIATION_SECONDS,
+            allow_update=None if options.allow_update is None else options.allow_update,
+        ),
+        ReservedThroughput(CapacityUnit(wanted.reserved_read_capacity, wanted.reserved_write_capacity)),
+    )
+
+
+def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str]:
+    """What would lose or refuse rows, with what to do about it."""
+    key, other = wanted.definition.primary_key, found.definition.primary_key
+    if key != other:
+        yield f"its key is {shown_key(other)}, expected {shown_key(key)}"
+    if found.auto_increment_key is not None:
+        yield f"its key column {found.auto_increment_key!r} is generated and takes no values; make the table anew"
+    options = found.options
+    deviation = options.max_time_deviation_seconds
+    if deviation is not None and deviation < WIDEST_DEVIATION_SECONDS:
+        yield (
+            f"it takes versions at most {deviation} s old; set max_time_deviation to {WIDEST_DEVIATION_SECONDS} by "
+            "UpdateTable"
+        )
+    if (options.max_versions or 1) < (wanted.options.max_versions or 1):
+        yield f"it keeps {options.max_versions} versions, the source {wanted.options.max_versions}; raise max_versions"
+    if _keeps_shorter(options.time_to_live_seconds, wanted.options.time_to_live_seconds):
+        yield (
+            f"it keeps data for {options.time_to_live_seconds} s, the source for "
+            f"{_lifetime(wanted.options.time_to_live_seconds)}; raise time_to_live"
+        )
+    if options.allow_update is False:
+        yield "it forbids updates; set allow_update"
+
+
+def _keeps_shorter(seconds: int | None, wanted: int | None) -> bool:
+    if seconds in (None, FOREVER):
+        return False
+    return wanted in (None, FOREVER) or (seconds or 0) < (wanted or 0)
+
+
+def _lifetime(seconds: int | None) -> str:
+    return "ever" if seconds in (None, FOREVER) else f"{seconds} s"

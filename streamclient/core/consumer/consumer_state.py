@@ -1,0 +1,163 @@
+"""What a consumer of one shard remembers, and the few moves that all its phases share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, ClassVar
+
+from streamclient.base.position import Position, ReadTrail
+from streamclient.base.reasons import Cause, Raised, Reason, times
+from streamclient.config import ClientConfig
+from streamclient.core.consumer import consumer_events
+from streamclient.core.consumer.consumer_events import ConsumerCommand, ShardPage
+from streamclient.core.consumer.consumer_positions import NO_PROGRESS
+from streamclient.core.consumer.page import PageInWork, PendingCut
+from streamclient.core.consumer.parked import ParkedKeys
+from streamclient.core.consumer.pauses import ConsumerBackoff
+from streamclient.core.consumer.transitions import Outcome, Phase, next_phase, stronger
+from streamclient.core.events import Severity, StartConsumer
+from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
+from streamclient.records import SequenceInfo, StreamRecord
+
+STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
+"""Reasons after which this consumer ends; with the others, a new processor starts."""
+
+
+class ConsumerState:
+    """Fields, and what all phases share.
+
+    Args:
+        record_id: the id of a record, by which the ids of a shard sort as its records.
+        key_text: a primary key in words.
+    """
+
+    _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
+    """The one piece of work that each phase begins with."""
+    trail: ReadTrail
+    """What the present processor dealt with last, after which the next page must begin. Each processor has its own."""
+    _ending: ShardPage | None = None
+    """The page that says that the shard has ended, while nobody knows whether that is so."""
+
+    def __init__(
+        self,
+        start: StartConsumer,
+        config: ClientConfig,
+        dice: Random,
+        *,
+        record_id: Callable[[StreamRecord], str],
+        key_text: Callable[[Any], str],
+    ) -> None:
+        policy = config.failure_policy
+        self.shard_id = start.shard_info.shard_id
+        self.backoff = ConsumerBackoff(config, dice)
+        self.phase = Phase.BACKING_OFF
+        self.visit = 0
+        """Counts changes of the phase: what is answered to an earlier visit means nothing any more."""
+        self.stop_reason: ShutdownReason | None = None
+        """Why somebody asked it to end, if anybody did."""
+        self.closing: ShutdownReason | None = None
+        """What the processor hears last."""
+        self.stored = start.checkpoint
+        self.position = Position(start.checkpoint)
+        """Where the next page begins. Neither a checkpoint nor reading ahead moves it."""
+        self.lost: TrimmedRange | None = None
+        """What somebody has to accept before it goes on."""
+        self.reason: Reason | None = None
+        """Why the shard does not move, as far as this consumer decided it."""
+        self.halt_reason: Reason | None = None
+        self.resume_at: float | None = None
+        """When the pause that it is in ends, if it is in one."""
+        self.open_requests = 0
+        """Checkpoints under way."""
+        self.is_calling = False
+        """Whether a call into user code is under way."""
+        self.is_asking = False
+        """Whether it is a question to the user's retry strategy."""
+        self._config = config
+        self._key_text = key_text
+        self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id)
+        self._progress = start.progress or NO_PROGRESS
+        self._dealt_with = self._progress
+        self._pending = start.pending
+        self._offered: PendingCheckpoint | None = None
+        self._processors = 0
+        self._has_processor = False
+        self._delivery: PageInWork | None = None
+        self._cut: PendingCut | None = None
+        self._accepts_loss = False
+        self._is_position_lost = False
+        """Whether the loss lies behind the stored position, so that reading goes on at the oldest record."""
+        self._is_past_loss = False
+        self._last_processed: SequenceInfo | None = None
+        self._close_error = ""
+        self._pause = 0.0
+        self._raised: Raised | None = None
+        self._now = 0.0
+        self._commands: list[ConsumerCommand] = []
+        self._tell = self._commands.append
+        """Have one more thing done. Each event begins a list anew."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone and only user code that still runs keeps this consumer."""
+        return self.stop_reason is ShutdownReason.ZOMBIE
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether SHARD_END is stored."""
+        return self.stored == CheckpointPosition.SHARD_END
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no other processor follows the present one once it is closed."""
+        return self.is_finished or self.stop_reason in STORED_REASONS
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Whether the service says that the shard has ended, and nothing else shows it."""
+        return self.reason is not None and self.reason.cause is Cause.END_NOT_SHOWN
+
+    def __repr__(self) -> str:
+        stop = self.stop_reason and self.stop_reason.value
+        return f"<consumer of {self.shard_id}, {self.phase.value}, stop={stop}>"
+
+    # --- what all phases share -----------------------------------------------------------------------------------
+
+    def _call(self, command: ConsumerCommand) -> None:
+        self.is_calling = True
+        self._commands.append(command)
+
+    def _follow(self, outcome: Outcome) -> None:
+        """Enter the phase that the table says, and begin its work."""
+        self.phase = next_phase(self.phase, outcome)
+        self.visit += 1
+        self.resume_at = None
+        self._beginnings[self.phase](self)
+
+    def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
+        """Have ``shutdown`` called, with the strongest reason there is."""
+        self.closing = stronger(self.stop_reason, reason)
+        self._follow(outcome)
+
+    def _halt(self, outcome: Outcome, reason: Reason) -> None:
+        """Close the processor, and start no other before somebody has decided."""
+        self.halt_reason = self.reason = reason
+        self._close(outcome, ShutdownReason.PROCESS_RESTART)
+
+    def _begin_pause(self, seconds: float, *, is_idle: bool = False) -> None:
+        self.resume_at = self._now + seconds
+        self._tell(consumer_events.Wait(self.visit, seconds, is_idle))
+
+    def _log(self, severity: Severity, text: str, error: Raised | None = None) -> None:
+        self._tell(consumer_events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
+
+    def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
+        """Name a failure of user code in status and log; after the lease is lost it is expected and quiet."""
+        count = self.backoff.failures
+        when = times(count) if count else "at its end"  # what fails then is no failure in a row
+        self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {error.text}")
+        severity = Severity.INFO if self.is_lost else severity
+        trace = error if severity is Severity.ERROR else None
+        in_a_row = f" (failure {count} in a row)" if count else ""
+        self._log(severity, f"{what}{in_a_row}: {error.text}", trace)

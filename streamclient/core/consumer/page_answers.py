@@ -1,0 +1,479 @@
+"""Reading a shard page by page: through the processor and, where records fail, into the parking store.
+
+Each step starts one call, and ``_proceed`` looks at what is left of the page and takes the next step, whatever the last
+one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+from streamclient.base.position import Position, ReadTrail
+from streamclient.base.reasons import Cause, Raised, Reason, failed_calls, text_of, times
+from streamclient.core.consumer import consumer_events
+from streamclient.core.consumer.consumer_events import ShardPage, Told
+from streamclient.core.consumer.consumer_state import ConsumerState
+from streamclient.core.consumer.page import PageInWork, PendingCut, Remedy, Span, Work, part_of, remedy
+from streamclient.core.consumer.parked import Failure, ParkedKeys
+from streamclient.core.consumer.transitions import Outcome, Phase
+from streamclient.core.events import Severity
+from streamclient.core.values import evolve
+from streamclient.errors import ApplicationException, DisorderError, ShutdownException, TrimmedDataException
+from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
+from streamclient.records import place_of, readable_position
+
+QUIET_READS = 4
+"""So many reads in a row are in doubt before that is logged, and again at each doubling: a list of shards may be a
+second behind the pages, and most pages that were cut are whole the next time."""
+
+READ_NAME = "reading"
+"""How statuses and logs name a read."""
+
+
+class PageReader(ConsumerState):
+    """What a consumer does between the start of a processor and its close."""
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _begin_reading(self) -> None:
+        self._tell(consumer_events.Read(self.visit, self.position))
+
+    def _begin_waiting(self) -> None:
+        self._begin_pause(self._pause, is_idle=self.reason is None)
+
+    def _page_read(self, event: consumer_events.PageRead) -> None:
+        if event.visit != self.visit:
+            return
+        page, following = event.page, event.page.next_position
+        count = len(page.records)
+        judged = self.trail.judge(self.position.text, following.text, count, partial(place_of, page.records))
+        if judged.taken:
+            page = part_of(page, page.records[judged.taken :])
+        if judged.why:
+            self._page_not_believed(Cause.NO_PROGRESS, judged.why)
+        elif following.is_shard_end:
+            self._ending = page
+            self._tell(consumer_events.ConfirmEnd(self.visit))
+        elif judged.taken == count > 0:
+            self._way_read(following, judged.is_way)
+        else:
+            self._page_believed(page)
+
+    def _way_read(self, following: Position, is_way: bool) -> None:
+        """A page of the way to the last record has nothing new: read on. That it was read heals nothing yet."""
+        if not is_way:
+            self.trail.arrive()
+            self._tell(consumer_events.Permit(following.text))
+        self.position, self._pause = following, 0.0
+        self._follow(Outcome.NOT_BELIEVED)
+
+    def _end_judged(self, event: consumer_events.EndJudged) -> None:
+        if event.visit == self.visit and self._ending is not None:
+            page, self._ending = self._ending, None
+            if event.is_shown and event.since_read:
+                self._tell(consumer_events.DropReading())
+                self._pause = 0.0
+                self._follow(Outcome.NOT_BELIEVED)
+            elif event.is_shown:
+                self._page_believed(page)
+            else:
+                self._page_not_believed(Cause.END_NOT_SHOWN, event.detail)
+        elif event.is_shown and self.waits_for_end and self.phase is Phase.WAITING:
+            self._follow(Outcome.READ_DUE)
+
+    def _page_not_believed(self, cause: Cause, why: str) -> None:
+        """Drop a page, and read again after a pause: the same place if an end is not shown, else as the trail says."""
+        if cause is Cause.NO_PROGRESS:
+            self.position = Position(self.trail.turn(self.position.text))
+        self.backoff.read_failed()
+        count = self.backoff.read_failures
+        self.reason = Reason(cause, detail=f"{why} ({times(count)})")
+        if count >= QUIET_READS and not count & (count - 1):
+            self._log(Severity.WARNING, text_of(self.reason))
+        self._tell(consumer_events.DropReading())
+        self._pause = self.backoff.read_pause()
+        self._follow(Outcome.NOT_BELIEVED)
+
+    def _page_believed(self, page: ShardPage) -> None:
+        self.trail.arrive()
+        self.backoff.read_succeeded(page, self._now)
+        self.reason = None
+        if self._cut is not None and self._cut.lacks_records(page) and not self._goes_on_without_lost(self._cut, page):
+            return
+        if self._cut is not None:
+            page, self._cut = self._cut.apply(page)
+        is_end = page.next_position.is_shard_end
+        if page.records or (self._config.deliver_empty_batches and not is_end):
+            self._tell(consumer_events.ReadAhead(page))
+            self._delivery = PageInWork(page, self.position, self._dealt_with, self._parked)
+            self._proceed()
+        elif is_end:
+            self._end_reached()
+        else:
+            self._caught_up(page)
+
+    def _caught_up(self, page: ShardPage) -> None:
+        """Nothing waits behind this page, whose records, if any, are dealt with."""
+        self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
+        self.position = page.next_position
+        self._tell(consumer_events.Permit(page.next_position.text))
+        self._tell(consumer_events.Tell(Told.CAUGHT_UP))
+        self._follow(Outcome.CAUGHT_UP)
+
+    def _end_reached(self) -> None:
+        self.position = Position.SHARD_END
+        self._tell(consumer_events.Permit(CheckpointPosition.SHARD_END))
+        self._tell(consumer_events.Tell(Told.END_REACHED))
+        self._close(Outcome.END_REACHED, ShutdownReason.TERMINATE)
+
+    def _read_failed(self, event: consumer_events.ReadFailed) -> None:
+        if event.visit != self.visit:
+            return
+        if event.error.is_a(TrimmedDataException) and self.trail.goes_back:
+            self.position, self._pause = Position(self.trail.forget_way()), 0.0
+            self._follow(Outcome.NOT_BELIEVED)
+        elif event.error.is_a(TrimmedDataException) and self.position.is_iterator:
+            self.reason = Reason(Cause.FINDING_LOSS)
+            self._tell(consumer_events.FindFirstLeft(self.visit))
+        else:
+            self._reading_failed(event.error)
+
+    def _first_left_unknown(self, event: consumer_events.FirstLeftUnknown) -> None:
+        if event.visit == self.visit:
+            self._reading_failed(event.error)
+
+    def _reading_failed(self, error: Raised) -> None:
+        if error.is_a(DisorderError):
+            self._page_not_believed(Cause.NO_PROGRESS, error.text)
+            return
+        self.backoff.read_failed()
+        count = self.backoff.read_failures
+        self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
+        # One outage strikes all shards, again and again; the statuses tell of each.
+        self._tell(consumer_events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
+        self._ask_for_retry(cast(Exception, error.error), count - 1)
+
+    def _decided_on_read(self, pause: float | None) -> None:
+        if self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif pause is None:
+            self.backoff.processor_failed()
+            self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
+        else:
+            self._pause = pause
+            self._follow(Outcome.READ_FAILED)
+
+    # --- lost records --------------------------------------------------------------------------------------------
+
+    def _first_left_found(self, event: consumer_events.FirstLeftFound) -> None:
+        if event.visit != self.visit:
+            return
+        lost = TrimmedRange(
+            shard_id=self.shard_id,
+            position=self.position.text,
+            last_processed_micros=self._dealt_with.record_micros or None,
+            last_processed=self._last_processed,
+            first_left=event.first_left,
+        )
+        self._is_position_lost = True
+        if self._goes_on_behind(lost, str(lost)):
+            self.position = Position.TRIM_HORIZON
+            self._pause = 0.0
+            self._follow(Outcome.READ_FAILED)
+
+    def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
+        """Of what was prepared records are gone, and no call has failed: reading began at the oldest record."""
+        lost = TrimmedRange(
+            shard_id=self.shard_id,
+            position=cut.start,
+            last_processed_micros=self._progress.record_micros or None,
+            last_processed=None,
+            first_left=cut.first_left(page),
+        )
+        self._is_position_lost = False
+        return self._goes_on_behind(lost, f"of a batch that was prepared up to {cut.end.text}, {lost}")
+
+    def _goes_on_behind(self, lost: TrimmedRange, text: str) -> bool:
+        """Report a loss; whether the policy accepts it. If not, the shard halts."""
+        policy = self._config.trimmed_data_policy
+        self._log(Severity.ERROR, f"{text} (policy {policy.value})")
+        if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
+            self._give_up_lost_records()
+            self._is_past_loss, self.trail = True, ReadTrail()
+            return True
+        self.lost = lost
+        how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
+        self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{text}; to go on there, {how}"))
+        return False
+
+    def _give_up_lost_records(self) -> None:
+        """Until a checkpoint from behind the loss is stored, new processors go on behind it, too."""
+        self._accepts_loss = True
+        self.lost = None
+        self._cut = None if self._cut is None else self._cut.without_lost()
+        self._tell(consumer_events.Tell(Told.LOSS_GIVEN_UP))
+
+    # --- a page --------------------------------------------------------------------------------------------------
+
+    @property
+    def _page_in_work(self) -> PageInWork:
+        """The page that is being delivered or parked; there must be one."""
+        if self._delivery is None:
+            raise ValueError(f"{self!r} has no page")
+        return self._delivery
+
+    def _proceed(self) -> None:
+        """Look at what is left of the page, whatever the last step was, and take the next one."""
+        work = self._page_in_work.choose(self._now)
+        if work is Work.NOTHING:
+            self._permit()
+            self._page_done()
+        elif work is Work.DELIVER:
+            self._follow(Outcome.DELIVERY_DUE)
+        elif work is Work.ASK or self._may_park():
+            self._follow(Outcome.STORE_DUE)
+
+    def _go_on(self) -> None:
+        """A step succeeded: the next one, unless somebody wants an end and something is left."""
+        if self.stop_reason is not None and not self._page_in_work.plan.is_done:
+            self._page_stopped()
+        else:
+            self._proceed()
+
+    def _page_done(self) -> None:
+        delivery, self._delivery = self._page_in_work, None
+        page, self._dealt_with = delivery.page, delivery.progress
+        self._last_processed = delivery.last or self._last_processed
+        if delivery.last is not None:
+            self.trail.take(delivery.position, delivery.last)
+        self._tell(consumer_events.PageDone(page, delivery.last))
+        if page.next_position.is_shard_end:
+            self._end_reached()
+        elif self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif page.may_more_record is False or not page.records:
+            self._caught_up(page)
+        else:
+            self.position = page.next_position
+            self._follow(Outcome.ACCEPTED)
+
+    def _page_stopped(self) -> None:
+        self._delivery = None
+        self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
+
+    def _page_refused(self) -> None:
+        """A new processor shall try."""
+        self._delivery = None
+        if self.stop_reason is ShutdownReason.PROCESS_RESTART:
+            self.stop_reason = None  # it marked itself and raised: that is one failure, and no free restart
+        self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
+
+    def _given_up(self, reason: Reason) -> None:
+        self._delivery = None
+        self._log(Severity.ERROR, text_of(reason))
+        self._halt(Outcome.GIVEN_UP, reason)
+
+    def _permit(self) -> None:
+        """Nothing is left behind the records that are delivered now, if any, so the page's end may be stored."""
+        delivery = self._page_in_work
+        if not delivery.is_permitted:
+            delivery.is_permitted = True
+            self._tell(consumer_events.Permit(delivery.page.next_position.text, delivery.progress, delivery.last))
+
+    def _retract(self) -> None:
+        if self._delivery is not None and self._delivery.is_permitted:
+            self._delivery.is_permitted = False
+            self._tell(consumer_events.Retract())
+
+    # --- the processor -------------------------------------------------------------------------------------------
+
+    def _begin_delivering(self) -> None:
+        delivery = self._page_in_work
+        if delivery.plan.is_last:
+            self._permit()
+        if delivery.plan.next.attempts:
+            self._tell(consumer_events.Tell(Told.REDELIVERED))
+        self._call(consumer_events.ProcessRecords(delivery.next_records))
+
+    def _processed(self, event: consumer_events.CallReturned) -> None:
+        if event.error is not None:
+            self._refused(event.error)
+            return
+        delivery = self._page_in_work
+        count = len(delivery.plan.next.indices)
+        self.reason = None
+        self.backoff.accepted(count)
+        self._tell(consumer_events.Tell(Told.ACCEPTED, count))
+        if self._parked is not None:
+            self._parked.share.accepted(count)
+        delivery.plan = delivery.plan.accepted()
+        self._go_on()
+
+    def _refused(self, error: Raised) -> None:
+        delivery = self._page_in_work
+        self._retract()
+        delivery.plan = delivery.plan.failed()
+        span = delivery.plan.next
+        self.backoff.processor_failed()
+        severity = Severity.WARNING if span.is_cut else Severity.ERROR
+        self._report_failure(_described(span, delivery.page), error, severity)
+        # A lost lease, or a destination that knows a later owner, is no fault of any record.
+        if self.stop_reason is not None or error.is_a(ShutdownException):
+            self._page_refused()
+            return
+        self._raised = error
+        self._ask_for_retry(_as_application_error(self.shard_id, error), span.tries - 1)
+
+    def _decided_on_records(self, pause: float | None) -> None:
+        error, self._raised = self._raised, None  # its traceback holds whatever user code was at
+        if self.stop_reason is not None:
+            self._page_refused()
+            return
+        delivery = self._page_in_work
+        span = delivery.plan.next
+        following = remedy(span, self._config.failure_policy, pause is not None)
+        if following is Remedy.RETRY and pause is not None:
+            self._pause = pause
+            self._follow(Outcome.REFUSED_FOR_NOW)
+        elif following is Remedy.CUT:
+            delivery.plan = delivery.plan.cut()
+            self._proceed()
+        elif error is None or following is Remedy.RESTART:
+            self._page_refused()
+        elif following is Remedy.PARK:
+            delivery.park(span.indices, Failure(error.text, error.traceback, span.attempts))
+            if self._may_park():
+                self._follow(Outcome.STORE_DUE)
+        else:
+            detail = f"after {failed_calls(span.attempts)}: {error.text}"
+            self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail))
+
+    # --- retries -------------------------------------------------------------------------------------------------
+
+    def _ask_for_retry(self, error: Exception, retries: int) -> None:
+        """The ordinary pause, at once; or what the user's strategy says, which is user code and may take its time."""
+        if self._config.task_retry_strategy is None:
+            self._decided(self._ordinary_pause())
+        else:
+            self.is_asking = True
+            self._call(consumer_events.AskStrategy(error, retries))
+
+    def _strategy_answered(self, event: consumer_events.CallReturned) -> None:
+        """If it fails, the reason says so, and the ordinary pause is taken."""
+        self.is_asking = False
+        if event.error is None:
+            self._decided(event.value)
+            return
+        text = f"the retry strategy failed, so the ordinary pause is taken: {event.error.text}"
+        if self.reason is not None:
+            self.reason = evolve(self.reason, detail=f"{self.reason.detail}; {text}")
+        self._log(Severity.ERROR, text, event.error)
+        self._decided(self._ordinary_pause())
+
+    def _ordinary_pause(self) -> float | None:
+        if self._delivery is None:
+            return self.backoff.read_pause()
+        return self.backoff.retry_pause(self._delivery.plan.next)
+
+    def _decided(self, pause: float | None) -> None:
+        if self._delivery is None:
+            self._decided_on_read(pause)
+        else:
+            self._decided_on_records(pause)
+
+    # --- the parking store ---------------------------------------------------------------------------------------
+
+    @property
+    def _keys(self) -> ParkedKeys:
+        if self._parked is None:
+            raise ValueError(f"{self!r} has no parking store")
+        return self._parked
+
+    def _may_park(self) -> bool:
+        """Whether what is to be parked is still within its share; if not, the shard stops."""
+        delivery, share = self._page_in_work, self._keys.share
+        if share.allows(len(delivery.to_park)):
+            return True
+        policy, record = self._config.failure_policy, self._named(delivery.to_park)
+        detail = (
+            f"{share.count} of its last {policy.share_window_records} records are parked, and "
+            f"most_parked_share={policy.most_parked_share} allows {policy.most_parked}; the next one would be "
+            f"{record}: {delivery.failure.error}"
+        )
+        self._given_up(Reason(Cause.PARKED_SHARE, record, detail))
+        return False
+
+    def _begin_parking(self) -> None:
+        delivery = self._page_in_work
+        if delivery.work is Work.ASK:
+            self._call(consumer_events.AskParkedKeys())
+            return
+        indices, records = delivery.to_park, delivery.page.records
+        generations = [self._keys.generation(records[index].primary_key) for index in indices]
+        self._call(consumer_events.Park(delivery.page, indices, generations, delivery.position, delivery.failure))
+
+    def _store_answered(self, event: consumer_events.CallReturned) -> None:
+        delivery = self._page_in_work
+        if event.error is not None:
+            self._store_failed(event.error)
+            return
+        self.backoff.store_failures = 0
+        self.reason = None
+        if delivery.work is Work.ASK:
+            self._keys.answered(event.value, self._now)
+        else:
+            self._have_parked(event.value)
+        self._go_on()
+
+    def _have_parked(self, parked: Sequence[ParkedRecord]) -> None:
+        delivery = self._page_in_work
+        self._keys.stored(parked)
+        self._tell(consumer_events.Tell(Told.PARKED, len(parked)))
+        more = f", and {len(parked) - 1} more" if len(parked) > 1 else ""
+        self._log(Severity.WARNING, f"parked {parked[0].record}{more}: {delivery.failure.error}")
+        delivery.plan = delivery.plan.without(delivery.to_park)
+
+    def _store_failed(self, error: Raised) -> None:
+        """Nothing goes on before the store works, so that nothing is skipped: after a pause, the same again."""
+        if self.stop_reason is not None:
+            self._page_stopped()
+            return
+        self._pause = self.backoff.store_failed()
+        delivery, count = self._page_in_work, self.backoff.store_failures
+        what = "asking for parked keys" if delivery.work is Work.ASK else f"parking {_count(delivery.to_park)}"
+        self.reason = Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {error.text}")
+        text = f"shard {self.shard_id}: the parking store failed: {what}: {error.text}"
+        self._tell(consumer_events.TellOutage("parking", error, text))
+        self._follow(Outcome.REFUSED_FOR_NOW)
+
+    # --- texts ---------------------------------------------------------------------------------------------------
+
+    def _named(self, indices: Sequence[int]) -> str:
+        """The first of these records, by key, place and position."""
+        if not indices:
+            return "an empty batch"
+        delivery = self._page_in_work
+        record = delivery.page.records[indices[0]]
+        more = "" if len(indices) == 1 else f" and {len(indices) - 1} more"
+        return (
+            f"record {self._key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} behind "
+            f"position {readable_position(delivery.position)}{more}"
+        )
+
+
+def _described(span: Span, page: ShardPage) -> str:
+    if not span.is_cut:
+        return "process_records"
+    return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
+
+
+def _count(indices: Sequence[int]) -> str:
+    return "one record" if len(indices) == 1 else f"{len(indices)} records"
+
+
+def _as_application_error(shard_id: str, raised: Raised) -> ApplicationException:
+    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
+    wrapped.__cause__ = raised.error
+    return wrapped

@@ -1,0 +1,223 @@
+"""What happened to a tunnel client, and what it should do: the border between ``TunnelSession`` and its shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from attrs import field, frozen
+
+from streamclient.core.events import Severity
+from streamclient.core.tunnel.channel_states import Channel
+
+
+class CallVerdict(Enum):
+    """What a failed call means for the session."""
+
+    PASSING = "passing"
+    """Try again."""
+    GONE = "gone"
+    """The session ended at the service; connect again."""
+    FINAL = "final"
+    """Consuming cannot go on: the tunnel is gone or expired, or it is not and never was permitted."""
+
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class SessionTick:
+    """``TunnelSession.next_deadline`` was reached. Harmless at any other time."""
+
+
+@frozen
+class Connected:
+    """A session began."""
+
+    client_id: str
+    sent_at: float
+    """Before the request left: the service may count the time-out from then."""
+
+
+@frozen
+class ConnectFailed:
+    """No session began, or nobody knows."""
+
+    verdict: CallVerdict
+    error: Exception
+
+
+@frozen
+class HeartbeatAnswered:
+    """The channels to hold from now on."""
+
+    client_id: str
+    channels: Sequence[Channel]
+    sent_at: float
+    strange: Mapping[str, str] = field(factory=dict)
+    """Channels that the answer lists in a way that nobody understands, and how. They are not to be read."""
+
+
+@frozen
+class HeartbeatFailed:
+    """The heartbeat was refused or not answered."""
+
+    client_id: str
+    verdict: CallVerdict
+    error: Exception
+
+
+@frozen
+class CheckpointFound:
+    """Where a channel is read next, as ``FindCheckpoint`` asked."""
+
+    channel_id: str
+    reader: str
+    token: str
+    sequence_number: int
+
+
+@frozen
+class CheckpointNotFound:
+    """The lookup failed after its retries. Unless that is final, the channel alone is given up, and tried again."""
+
+    channel_id: str
+    reader: str
+    error: Exception
+    verdict: CallVerdict = CallVerdict.PASSING
+
+
+@frozen
+class ChannelDeclined:
+    """In place of a lookup: the channel is not wanted. Reported as let go."""
+
+    channel_id: str
+    reader: str
+
+
+@frozen
+class CallsRefused:
+    """A call for a channel was refused for a reason that holds for all channels, and for good."""
+
+    why: str
+    """What cannot be done: 'checkpoints cannot be stored'."""
+    error: Exception
+
+
+@frozen
+class ReaderEnded:
+    """A reader is gone: no user code of it runs any more. Reported once per ``StartReader``."""
+
+    channel_id: str
+    reader: str
+    is_finished: bool
+    """Whether the channel was consumed to its end, and that is stored."""
+
+
+@frozen
+class ReaderStalled:
+    """A reader does not end and does not move; the channel must not be kept for it."""
+
+    channel_id: str
+    reader: str
+    reason: str
+
+
+@frozen
+class SessionStopRequested:
+    """Let go of every channel in order, then end the session."""
+
+
+@frozen
+class SessionEnded:
+    """The service was told, or could not be."""
+
+
+Event = (
+    SessionTick
+    | Connected
+    | ConnectFailed
+    | HeartbeatAnswered
+    | HeartbeatFailed
+    | CheckpointFound
+    | CheckpointNotFound
+    | ChannelDeclined
+    | CallsRefused
+    | ReaderEnded
+    | ReaderStalled
+    | SessionStopRequested
+    | SessionEnded
+)
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Connect:
+    """Begin a session. Never asked for while one is being begun."""
+
+
+@frozen
+class Heartbeat:
+    """Report these channels. Never asked for while one is under way."""
+
+    client_id: str
+    channels: tuple[Channel, ...]
+
+
+@frozen
+class FindCheckpoint:
+    """Look up where to read a channel."""
+
+    client_id: str
+    channel_id: str
+    reader: str
+
+
+@frozen
+class StartReader:
+    """Read a channel from a token on."""
+
+    client_id: str
+    channel_id: str
+    reader: str
+    """New for each reader: answers of an old one are told from those of its successor."""
+    token: str
+    sequence_number: int
+    """Of the last checkpoint stored."""
+
+
+@frozen
+class StopReader:
+    """End a reader: in order, with a last checkpoint, or at once because the channel is lost."""
+
+    channel_id: str
+    reader: str
+    is_lost: bool
+
+
+@frozen
+class EndSession:
+    """Tell the service that the session is over, so that its channels are free at once."""
+
+    client_id: str
+
+
+@frozen
+class Finish:
+    """Nothing is left to do; ``error`` is what ended the work, if it did not end by request."""
+
+    error: Exception | None = None
+
+
+@frozen
+class SessionReport:
+    """Log one change of state or one anomaly."""
+
+    severity: Severity
+    text: str
+    outage: tuple[str, ...] = ()
+    """If given, it is said again and again while something fails; what is equal is the same outage."""
+
+
+Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

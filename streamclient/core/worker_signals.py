@@ -1,0 +1,350 @@
+"""That this worker is there, who else is, and how they call each other: sessions, signals, verdicts, wakes, turns.
+
+A *signal* is the row of a worker, read often and by few: every ``signal_interval_millis`` a worker looks at its own
+row, to see whether it was woken, and at those of the workers that it watches. Laws:
+
+* signals and scans are never read at the same time, so that what is read later is newer;
+* a verdict on a worker is only spoken under a valid session of one's own;
+* wakes carry no information and may be lost or repeated: whoever is woken scans, and a scan tells everything.
+
+Over a store without worker rows nothing of this happens, and the session counts as valid for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from random import Random
+
+from attrs import define, field
+
+from streamclient.base.backoff import lease_pause_seconds
+from streamclient.config import ClientConfig
+from streamclient.core import membership
+from streamclient.core.deadlines import FOR_EVER, NEVER
+from streamclient.core.events import Command, ReadSignals, WakeWorkers, WriteWorker
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.peers import Peers
+from streamclient.core.session import News, Session
+from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
+
+SIGNAL_SHARE = 0.1
+"""Most of the lease duration that may lie between two reads of signals, whatever the configuration says: verdicts come
+that much later."""
+
+ALERT_READS, ALERT_SHARE = 8, 0.25
+"""After a wake so many reads of signals follow each other in this share of their interval: leases are mostly handed
+over one by one, and each wakes its receiver anew."""
+
+JITTER_SHARE = 0.1
+"""Turns are early or late by up to this share, so that those of different workers do not stay together."""
+
+WAKES_AT_MOST = 5
+"""How often a wake is repeated whose fate is unknown. It is a courtesy: without it, the next turn finds the same."""
+
+
+@define(eq=False)
+class Signals:
+    """Owned by ``Holdings``, which asks for what is due after each event."""
+
+    session: Session
+    peers: Peers
+    signal_seconds: float
+    turn_seconds: float
+    """Between two scans of the whole fleet."""
+    rng: Random
+    pause_seconds: Callable[[int], float]
+    keeps_rows: bool = True
+    """Whether the store has worker rows."""
+    is_uniform: bool = False
+    """Whether every worker that the last scan showed has a session."""
+    wants_look: bool = False
+    """Whether the own row is to be read at once."""
+    is_announced: bool = False
+    """Whether everybody was woken since this session began."""
+    has_said_goodbye: bool = False
+    """Whether everybody was woken since the own row says that this worker is leaving."""
+    turn_at: float = NEVER
+    next_moment: float = NEVER
+    """When something is due next that no answer will bring, as of the last call of ``commands``."""
+    _is_quiet: bool = False
+    """Whether nothing has happened since then."""
+    _reading: tuple[str, ...] | None = None
+    _asked_at: float = NEVER
+    """When signals were last asked for."""
+    _alert_reads: int = 0
+    """How many more reads of signals follow each other closely, because this worker was woken."""
+    _failures: int = 0
+    _retry_at: float = NEVER
+    _verdicts: dict[str, WorkerWrite] = field(factory=dict)
+    """Writes of others' rows under way."""
+    _doubted: set[str] = field(factory=set)
+    """Workers with a verdict of unknown fate."""
+    _to_wake: set[str] = field(factory=set)
+    _waking: tuple[str, ...] | None = None
+    _wake_failures: int = 0
+    _wake_at: float = NEVER
+
+    @classmethod
+    def of(
+        cls,
+        worker_id: str,
+        stream_id: str,
+        config: ClientConfig,
+        rng: Random,
+        *,
+        new_nonce: Callable[[], str],
+        keeps_rows: bool,
+        info: str,
+    ) -> Signals:
+        """As a worker starts."""
+        duration = config.lease_duration_millis / 1_000
+        pause_seconds = partial(lease_pause_seconds, config=config)
+        return cls(
+            session=Session(worker_id, stream_id, duration, new_nonce, pause_seconds, info, config.balance_by.value),
+            peers=Peers(worker_id, duration),
+            signal_seconds=min(config.signal_interval_millis / 1_000, SIGNAL_SHARE * duration),
+            turn_seconds=config.taker_interval_millis / 1_000,
+            rng=rng,
+            pause_seconds=pause_seconds,
+            keeps_rows=keeps_rows,
+        )
+
+    # --- what is known -----------------------------------------------------------------------------------------
+
+    def may_hold(self, now: float) -> bool:
+        """Whether leases may be held and taken now."""
+        return not self.keeps_rows or self.session.is_valid(now)
+
+    def covers(self, sent_at: float, now: float) -> bool:
+        """Whether a take that was sent at a time belongs to the present session, and may be relied on."""
+        return not self.keeps_rows or (self.session.is_valid(now) and sent_at >= self.session.since)
+
+    def was_seen_since(self, moment: float) -> bool:
+        """Whether the own row was looked at after a moment, and showed this session in place."""
+        return not self.keeps_rows or self.session.seen_at >= moment
+
+    def look(self) -> None:
+        """Look at the own row as soon as can be."""
+        self.wants_look, self._is_quiet = True, False
+
+    @property
+    def valid_until(self) -> float:
+        """Until when leases may be held."""
+        return self.session.valid_until if self.keeps_rows else FOR_EVER
+
+    @property
+    def staying(self) -> list[str]:
+        """Workers with sessions that may be given leases, sorted; this one, too, unless it is leaving."""
+        own = [] if self.session.is_leaving else [self.session.worker_id]
+        return sorted([*self.peers.staying_others, *own])
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker does what one of the fleet has to do: the first by name does it."""
+        return self.staying[:1] == [self.session.worker_id]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no wake waits to be sent or answered."""
+        return not self._to_wake and self._waking is None
+
+    # --- turns -------------------------------------------------------------------------------------------------
+
+    def is_turn(self, now: float) -> bool:
+        """Whether this worker's turn to scan has come: each worker's in a fleet that is not uniform."""
+        return not self.is_uniform or now >= self.turn_at
+
+    def turn_taken(self, now: float, workers: int) -> None:
+        """A scan of this worker's turn has returned: it has the next one after all others."""
+        spread = self.rng.uniform(1 - JITTER_SHARE, 1 + JITTER_SHARE)
+        # Turns are looked at once in an interval, so half of one late on average.
+        self.turn_at = now + (workers * spread - 0.5) * self.turn_seconds
+
+    # --- wakes -------------------------------------------------------------------------------------------------
+
+    def wake(self, names: Iterable[str]) -> None:
+        """Have other workers scan soon; this one is left out, and so is who has no live session when it is done."""
+        if self.keeps_rows:
+            self._to_wake.update(names)
+            self._is_quiet = False
+
+    def wake_all(self) -> None:
+        """Have everybody scan soon."""
+        self.wake(self.peers.others)
+
+    def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
+        """Take in what became of wakes."""
+        self._waking, self._is_quiet = None, False
+        self._wake_failures = 0 if error is None else self._wake_failures + 1
+        if error is not None and self._wake_failures <= WAKES_AT_MOST:
+            self._to_wake.update(names)
+            self._wake_at = now + self.pause_seconds(self._wake_failures + 1)
+
+    # --- reads -------------------------------------------------------------------------------------------------
+
+    def signals_read(self, workers: Iterable[WorkerRow], now: float) -> tuple[News, bool]:
+        """Take in the signals that were asked for: what became of the session, and whether to scan."""
+        names, self._reading, self._failures = self._reading or (), None, 0
+        self._is_quiet = False
+        rows = {row.worker_id: row for row in workers}
+        before = self.peers.killed
+        self.peers.observe(names, rows.values(), now)
+        is_news = bool(self.peers.killed - before)
+        return self._own_row_read(rows.get(self.session.worker_id), self._asked_at, now, is_news=is_news)
+
+    def signals_unreadable(self, now: float) -> int:
+        """Reading signals failed, for the so many-eth time in a row; it is tried again after a pause."""
+        self._reading, self._is_quiet = None, False
+        self._failures += 1
+        self._retry_at = now + max(self.signal_seconds, self.pause_seconds(self._failures))
+        return self._failures
+
+    def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
+        """Take in the rows of all workers: what became of the session, and whether to scan again.
+
+        A wake that came meanwhile may be for something that came after the leases were read.
+        """
+        rows = {row.worker_id: row for row in workers}
+        self._is_quiet = False
+        self.peers.observe_all(rows.values(), now)
+        return self._own_row_read(rows.get(self.session.worker_id), asked_at, now, is_news=False)
+
+    def scan_failed(self) -> None:
+        """A scan has ended that showed nothing."""
+        self._is_quiet = False
+
+    def _own_row_read(self, row: WorkerRow | None, asked_at: float, now: float, *, is_news: bool) -> tuple[News, bool]:
+        is_woken = row is not None and self.session.take_wake(row)
+        if is_woken:
+            self._alert_reads = ALERT_READS
+        confirmed = any(self.peers.is_over(name) for name in self._doubted)
+        if confirmed:
+            self.wake_all()
+        self._doubted &= {row.worker_id for row in self.peers.standing_still()}
+        news = self.session.read(row, asked_at, now)
+        self._say_goodbye()
+        return news, is_woken or is_news or confirmed
+
+    def _say_goodbye(self) -> None:
+        own = self.session.row
+        if own is not None and own.state is SessionState.LEAVING and not self.has_said_goodbye:
+            self.has_said_goodbye = True
+            self.wake_all()
+
+    # --- writes ------------------------------------------------------------------------------------------------
+
+    def beat_due(self) -> None:
+        """The interval between heartbeats has passed."""
+        self.session.is_beat_due, self._is_quiet = True, False
+
+    def leave(self) -> None:
+        """Tell everybody that this worker stops."""
+        self.session.is_leaving, self._is_quiet = True, False
+
+    def check_session(self, now: float) -> News:
+        """End the session if its time is over."""
+        if self.session.row is None or now < self.session.valid_until:
+            return News.NOTHING
+        self._is_quiet = False
+        return self.session.check_validity(now)
+
+    def own_write_answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
+        """Take in what became of a write of the own row."""
+        news = self.session.answered(write, outcome, sent_at, now)
+        self._is_quiet = False
+        if news is News.BEGUN:
+            self.peers.watch_anew(now)
+            self.is_announced = False
+        self._say_goodbye()
+        return news
+
+    def verdict_answered(self, write: WorkerWrite, outcome: WriteOutcome, now: float) -> bool:
+        """Take in what became of a write of another worker's row; whether it killed one."""
+        self._verdicts.pop(write.worker_id, None)
+        self._is_quiet = False
+        if write.kind is WorkerWriteKind.REMOVE:
+            # Whatever became of it, the next scan shows the row if there is one.
+            self.peers.observe([write.worker_id], (), now)
+        if write.kind is not WorkerWriteKind.KILL or write.seen is None:
+            return False
+        if outcome is WriteOutcome.UNCERTAIN:
+            self._doubted.add(write.worker_id)
+        if outcome is not WriteOutcome.ACCEPTED:
+            self.peers.look_again(write.worker_id)
+            return False
+        self.peers.note_killed(write.worker_id, write.seen.nonce)
+        self.wake_all()
+        return True
+
+    # --- what is due -------------------------------------------------------------------------------------------
+
+    def commands(self, now: float, *, is_scanning: bool, is_drained: bool) -> list[Command]:
+        """What is due now; it is taken to be under way."""
+        if self._is_quiet and now < self.next_moment and not is_drained:
+            return []
+        commands = self._due_commands(now, is_scanning=is_scanning, is_drained=is_drained) if self.keeps_rows else []
+        self._is_quiet = True
+        self.next_moment = self._next_moment(now, is_scanning=is_scanning)
+        return commands
+
+    def _due_commands(self, now: float, *, is_scanning: bool, is_drained: bool) -> list[Command]:
+        commands: list[Command] = [WriteWorker(write) for write in self._due_writes(now, is_drained=is_drained)]
+        if not is_scanning and self._reading is None and self._read_due_at() <= now:
+            self._reading = (self.session.worker_id, *self._watched())
+            self._asked_at, self.wants_look = now, False
+            self._alert_reads = max(0, self._alert_reads - 1)
+            commands.append(ReadSignals(self._reading))
+        names = tuple(sorted(self._to_wake & set(self.peers.others)))
+        if self._waking is None and now >= self._wake_at:
+            self._to_wake.clear()
+            if names:
+                self._waking = names
+                commands.append(WakeWorkers(names))
+        return commands
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether signals are being read: a scan has to wait."""
+        return self._reading is not None
+
+    def _next_moment(self, now: float, *, is_scanning: bool) -> float:
+        if not self.keeps_rows or self.session.is_ousted or self.session.is_ended:
+            return FOR_EVER
+        moments = [self.session.valid_until, self.session.doubt.not_before]
+        if self._to_wake and self._waking is None:
+            moments.append(self._wake_at)
+        moments = [moment for moment in moments if moment > now]
+        if not is_scanning and self._reading is None:
+            moments.append(self._read_due_at())
+        return min(moments, default=FOR_EVER)
+
+    def _due_writes(self, now: float, *, is_drained: bool) -> list[WorkerWrite]:
+        own = self.session.removal() if is_drained and self.is_idle else self.session.next_write(now)
+        writes = [] if own is None else [own]
+        if self.session.is_valid(now) and not is_drained:
+            writes += self._launched(membership.kill(row) for row in self.peers.standing_still())
+            if self.is_leader:
+                writes += self._launched(membership.remove(row) for row in self.peers.forgettable(now))
+        return writes
+
+    def _launched(self, writes: Iterable[WorkerWrite]) -> list[WorkerWrite]:
+        launched: Mapping[str, WorkerWrite] = {
+            write.worker_id: write for write in writes if write.worker_id not in self._verdicts
+        }
+        self._verdicts.update(launched)
+        return list(launched.values())
+
+    def _watched(self) -> list[str]:
+        return self.peers.watched() if self.session.row is not None else []
+
+    def _read_due_at(self) -> float:
+        if self.session.is_ousted or self.session.is_ended:
+            return FOR_EVER
+        if self._failures:
+            return self._retry_at
+        if self.session.needs_read or self.wants_look:
+            return NEVER
+        due = self._asked_at + self.signal_seconds * (ALERT_SHARE if self._alert_reads else 1.0)
+        verdict_at = self.peers.verdict_at(self._watched())
+        return due if verdict_at is None or verdict_at <= self._asked_at else min(due, verdict_at)

@@ -1,0 +1,467 @@
+"""Delta Lake as a destination, through delta-rs: no JVM, one commit for all shards, exactly once.
+
+Each commit of a shard is a transaction of Delta's own (``txn`` of the protocol, with ``Commit.order`` as its version)
+and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit with a transaction
+that somebody wrote since the handle was loaded. So: load, compare, commit on that handle is an exact
+compare-and-set. After any error the commit may be in all the same, as a store may lose the answer; so every error leads
+back to loading and comparing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamclient.base import checks
+from streamclient.destinations.commit import Commit, LogEntry, check_commits, gone, is_stored
+from streamclient.destinations.delta.delta_log import ENTRY, DeltaLog, digests_up_to, read_entries, transaction_of
+from streamclient.destinations.delta.delta_rows import KEYED, append, find_rows, merge, overwrite, row_files
+from streamclient.destinations.delta.object_stores import (
+    PROPERTIES,
+    Location,
+    check_location,
+    check_partition,
+    check_table,
+)
+from streamclient.destinations.delta.partitions import Day, Key, Partition
+from streamclient.destinations.destination_packages import compute, load, pyarrow, raises_own, reading_own
+from streamclient.destinations.probe import probe_store
+from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
+from streamclient.destinations.rows.change_rows import SHARD
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+)
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from pyarrow import Schema, Table
+
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before a further try; the last one is repeated until ``answer_seconds`` are over. The first try follows at
+once, as most refusals mean that another writer was quicker."""
+
+_REFUSALS_MAX = 2
+"""The first one may come from a handle that another writer's new column has made old."""
+
+_VIEWS_MAX = 10
+"""As many clean-ups in a row, each of them between loading the table and reading its log, are no chance."""
+
+_FROZEN_SECONDS = 60.0
+"""A commit that took longer, by the clock on the wall, is looked for before it is called stored. The log may have been
+cleared meanwhile, and a place in it that was taken is free then: what is created there is not part of the table. No log
+is cleared of what is younger than a day (``log_days``), and looking once more costs such a commit little."""
+
+
+@checks.explains_names
+class DeltaDestination:
+    """A Delta table that is written exactly once, by any number of processes; see ``Destination``.
+
+    Args:
+        url: a directory, or an address beginning with ``s3://``, ``oss://``, ``abfss://``, ``gs://`` or ``hdfs://``.
+        application: the fleet that writes; one per status table.
+        storage_options: as delta-rs takes them. Give all that the store needs here: delta-rs adds variables of the
+            environment that have the same names.
+        partition_by: divides the table into directories; ``Day()`` or ``Key("customer")``. Fixed when it is created.
+        answer_seconds: how long a commit is tried. Each request may take as long, those of the last try too. Keep it
+            well below the lease's duration.
+        checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
+            fewer make each commit cheaper.
+        log_days: how long entries of the log are kept, for a table that is created; ``maintenance.clean`` removes them.
+
+    Raises:
+        ConfigurationError: the address or an option would lose commits.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        application: str = "default",
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: Partition | None = None,
+        answer_seconds: float = 15.0,
+        checkpoint_interval: int = 20,
+        log_days: int = 30,
+    ) -> None:
+        load("deltalake", "delta")
+        checks.path.require("url", url)
+        checks.identifier.require("application", application)
+        checks.optional(_options).require("storage_options", storage_options)
+        checks.optional(_partition).require("partition_by", partition_by)
+        checks.seconds.require("answer_seconds", answer_seconds)
+        checks.positive.require("checkpoint_interval", checkpoint_interval)
+        checks.positive.require("log_days", log_days)
+        self.location = check_location(str(url), storage_options, answer_seconds)
+        self._application = application
+        self._partition = partition_by
+        self._answer_seconds = answer_seconds
+        self._created_with = {
+            **PROPERTIES,
+            "delta.checkpointInterval": str(checkpoint_interval),
+            "delta.logRetentionDuration": f"interval {log_days} days",
+        }
+        self._log = DeltaLog(self.location, application)
+        self._handle: DeltaTable | None = None
+        self._key: tuple[str, ...] = ()
+        self._is_probed = False
+        self._has_seen = False
+        """Whether the table was there: then it is never created anew."""
+        self._identity: object = None
+        """Of the directory of the log that the handle was loaded from; see ``Location.log_identity``."""
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    @property
+    def place(self) -> str:
+        """Where the table is, for messages."""
+        return self.location.url
+
+    @raises_own
+    def probe(self) -> None:
+        """Check the store and, if it is there, the table; see ``Destination.probe``."""
+        if not self._is_probed:
+            probe_store(self.location, self._answer_seconds)
+            if (handle := self._load()) is not None:
+                check_partition(handle, self._partition)
+            self._is_probed = True
+
+    @raises_own
+    def columns(self) -> Schema | None:
+        """The columns without that of the partition; ``None`` while there is no table."""
+        handle = self._load()
+        if handle is None:
+            return None
+        own = {self._partition.column} if self._partition else set()
+        pa = pyarrow()
+        return pa.schema([one for one in pa.schema(handle.schema().to_arrow()) if one.name not in own])
+
+    @raises_own
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        return self._view(shards)[1]
+
+    @raises_own
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        self._store(
+            commits, lambda: rows, lambda handle, commits: self._append(handle, self._fitted(rows, handle), commits)
+        )
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``."""
+        self._key = tuple(columns)
+
+    @raises_own
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``. Every file that holds one of the keys is written anew."""
+        self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
+
+    @raises_own
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``. Files that hold no such row are not read."""
+        yield from self._filtered(compute().field(column) < bound)
+
+    def _store(
+        self,
+        commits: Sequence[Commit],
+        first_rows: Callable[[], Table],
+        write: Callable[[DeltaTable, Sequence[Commit]], None],
+    ) -> None:
+        """Look, and write if it is not there yet, until it is stored or refused; ``first_rows`` make the table."""
+        check_commits(commits, self._application)
+        self.probe()
+        deadline = time.monotonic() + self._answer_seconds
+        error: Exception | None = None
+        refusals, first_seen = 0, -1
+        for pause in _pauses():
+            if error is not None and time.monotonic() + pause >= deadline:
+                break
+            if error is not None:
+                time.sleep(pause)
+            # Not monotonic: that clock stands still while the machine is suspended.
+            began = time.time()
+            try:
+                handle, lasts = self._view([one.shard for one in commits])
+                if handle is None:
+                    is_stored(lasts, commits)  # what follows commits is refused before a table is made without them
+                    self._create(first_rows())
+                    continue
+                check_partition(handle, self._partition)
+                first_seen = handle.version() if first_seen < 0 else first_seen
+                if self._is_stored(handle, lasts, commits, first_seen):
+                    return
+                write(handle, commits)
+                if abs(time.time() - began) < _FROZEN_SECONDS:
+                    return
+                self._forget_handle()
+                error = None
+            except StreamClientError:
+                raise
+            except Exception as raised:  # whatever it is, the commit may be in
+                self._forget_handle()
+                error = raised
+                refusals += isinstance(raised, _refusals())
+                if refusals == _REFUSALS_MAX:
+                    break
+        self._conclude(commits, error, first_seen, is_refused=refusals == _REFUSALS_MAX)
+
+    @raises_own
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        entries: list[LogEntry] = []
+        seen: tuple[int, list[str]] | None = None
+        for _ in range(_VIEWS_MAX):
+            handle = self._load()
+            if handle is None:
+                return
+            version = handle.version()
+            first = self._log.first_version(version)
+            entries = list(self._log.entries(version, first))
+            damages = [one.damage for one in entries if one.damage]
+            # Cleared while it was read: what was carried on is in a later entry. Lost is what is missing twice.
+            if (first, damages) in ((self._log.first_version(version), []), seen):
+                break
+            seen = (first, damages)
+        yield from entries
+
+    @raises_own
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
+        """See ``Destination``."""
+        yield from self._filtered(None if shards is None else compute().field(SHARD).isin(list(shards)))
+
+    @raises_own
+    def files(self) -> Iterator[tuple[str, Callable[[], Iterator[Table]]]]:
+        """See ``RowFiles``."""
+        handle = self._load()
+        if handle is not None:
+            for one in row_files(handle):
+                yield one.path, reading_own(f"{self.place}, file {one.path},", one.tables)
+
+    def _filtered(self, wanted: Any) -> Iterator[Table]:
+        handle = self._load()
+        if handle is not None:
+            for one in row_files(handle, wanted):
+                yield from one.tables(wanted)
+
+    def close(self) -> None:
+        """See ``Destination``."""
+        self._forget_handle()
+
+    def another(self) -> DeltaDestination:
+        """A further handle over the same table, for another thread."""
+        made = copy(self)
+        made._forget_handle()
+        return made
+
+    @raises_own
+    def log_length(self) -> int:
+        """Entries that the log holds, those without commits too."""
+        handle = self.handle()
+        return handle.version() + 1 - self._log.first_version(handle.version())
+
+    @raises_own
+    def handle(self) -> DeltaTable:
+        """The table at its present version, for reading and for maintenance.
+
+        Raises:
+            StreamClientException: it has not been created yet.
+        """
+        handle = self._load()
+        if handle is None:
+            raise StreamClientException(
+                f"there is no table at {self.location.url}: nothing was committed yet, or it is out of sight"
+            )
+        return handle
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _load(self) -> DeltaTable | None:
+        """The table at its present version. A handle is kept, as bringing it up to date costs a third of loading."""
+        # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
+        if self._handle is not None and self.location.log_identity() != self._identity:
+            self._forget_handle()
+        if self._handle is not None:
+            try:
+                self._handle.update_incremental()
+            except Exception:
+                self._forget_handle()  # loaded anew below, where an error that stays is raised
+        if self._handle is None:
+            self._identity = self.location.log_identity()
+            self._handle = _open(self.location)
+            if self._handle is not None:
+                check_table(self._handle)
+                self._has_seen = True
+            elif self._has_seen:
+                raise gone(f"the table at {self.location.url}")
+        return self._handle
+
+    def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
+        """The table at its present version, and the last commits that it has there.
+
+        Entries may have been cleared away since the table was loaded; what was carried on is in a later one. Or one was
+        taken that is not part of the table. So what is missing is looked for again, with nothing known, unless it is
+        missing at the same version as before.
+        """
+        missing_at = -1
+        for tries_left in reversed(range(_VIEWS_MAX)):
+            handle = self._load()
+            if handle is None:
+                break
+            try:
+                return handle, self._log.last_commits(handle, shards)
+            except (StreamClientException, load("deltalake.exceptions", "delta").DeltaError):
+                self._forget_handle()
+                if not tries_left or handle.version() == missing_at:
+                    raise
+                missing_at = handle.version()
+        return None, dict.fromkeys(shards)
+
+    def _forget_handle(self) -> None:
+        self._handle = None
+        self._log = DeltaLog(self.location, self._application)
+
+    def _create(self, rows: Table) -> None:
+        """Make the table, if nobody else made it meanwhile."""
+        schema = check_table_types(self._divided(rows).schema)
+        try:
+            load("deltalake", "delta").DeltaTable.create(
+                self.location.url,
+                schema=schema,
+                mode="error",
+                partition_by=[self._partition.column] if self._partition else None,
+                configuration=self._created_with,
+                storage_options=self.location.options,
+            )
+        except Exception:
+            if self._load() is None:
+                raise
+        self.handle()  # it has been seen from now on
+
+    def _divided(self, rows: Table) -> Table:
+        if self._partition is None:
+            return rows
+        column = self._partition.column
+        if column in rows.column_names:
+            raise ConfigurationError(f"rows must not have the column {column!r}: the destination adds it")
+        return rows.append_column(column, self._partition.values(rows))
+
+    def _fitted(self, rows: Table, handle: DeltaTable) -> Table:
+        """The rows as they may be handed over: delta-rs casts silently whatever differs, 2.5 to 2 for example."""
+        pa = pyarrow()
+        return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
+
+    def _append(self, handle: DeltaTable, rows: Table, commits: Sequence[Commit]) -> None:
+        append(handle, rows, self._properties(handle, commits))
+        self._log.note(handle.version(), commits)
+
+    def _replace(
+        self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
+    ) -> None:
+        """Store what ``fold`` makes of the rows that the handle's version has; refused if that is not the last one."""
+        found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
+        rows = self._fitted(fold(found.present), handle)
+        properties, version = self._properties(handle, commits), handle.version()
+        if found.others is not None:
+            rows = pyarrow().concat_tables([found.others, rows], promote_options="default")
+            overwrite(handle, rows, properties)
+        else:
+            merge(handle, rows, found.present, self._key, properties)
+        if handle.version() == version:
+            # A merge that changes nothing makes no commit, and would not remember these.
+            self._append(handle, rows.slice(0, 0), commits)
+        else:
+            self._log.note(handle.version(), commits)
+
+    def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
+        deltalake = load("deltalake", "delta")
+        # Never with last_updated: transactions that have it can expire.
+        transactions = [deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in commits]
+        if self._key:
+            transactions.append(deltalake.Transaction(KEYED, handle.version() + 1))
+        entry = LogEntry("", tuple(commits)).to_json()
+        properties: CommitProperties = deltalake.CommitProperties(
+            custom_metadata={ENTRY: entry}, app_transactions=transactions
+        )
+        return properties
+
+    def _is_stored(
+        self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
+    ) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        try:
+            return is_stored(lasts, commits)
+        except StreamClientError:
+            since = read_entries(self.location, range(first_seen + 1, handle.version() + 1)).values()
+            known = digests_up_to([one for one in lasts.values() if one], [entry for entry in since if entry])
+            if all(one.digest in known for one in commits):
+                return True
+            raise
+
+    def _conclude(
+        self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
+    ) -> None:
+        """No further try: look once more, and say what is known."""
+        try:
+            handle, lasts = self._view([one.shard for one in commits])
+            if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
+                return
+        except StreamClientError:
+            raise
+        except Exception as raised:
+            error, is_refused = raised, False
+        if is_refused:
+            raise StreamClientException(f"{self.location.url} does not take these rows: {error!r}") from error
+        raise DependencyException(
+            f"{self.location.url} did not take a commit of {len(commits)} shards within {self._answer_seconds:g} s; "
+            f"the last answer was {error!r}",
+            kind=ErrorKind.AMBIGUOUS,
+        ) from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What delta-rs raises before it writes anything, and would raise again."""
+    errors = load("deltalake.exceptions", "delta")
+    return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES
+    while True:
+        yield _PAUSES[-1]
+
+
+_partition = checks.Check("a Day or a Key", lambda value: isinstance(value, Day | Key))
+_options = checks.Check(
+    "options as a dictionary of texts",
+    lambda value: isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair),
+    hides=True,
+)
+
+
+def _open(location: Location) -> DeltaTable | None:
+    deltalake = load("deltalake", "delta")
+    errors = load("deltalake.exceptions", "delta")
+    for tries_left in reversed(range(_VIEWS_MAX)):
+        try:
+            handle: DeltaTable = deltalake.DeltaTable(location.url, storage_options=dict(location.options))
+            return handle
+        except errors.TableNotFoundError:
+            return None
+        except errors.DeltaError as error:
+            if location.scheme == "file" and not os.path.exists(location.path):
+                return None  # since it was looked at
+            # What it was about to read may have been cleared away since it was listed; there is something newer then.
+            if not tries_left or "not found" not in str(error):
+                raise
+    return None

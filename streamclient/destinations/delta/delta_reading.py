@@ -1,0 +1,68 @@
+"""A Delta table as a DataFrame of any version of Spark, without a jar.
+
+The table says which files it has at one version, and Spark reads those. Three things must be told to it, each of which
+it would else get wrong without a word: the schema (or it takes that of one file), the base path (or the columns of the
+partition are null), and the list of files (or it reads those that were removed).
+
+Spark takes paths, and delta-rs gives addresses, in which a space is ``%20``; so they are put together here from names
+that are not escaped. Nor may Spark take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from streamclient.destinations.delta.object_stores import refuse_reading
+from streamclient.destinations.destination_packages import load, own_errors, pyarrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_delta(
+    spark: SparkSession,
+    url: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """The rows of a Delta table at one version, which is fixed at the call.
+
+    Args:
+        spark: a session that sees the files under the table's address (``s3://`` is read as ``s3a://``).
+        url: the table.
+        storage_options: for delta-rs, to read the log.
+        version: an earlier one; by default the present one.
+
+    Raises:
+        ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not say its rows.
+        DependencyException: the table is not there, or cannot be read.
+    """
+    types = load("pyspark.sql.types", "spark")
+    with own_errors(url):
+        table = load("deltalake", "delta").DeltaTable(
+            url, version=version, storage_options=dict(storage_options) if storage_options else None
+        )
+        refuse_reading(table.metadata().configuration, url)
+        schema = types.StructType.fromJson(json.loads(table.schema().to_json()))
+        names = pyarrow().table(table.get_add_actions()).column("path").to_pylist()
+    if not names:
+        return spark.createDataFrame([], schema)
+    base = _spark_path(table.table_uri)
+    # In the log names are escaped once more than the files have them.
+    files = [f"{base}/{unquote(name)}" for name in names]
+    return spark.read.schema(schema).option("basePath", base).option(_PATTERNS, "false").parquet(*files)
+
+
+_PATTERNS = "__globPaths__"
+"""Spark's own option by which it reads files that it has listed itself, without looking for patterns in their names."""
+
+
+def _spark_path(address: str) -> str:
+    """The directory of a table as Spark names it: with scheme and host, and not escaped."""
+    parts = urlsplit(address)
+    scheme = "s3a" if parts.scheme == "s3" else parts.scheme
+    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"

@@ -1,0 +1,224 @@
+"""Rows of a Delta table that are found by their key and replaced, in one commit.
+
+A merge reads the keys of each file that may have one of them, and the whole rows of those that do. Then there are two
+ways to write. Where every file has such a row, each is written anew whatever is done: one overwriting of the table by
+the rows that stay and those that come costs half of what delta-rs' MERGE does, which reads all rows a second time to
+join them. Where some files have none, or the table is too large for memory, MERGE leaves those alone.
+
+delta-rs lets an overwriting in behind rows that another writer has added meanwhile, which this one has not seen. So all
+commits of a keyed table have one Delta transaction in common (``KEYED``): of two that were begun at the same version
+the second is refused, and is made again of what is there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from attrs import frozen
+
+from streamclient.destinations.destination_packages import compute, load, pyarrow
+from streamclient.destinations.rows.change_rows import PASSING
+from streamclient.errors import StreamClientException
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from pyarrow import Array, Schema, Table
+
+KEYED = "keyed"
+"""Name of the transaction that the commits of a keyed table have in common; those of shards have a slash."""
+
+OVERWRITTEN_BYTES_MAX = 64 << 20
+"""Files of a table that is overwritten: as they are compressed, a few hundred MiB of rows in memory."""
+
+_GONE, _PLACE = PASSING[:2]
+
+
+@frozen
+class FoundRows:
+    """The rows of one version of a table that have one of some keys."""
+
+    present: Table
+    others: Table | None
+    """All other rows, if every file has one of the keys, and they fit in memory."""
+
+
+@frozen
+class RowFile:
+    """A file of one version of a table."""
+
+    path: str
+    _fragment: Any
+    _schema: Schema
+    _size: int | None
+    """By the log, where that is still to be compared."""
+
+    def table(self, columns: Sequence[str]) -> Table:
+        """Columns of its rows, in their order, which is the same each time."""
+        self._check_size()
+        # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+        return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
+
+    def tables(self, wanted: Any = None) -> Iterator[Table]:
+        """Its rows, or those for which an expression holds, in parts that fit in memory."""
+        self._check_size()
+        pa = pyarrow()
+        for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+    def _check_size(self) -> None:
+        """Other readers of Delta trust the log's size, and would not find the end of a file that has another."""
+        found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
+        if found not in {None, self._size}:
+            raise StreamClientException(
+                f"{self.path} has {found} bytes, and by the table's log {self._size}: something else has replaced it"
+            )
+
+
+def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
+    """The files of a table, without those that by their bounds hold no row for which an expression holds.
+
+    Those in a directory here are read by pyarrow alone. Elsewhere delta-rs reads for it, by way of Python, in threads
+    of pyarrow's: a process whose interpreter ends while one of them lets go of a file aborts, with all done.
+    """
+    address, filesystem, sizes = urlsplit(handle.table_uri), None, {}
+    if address.scheme == "file":
+        fs = load("pyarrow.fs", "delta")
+        filesystem = fs.SubTreeFileSystem(unquote(address.path), fs.LocalFileSystem())
+        files = pyarrow().table(handle.get_add_actions())
+        names = map(unquote, files.column("path").to_pylist())
+        sizes = dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
+    dataset = handle.to_pyarrow_dataset(filesystem=filesystem)
+    for one in dataset.get_fragments(filter=wanted):
+        yield RowFile(one.path, one, dataset.schema, sizes.get(one.path))
+
+
+def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
+    """Those with one of these keys, without the columns ``passing``; a table that is divided is never overwritten."""
+    pa = pyarrow()
+    schema = pa.schema(handle.schema().to_arrow())
+    names = [name for name in schema.names if name not in passing]
+    empty = schema.empty_table().select(names)
+    if not keys.num_rows:
+        return FoundRows(empty, None)
+    touched = []
+    for file in row_files(handle, _near(keys, key)):
+        mask = _has_key(file.table(key), keys, key)
+        if mask.true_count:
+            touched.append((file, mask))
+    sizes = pa.table(handle.get_add_actions()).column("size_bytes").to_pylist()
+    is_overwritten = not passing and len(touched) == len(sizes) and sum(sizes) <= OVERWRITTEN_BYTES_MAX
+    present, others = [empty], [empty]
+    for file, mask in touched:
+        rows = file.table(names)
+        present.append(rows.filter(mask))
+        if is_overwritten:
+            others.append(rows.filter(compute().invert(mask)))
+    return FoundRows(pa.concat_tables(present), pa.concat_tables(others) if is_overwritten else None)
+
+
+def _near(keys: Table, key: Sequence[str]) -> Any:
+    """By which files are left out unread, as their bounds tell.
+
+    Only for numbers, as the bounds of texts that delta-rs gives a file cannot be compared with texts.
+    """
+    pa, pc = pyarrow(), compute()
+    parts = [
+        pc.field(name).isin(pc.unique(keys.column(name))) for name in key if pa.types.is_integer(keys.column(name).type)
+    ]
+    return reduce(and_, parts) if parts else None
+
+
+def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
+    """Whether each row has one of the keys."""
+    pa, pc = pyarrow(), compute()
+    columns = [pc.is_in(rows.column(name), value_set=pc.unique(keys.column(name))) for name in key]
+    mask = reduce(pc.and_, columns).combine_chunks()
+    if len(key) == 1 or not mask.true_count:
+        return mask
+    # Each part of such a key is in some key; whether all are in the same one, a join tells.
+    places = pa.array(range(rows.num_rows), pa.int64())
+    candidates = rows.append_column(_PLACE, places).filter(mask)
+    matching = candidates.join(keys.select(key), list(key), join_type="left semi", use_threads=False)
+    return pc.is_in(places, value_set=matching.column(_PLACE).combine_chunks())
+
+
+def overwrite(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
+    """Have these rows alone."""
+    _write(handle, rows, "overwrite", properties)
+
+
+def append(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
+    """Have these rows, too."""
+    _write(handle, rows, "append", properties)
+
+
+def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitProperties) -> None:
+    deltalake = load("deltalake", "delta")
+    deltalake.write_deltalake(
+        handle,
+        rows,
+        mode=mode,
+        schema_mode=None if _column_names(handle) == set(rows.column_names) else "merge",
+        commit_properties=properties,
+        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+
+
+def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
+    """Put these rows in the place of those with their keys, and remove those present whose keys no row has.
+
+    Where there is nothing to put and to remove, no commit is made.
+    """
+    gone = _absent_keys(present.select(key), rows.select(key))
+    if not rows.num_rows and not gone.num_rows:
+        return
+    pa, deltalake = pyarrow(), load("deltalake", "delta")
+    marks = [pa.repeat(pa.scalar(is_gone), one.num_rows) for is_gone, one in ((False, rows), (True, gone))]
+    source = pa.concat_tables(
+        [one.append_column(_GONE, mark) for one, mark in zip((rows, gone), marks, strict=True)],
+        promote_options="default",
+    )
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
+    gone_mark = f"s.{_quoted(_GONE)}"
+    merger = handle.merge(
+        source,
+        " AND ".join([*(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key), *_bounds(source, key)]),
+        source_alias="s",
+        target_alias="t",
+        merge_schema=not _column_names(handle).issuperset(rows.column_names),
+        commit_properties=properties,
+        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+    merger.when_matched_delete(gone_mark)
+    merger.when_matched_update(values, f"NOT {gone_mark}")
+    merger.when_not_matched_insert(values, f"NOT {gone_mark}")
+    merger.execute()
+
+
+def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
+    """What else holds for rows with these keys: files that have none such are left out unread."""
+    pa, pc = pyarrow(), compute()
+    for name in key:
+        if pa.types.is_integer(source.column(name).type):
+            ends = pc.min_max(source.column(name))
+            yield f"t.{_quoted(name)} >= {ends['min']} AND t.{_quoted(name)} <= {ends['max']}"
+
+
+def _absent_keys(keys: Table, rows: Table) -> Table:
+    """Those of some keys that no row has."""
+    if not keys.num_rows:
+        return keys
+    return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)
+
+
+def _column_names(handle: DeltaTable) -> set[str]:
+    return {one.name for one in handle.schema().fields}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,401 @@
+"""What keeps a Delta table quick and small beside its writers: compaction, clean-up, verification, by cron expressions.
+
+Writers go on meanwhile. Of two compactions at once one is refused, by the versions of delta-rs that this package
+allows; others accept both, and every row is there twice from then on. So the version is asked before each compaction,
+and the number of rows is compared after it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from streamclient.base import checks, logs
+from streamclient.base.cron import CronSchedule
+from streamclient.destinations.commit import LogEntry
+from streamclient.destinations.delta.delta_destination import DeltaDestination
+from streamclient.destinations.delta.delta_log import ENTRY, DeltaLog, read_files, transaction_of
+from streamclient.destinations.delta.removal import remove_files
+from streamclient.destinations.destination_packages import compute, load, pyarrow, raises_own
+from streamclient.destinations.proof.commit_proof import Proof, read_chains
+from streamclient.destinations.proof.verification import refuse_mirror, verify
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_log = logs.logger(__name__)
+
+COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
+"""From the first on, and below the second: seen to refuse the second of two compactions."""
+
+_RUN = "streamclient_run"
+"""Key of a compaction's own mark in the metadata of its Delta commit."""
+
+CARRYING_TRIES = 30
+"""Each writer that commits meanwhile costs one; what came since the last one is read quickly."""
+
+KEEP_HOURS = 7 * 24
+"""How long files are kept that the table no longer has; a query must not take longer."""
+
+_KEEP_HOURS_MAX = 1_000_000
+"""More than a century; delta-rs aborts beyond what its clock can count."""
+
+_target_bytes = checks.optional(checks.positive)
+
+
+@frozen
+class Compaction:
+    """What one compaction did."""
+
+    files_before: int
+    files_after: int
+    is_refused: bool = False
+    """Whether another writer was quicker, so that nothing was done; the next run does it."""
+
+
+@frozen
+class Cleaning:
+    """What one clean-up removed."""
+
+    files: int
+    log_entries: int
+
+
+@raises_own
+def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -> Compaction:
+    """Join small files into larger ones; the rows stay as they are. Appends go on beside it.
+
+    Args:
+        destination: the table.
+        target_bytes: size up to which files are joined; the table's own by default, 100 MB.
+
+    Raises:
+        ConfigurationError: this version of delta-rs may double the rows, or an argument cannot work.
+        StreamClientException: the rows are not as many as before; the message says how to undo it.
+    """
+    _target_bytes.require("target_bytes", target_bytes)
+    check_compacting_version(load("deltalake", "delta").__version__)
+    errors = load("deltalake.exceptions", "delta")
+    handle, run = destination.handle(), uuid.uuid4().hex
+    before, version = len(handle.file_uris()), handle.version()
+    properties = load("deltalake", "delta").CommitProperties(custom_metadata={_RUN: run})
+    failure: Exception | None = None
+    try:
+        handle.optimize.compact(target_size=target_bytes, commit_properties=properties)
+    except Exception as error:  # whatever it is, the compaction may be in: a store may lose the answer
+        failure = error
+    handle = destination.handle()
+    own = _versions_of(destination, run, range(version + 1, handle.version() + 1))
+    for one in own:
+        _check_rows(destination, one)
+    if failure is None or own:
+        return Compaction(before, len(handle.file_uris()))
+    if not isinstance(failure, errors.CommitFailedError):
+        raise failure
+    _log.info("compaction of %s was refused, another writer was quicker: %s", destination.location.url, failure)
+    return Compaction(before, before, is_refused=True)
+
+
+def check_compacting_version(version: str) -> None:
+    """Raise ``ConfigurationError`` unless this version of delta-rs refuses the second of two compactions."""
+    first, end = COMPACTING_VERSIONS
+    numbers = tuple(int(part) if part.isdigit() else -1 for part in version.split(".")[:3])
+    if not first <= numbers < end:
+        wanted = f">={'.'.join(map(str, first))},<{'.'.join(map(str, end))}"
+        raise ConfigurationError(
+            f"deltalake {version} is not known to refuse the second of two compactions, which doubles all rows: "
+            f'pip install "deltalake{wanted}"'
+        )
+
+
+def _versions_of(destination: DeltaDestination, run: str, versions: range) -> list[int]:
+    """The versions that a run made; others may have committed before and after it."""
+    return [version for version, text in read_files(destination.location, versions).items() if run.encode() in text]
+
+
+def _check_rows(destination: DeltaDestination, version: int) -> None:
+    """A compaction adds as many rows as it removes."""
+    location = destination.location
+    old, new = (
+        load("deltalake", "delta").DeltaTable(location.url, version=one, storage_options=location.options)
+        for one in (version - 1, version)
+    )
+    before, after = _row_count(old), _row_count(new)
+    if before != after:
+        made = ", ".join(sorted(set(new.file_uris()) - set(old.file_uris())))
+        raise StreamClientException(
+            f"compaction made {after} rows of {before} in {location.url}, as version {version}: stop its writers and "
+            f"compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
+            "not, do not restore: the commits behind it would be lost, and not their checkpoints. Move the files that "
+            f"it made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then ask "
+            "verify, with the rows, whether each record is there once"
+        )
+
+
+def _row_count(handle: DeltaTable) -> int:
+    actions = pyarrow().table(handle.get_add_actions())
+    return int(compute().sum(actions.column("num_records")).as_py() or 0)
+
+
+@raises_own
+def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cleaning:
+    """Remove files that the table no longer has, and entries of its log that are older than ``log_days``.
+
+    The last commit of each shard is carried on in a new entry first, so that none is forgotten with the old ones.
+
+    Raises:
+        ConfigurationError: files would be removed that a writer may still be about to commit, or that are not the
+            table's own, for example those of another table in its directory.
+        StreamClientException: the log has lost a shard's last commit; nothing was removed.
+    """
+    _check_keep_hours(keep_hours)
+    handle = destination.handle()
+    unused = _unused_files(handle, keep_hours)
+    _check_own(handle, unused)
+    handle, log = carry(destination), DeltaLog(destination.location, destination.application)
+    # A process that was frozen between loading the table and listing the directory takes files for unused that were
+    # committed in between. The version that is loaded after the listing has them, or says when it let go of them.
+    removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
+    before = log.first_version(handle.version())
+    # By this very handle: what came after it is not carried on, and stays, however long this process was frozen.
+    handle.create_checkpoint()
+    handle.cleanup_metadata()
+    return Cleaning(removed, log.first_version(handle.version()) - before)
+
+
+def _check_keep_hours(keep_hours: int) -> None:
+    if not checks.whole(1, _KEEP_HOURS_MAX).fits(keep_hours):
+        raise ConfigurationError(
+            f"keep_hours must be a whole number from 1 to {_KEEP_HOURS_MAX}, not {keep_hours!r}: younger files may be "
+            "of a commit on its way"
+        )
+
+
+def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
+    """Files that are in no version of the last hours, and were not written since.
+
+    In full: those of commits that were refused, too, which no entry of the log names; and whatever else lies there.
+    """
+    return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
+
+
+def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
+    """Files lie in the table's directory, or in one below it for each value that it is divided by.
+
+    Those of Delta's change data feed lie likewise in a directory of theirs.
+    """
+    marks = [f"{one}=" for one in handle.metadata().partition_columns]
+    for name in files:
+        *directories, file = name.removeprefix("_change_data/").split("/")
+        is_divided = len(directories) == len(marks) and all(map(str.startswith, directories, marks))
+        if not is_divided or not file.endswith(".parquet"):
+            raise ConfigurationError(
+                f"{handle.table_uri} holds {name}, which is not the table's and would be removed: move such files, or "
+                "the table that they belong to, out of its directory"
+            )
+
+
+@raises_own
+def carry(destination: DeltaDestination) -> DeltaTable:
+    """Repeat the last commit of each shard, of all applications, in one new entry without rows; the table as of then.
+
+    The entry has the shards' transactions, so that it is refused where a writer was quicker, and looks again.
+
+    Raises:
+        StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
+        DependencyException: writers were quicker each time.
+    """
+    errors = load("deltalake.exceptions", "delta")
+    log = DeltaLog(destination.location, destination.application)
+    entries: list[LogEntry] = []
+    orders: _Orders = {}
+    since, missing_at = 0, -1
+    for _ in range(CARRYING_TRIES):
+        handle = destination.handle()
+        version = handle.version()
+        newer = list(log.entries(version, since))
+        _forget_orders(orders, newer)
+        entries.extend(newer)
+        since = version + 1
+        try:
+            carried = _carried(handle, entries, orders)
+        except (StreamClientException, errors.DeltaError):
+            if version == missing_at:
+                raise
+            # Another clean-up may have cleared it away since the table was loaded, and has carried it on then.
+            entries, orders, since, missing_at = [], {}, 0, version
+            continue
+        try:
+            _write_carried(handle, carried)
+            return handle
+        except errors.CommitFailedError as error:
+            _log.info("a writer of %s was quicker than its clean-up: %s", destination.location.url, error)
+    raise DependencyException(
+        f"writers of {destination.location.url} were quicker than its clean-up {CARRYING_TRIES} times: try again later"
+    )
+
+
+_Orders = dict[tuple[str, str], "int | None"]
+"""Of the table's transactions, by application and shard: asking for one reads the end of the log."""
+
+
+def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
+    """Those that entries since then have changed, or may have."""
+    if any(one.damage for one in newer):
+        orders.clear()
+    for entry in newer:
+        for commit in (*entry.carried, *entry.commits):
+            orders.pop((commit.application, commit.shard), None)
+
+
+def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
+    """The last commit of each shard, which is the one that the table's transaction names."""
+    disputed = {one for entry in entries for one in entry.disputed}
+    totals: dict[str, int] = {}
+    carried = []
+    for (application, shard), chain in read_chains(entries, Proof()).items():
+        commits = [*(one for _, one in chain.commits), *chain.carried]
+        if (application, shard) not in orders:
+            orders[application, shard] = handle.transaction_version(transaction_of(application, shard))
+        order = orders[application, shard]
+        is_disputed = any(one in disputed and one.order > (order or -1) for one in commits)
+        if order is None and not is_disputed:
+            continue  # an entry that is not part of the table; see ``DeltaLog``
+        last = {one.order: one for one in commits}.get(order or -1)
+        if last is None or is_disputed:
+            raise StreamClientException(_not_held(handle, application, shard, order))
+        carried.append(last)
+        if (total := chain.records_up_to(last.number)) is not None:
+            totals[last.digest] = total
+    return LogEntry("", carried=tuple(carried), totals=totals)
+
+
+def _not_held(handle: DeltaTable, application: str, shard: str, order: int | None) -> str:
+    known = "no commit" if order is None else f"commit {order & 0xFFFFFFFF} of epoch {order >> 32} as the last one"
+    return (
+        f"{handle.table_uri} knows {known} of shard {shard} in application {application!r}, and its log does not: it "
+        "has lost or altered entries. Nothing is cleaned, as late writers of the shard would no longer be refused: "
+        "verify says which entries; bring them back from a copy, or go on in another destination"
+    )
+
+
+def _write_carried(handle: DeltaTable, entry: LogEntry) -> None:
+    if not entry.carried:
+        return
+    deltalake = load("deltalake", "delta")
+    deltalake.write_deltalake(
+        handle,
+        pyarrow().schema(handle.schema().to_arrow()).empty_table(),
+        mode="append",
+        commit_properties=deltalake.CommitProperties(
+            custom_metadata={ENTRY: entry.to_json()},
+            app_transactions=[
+                deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in entry.carried
+            ],
+        ),
+        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+
+
+Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
+"""Hears what each run did: its name (``compact``, ``clean`` or ``verify``), and its result or its error."""
+
+
+class Maintenance:
+    """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
+
+    One is enough for a table; a second one does no harm. It has a handle of its own. What is missed while the process
+    sleeps is made up for once.
+
+    Args:
+        destination: which table.
+        compact: when small files are joined, for example ``"0 * * * *"``; never by default.
+        clean: when old files and log entries are removed, for example ``"30 3 * * *"``.
+        verify: when the log is proved, for example ``"0 4 * * *"``; with ``verify_rows`` the rows too.
+        keep_hours: see ``clean``.
+        verify_rows: whether a verification reads all rows.
+        heard: hears of each run; errors and findings are logged in any case. Called by the thread of the runs.
+
+    Raises:
+        ConfigurationError: an expression is no cron expression, or names a time that never comes; or ``clean`` would
+            refuse ``keep_hours`` each time.
+    """
+
+    def __init__(
+        self,
+        destination: DeltaDestination,
+        *,
+        compact: str | None = None,
+        clean: str | None = None,
+        verify: str | None = None,
+        keep_hours: int = KEEP_HOURS,
+        verify_rows: bool = False,
+        heard: Heard | None = None,
+    ) -> None:
+        _check_keep_hours(keep_hours)
+        self._destination = destination.another()
+        self._keep_hours = keep_hours
+        self._verify_rows = verify_rows
+        self._heard = heard
+        # One thread, as one handle is used by one thread at a time.
+        self._schedule = CronSchedule("maintenance")
+        for name, expression in {"compact": compact, "clean": clean, "verify": verify}.items():
+            if expression is not None:
+                self._schedule.add(name, expression, partial(self._run_safely, name))
+        self.scheduler = self._schedule.scheduler
+
+    def start(self) -> None:
+        """Begin to run by the clock; returns at once.
+
+        Raises:
+            ConfigurationError: rows of a mirror shall be verified, which are no commit's.
+        """
+        if self._verify_rows and self.scheduler.get_job("verify") is not None:
+            refuse_mirror(self._destination)
+        self._schedule.start()
+
+    def stop(self) -> None:
+        """Let a run that is under way finish, and run no more."""
+        self._schedule.stop()
+        self._destination.close()
+
+    def next_runs(self) -> Mapping[str, datetime]:
+        """When each of its tasks is run next, in UTC, once it has been started."""
+        return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
+
+    def run(self, name: str) -> Compaction | Cleaning | Proof:
+        """Run ``compact``, ``clean`` or ``verify`` now, in this thread; not while the scheduler runs."""
+        runs: Mapping[str, Callable[[], Compaction | Cleaning | Proof]] = {
+            "compact": lambda: compact(self._destination),
+            "clean": lambda: clean(self._destination, keep_hours=self._keep_hours),
+            "verify": lambda: verify(self._destination, with_rows=self._verify_rows),
+        }
+        return runs[name]()
+
+    def __enter__(self) -> Maintenance:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run_safely(self, name: str) -> None:
+        result: Compaction | Cleaning | Proof | Exception
+        try:
+            result = self.run(name)
+        except Exception as error:
+            _log.exception("%s of %s failed", name, self._destination.location.url)
+            result = error
+        if isinstance(result, Proof) and not result.is_whole:
+            _log.error("%s is not whole: %s", self._destination.location.url, result)
+        if self._heard is not None:
+            self._heard(name, result)

@@ -1,0 +1,248 @@
+"""Where a Delta table may lie, with which options and properties: what is refused, as rows would be lost in silence.
+
+Exactly-once on a store rests on one thing: of two writers that create the same object, one is refused. Stores of the
+schemes below do that, if nothing switches it off. Everything else is turned away with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from attrs import frozen
+
+from streamclient.destinations.delta.partitions import Partition
+from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
+"""Every table has it: the log is the proof, and is cleared by ``Maintenance`` only, which carries last commits on."""
+
+SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
+"""Stores whose create-if-absent the writer uses. For others delta-rs looks first and then writes, which races."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+_REASONS = {
+    "aws_s3_allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
+    "allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
+    "mount_allow_unsafe_rename": "it replaces create-if-absent by a rename, with which commits get lost",
+    "aws_s3_locking_provider": "the writer has no lock provider, so it would go on without the lock",
+    "locking_provider": "the writer has no lock provider, so it would go on without the lock",
+    "aws_conditional_put": "only 'etag' refuses the second of two writers",
+    "conditional_put": "only 'etag' refuses the second of two writers",
+    "opendal.enable_versioning": "a versioned bucket does not refuse the second of two writers, so commits get lost",
+}
+_HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
+_ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
+"""With what variables begin that delta-rs takes for options of a scheme."""
+_OFF = {"", "false", "0", "no", "off", "f", "n"}
+
+_MISREAD = {
+    "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
+    "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
+}
+"""What delta-rs misreads in a path: it aborts, or takes an escape for what it stands for, or escapes once more, and
+looks for rows elsewhere than it has put them then."""
+_MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
+_UNITS = {
+    "ms": 0.001,
+    "millis": 0.001,
+    "s": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "m": 60.0,
+    "minute": 60.0,
+    "minutes": 60.0,
+}
+
+
+@frozen
+class Location:
+    """A place that was found fit, and the options to open it with."""
+
+    url: str
+    scheme: str
+    options: dict[str, str]
+
+    def option(self, *names: str) -> str:
+        """The value of the first of these options that is given, here or in the environment; empty if none is."""
+        lower = {name.lower(): value for name, value in self.options.items()}
+        for name in names:
+            if name in lower:
+                return lower[name]
+        return next((os.environ[name.upper()] for name in names if name.upper() in os.environ), "")
+
+    @property
+    def path(self) -> str:
+        """Of a directory here; else the path within the bucket, without slashes around it."""
+        if self.scheme == "file":
+            return unquote(urlsplit(self.url).path) if self.url.startswith("file:") else self.url
+        return unquote(urlsplit(self.url).path).strip("/")
+
+    def log_identity(self) -> object:
+        """Which directory the log is, so that one that was moved away shows; always the same on a store elsewhere."""
+        if self.scheme != "file":
+            return None
+        try:
+            found = os.stat(Path(self.path, "_delta_log"))
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket or container; empty for a directory here."""
+        return urlsplit(self.url).netloc
+
+
+def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: float) -> Location:
+    """Judge a place by its address and options alone.
+
+    Args:
+        url: a directory, or an address with one of ``SCHEMES``.
+        options: as delta-rs takes them.
+        answer_seconds: how long requests may be repeated; becomes ``retry_timeout`` and ``timeout`` where not given.
+
+    Raises:
+        ConfigurationError: commits could be lost there, or the path has characters that delta-rs misreads.
+    """
+    scheme = _scheme(url)
+    given = {str(name): str(value) for name, value in (options or {}).items()}
+    _refuse_unsafe(given, "option")
+    if prefix := _ENVIRONMENT.get(scheme):
+        _refuse_unsafe(
+            {name: value for name, value in os.environ.items() if name.startswith(prefix)},
+            "environment variable",
+        )
+    _refuse_long_waits(given, answer_seconds)
+    if scheme not in {"file", "hdfs"}:
+        given = {"retry_timeout": f"{answer_seconds:g}s", "timeout": f"{answer_seconds:g}s"} | given
+    location = Location(url, scheme, given)
+    _refuse_misread(location)
+    if scheme == "file":
+        _refuse_files(location)
+    elif scheme != "hdfs" and not location.bucket:
+        raise ConfigurationError(f"{url} names no bucket or container: write {scheme}://BUCKET/PATH")
+    endpoint = location.option("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
+    if scheme in {"s3", "s3a"} and "aliyuncs.com" in endpoint:
+        raise ConfigurationError(
+            f"OSS does not take S3's create-if-absent, so no commit to {url} would succeed: write oss:// in place of "
+            f"{scheme}://, and the options opendal.endpoint, opendal.access_key_id and opendal.access_key_secret"
+        )
+    if scheme == "oss" and not location.option("opendal.endpoint"):
+        raise ConfigurationError(
+            f"{url} needs the option opendal.endpoint, for example https://oss-cn-hangzhou.aliyuncs.com"
+        )
+    return location
+
+
+def _scheme(url: str) -> str:
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else "file"
+    if scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"{url}: no table at {scheme}:// can be written exactly once, as that store is not known to refuse the "
+            f"second of two writers; use a directory or one of {', '.join(f'{one}://' for one in SCHEMES)}"
+        )
+    return scheme
+
+
+def _refuse_misread(location: Location) -> None:
+    path = os.path.abspath(location.path) if location.scheme == "file" else location.path
+    misread = _MISREAD.get(location.scheme, _MISREAD_ELSEWHERE).search(path)
+    if misread:
+        raise ConfigurationError(
+            f"{location.url}: delta-rs misreads {misread[0]!r} in the path {path!r}, and would not find there what it "
+            "has written; use another name"
+        )
+
+
+def _refuse_files(location: Location) -> None:
+    """A table is a directory, and lies in directories."""
+    path = Path(os.path.abspath(location.path))
+    found = next((one for one in (path, *path.parents) if os.path.exists(one)), path)
+    if os.path.exists(found) and not os.path.isdir(found):
+        raise ConfigurationError(
+            f"{location.url}: {found} is a file, and a table is a directory: name one that is there, or can be made"
+        )
+
+
+def _refuse_unsafe(options: Mapping[str, str], what: str) -> None:
+    for name, value in options.items():
+        reason = _REASONS.get(name.lower())
+        if reason and value.lower() not in _HARMLESS.get(name.lower(), _OFF):
+            raise ConfigurationError(f"{what} {name}={value} is refused: {reason}; remove it")
+
+
+def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> None:
+    for name, value in options.items():
+        if name.lower() not in {"retry_timeout", "timeout"}:
+            continue
+        match = _DURATION.fullmatch(value)
+        seconds = float(match[1]) * _UNITS[match[2]] if match else None
+        if seconds is None or seconds > answer_seconds:
+            raise ConfigurationError(
+                f"option {name}={value} must be a time such as '10s' of at most answer_seconds, here "
+                f"{answer_seconds:g}s: a commit that waits longer than its lease is no longer allowed when it is made"
+            )
+
+
+def check_table(handle: DeltaTable) -> None:
+    """Refuse a table with properties under which rows or commits get lost.
+
+    Raises:
+        ConfigurationError: which property, and what to do.
+    """
+    metadata = handle.metadata()
+    refuse_reading(metadata.configuration, handle.table_uri)
+    if "delta.setTransactionRetentionDuration" in metadata.configuration:
+        raise ConfigurationError(
+            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets which "
+            "commits it has: remove it, or write to another table"
+        )
+    for name, value in PROPERTIES.items():
+        if metadata.configuration.get(name) != value:
+            raise ConfigurationError(
+                f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
+                f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
+            )
+
+
+def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
+    """Refuse to write to a table that is divided otherwise; whoever reads or maintains it need not know how.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    metadata, wanted = handle.metadata(), [partition.column] if partition else []
+    if list(metadata.partition_columns) != wanted:
+        raise ConfigurationError(
+            f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
+            "must be what the table was created with"
+        )
+
+
+def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
+    """Refuse tables whose files alone do not say which rows they have.
+
+    Raises:
+        ConfigurationError: it has deletion vectors or mapped columns.
+    """
+    if configuration.get("delta.enableDeletionVectors") == "true":
+        raise ConfigurationError(
+            f"{url} has deletion vectors, which readers of its files do not know, and so show deleted rows: "
+            "set delta.enableDeletionVectors to false and rewrite the table, or use another one"
+        )
+    if (configuration.get("delta.columnMapping.mode") or "none") != "none":
+        raise ConfigurationError(
+            f"{url} has mapped column names, which readers of its files take for missing columns: use another table"
+        )

@@ -1,0 +1,91 @@
+"""By what a table is divided into directories, in values that every reader reads back as they were written.
+
+Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes anything beyond
+ASCII wrongly. So a key is written in ASCII, escaped: not by percent signs, which Delta escapes again in its names of
+files, so that its clean-up does not recognise them.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.change_rows import DAY, KEY, TIMESTAMP
+from streamclient.destinations.rows.column_names import original_name
+from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyarrow import Array, ChunkedArray, Table
+
+EMPTY = "_"
+NULL = "_-"
+"""Neither can come out of escaping, where two hexadecimal digits follow each underscore."""
+
+_DIGEST = "_."
+"""Nor can this, which stands before the digest of a long value."""
+
+_LETTERS_MAX = 128
+"""Longer ones end in a digest: with ``_key=`` before it, the name of a directory has at most 255 bytes, and 143 on some
+encrypted disks."""
+
+
+@frozen
+class Day:
+    """A directory for each day, in UTC, on which the service took changes: ``_day``."""
+
+    column = DAY
+
+    def values(self, rows: Table) -> Array | ChunkedArray:
+        """The column's values for some rows."""
+        if TIMESTAMP not in rows.column_names:
+            raise ConfigurationError(
+                f"rows without {TIMESTAMP} cannot be divided by day; they have {rows.column_names}"
+            )
+        return compute().cast(rows.column(TIMESTAMP), pyarrow().date32())
+
+
+@checks.explains_names
+@frozen
+class Key:
+    """A directory for each value of a key column: ``_key``. Good for some hundreds of values, not for many more."""
+
+    name: str = field(validator=checks.text)
+    """The column, by its name in the source."""
+
+    column = KEY
+
+    def values(self, rows: Table) -> Array | ChunkedArray:
+        """The column's values for some rows."""
+        if not rows.num_rows:  # a commit without changes, as at the end of a shard, names no column of the source
+            return pyarrow().array([], pyarrow().string())
+        stored = next((one for one in rows.column_names if original_name(one) == self.name), None)
+        if stored is None:
+            raise ConfigurationError(f"rows have no column {self.name!r} to be divided by, only {rows.column_names}")
+        return pyarrow().array([escaped(value) for value in rows.column(stored).to_pylist()], pyarrow().string())
+
+
+Partition = Day | Key
+
+
+def escaped(value: object) -> str:
+    """A key's value as a directory name: letters, digits, ``.`` and ``-`` as they are, each other byte as ``_xx``.
+
+    One that would be too long is cut, and ends in ``_.`` and the SHA-256 of the whole value.
+    """
+    if value is None:
+        return NULL
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    text = "".join(chr(byte) if _is_plain(byte) else f"_{byte:02x}" for byte in raw) or EMPTY
+    if len(text) <= _LETTERS_MAX:
+        return text
+    end = _DIGEST + sha256(raw).hexdigest()
+    return text[: _LETTERS_MAX - len(end)] + end
+
+
+def _is_plain(byte: int) -> bool:
+    letter = chr(byte)
+    return byte < 128 and (letter.isalnum() or letter in ".-")

@@ -1,0 +1,51 @@
+"""Files of a Delta table are removed by a process of its own.
+
+delta-rs keeps the interpreter's lock while it waits for a store to remove a file: a worker in the same process could
+not renew its leases meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from streamclient.destinations.delta.object_stores import Location
+from streamclient.destinations.destination_packages import load
+from streamclient.errors import DependencyException
+
+
+def remove_files(location: Location, names: Sequence[str]) -> int:
+    """Remove files, by the names that delta-rs lists them under; how many of them were there.
+
+    Raises:
+        DependencyException: the store did not remove one; some may be removed.
+    """
+    if not names:
+        return 0
+    # By standard input, as options hold secrets, which a list of processes would show.
+    given = json.dumps({"url": location.url, "options": dict(location.options), "names": list(names)})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", __name__]
+    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DependencyException(f"files of {location.url} could not be removed: {done.stderr[-1000:]}")
+    return int(done.stdout)
+
+
+def _remove(url: str, options: dict[str, str], names: Sequence[str]) -> int:
+    handler = load("deltalake.fs", "delta").DeltaStorageHandler(url, options)
+    removed = 0
+    for name in names:
+        try:
+            handler.delete_file(name)
+            removed += 1
+        except FileNotFoundError:
+            pass  # another clean-up was quicker
+    return removed
+
+
+if __name__ == "__main__":
+    print(_remove(**json.load(sys.stdin)))

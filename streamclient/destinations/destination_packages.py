@@ -1,0 +1,120 @@
+"""The heavy libraries, imported on first use, and their errors, which become ours at one border.
+
+``import streamclient.destinations`` works without them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+from streamclient.base.checks import missing_extra
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def pyarrow() -> Any:
+    """The module ``pyarrow``."""
+    return load("pyarrow", "delta")
+
+
+def compute() -> Any:
+    """The module ``pyarrow.compute``."""
+    return load("pyarrow.compute", "delta")
+
+
+def load(module: str, extra: str) -> Any:
+    """A module that an extra of this package installs.
+
+    Raises:
+        ConfigurationError: it is not there; the message says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing_extra(f"{module} cannot be imported ({error})", extra) from error
+
+
+_DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
+"""What libraries raise of a content that is not what they expect; so do those of Arrow, JSON and Pydantic."""
+
+_GONE = ("not found", "does not exist", "no such")
+_DAMAGED = ("json error", "parquet error", "no table metadata")
+"""What stands in the errors of delta-rs, which has one type for nearly all of them, and in those of catalogs."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_SAID_MAX = 600
+"""Letters of another package's message: the cause stands in them, and more of it in the chain of errors."""
+
+
+@contextmanager
+def own_errors(place: str) -> Iterator[None]:
+    """Raise errors of other packages as ours, with the table that they are of and what to do.
+
+    Raises:
+        DependencyException: it cannot be reached, or what is there cannot be read.
+    """
+    try:
+        yield
+    except StreamClientError:
+        raise
+    except Exception as error:
+        raise _own(error, place) from error
+
+
+def _own(error: Exception, place: str) -> DependencyException:
+    text = str(error).lower()
+    said = f"{type(error).__name__}: {_sentence(str(error))}"
+    if isinstance(error, FileNotFoundError) or any(one in text for one in _GONE):
+        advice, kind = "it is gone, in part or as a whole: bring back what was moved or removed", ErrorKind.TRANSIENT
+    elif (isinstance(error, _DAMAGES) and not isinstance(error, OSError)) or any(one in text for one in _DAMAGED):
+        advice = "what is there is not what was written: bring it back from a copy; verify says which rows are lost"
+        kind = ErrorKind.PERMANENT
+    else:
+        advice = "look whether it can be reached, and whether this process may read and write there; then try again"
+        kind = ErrorKind.TRANSIENT
+    return DependencyException(f"{place} cannot be used ({said}): {advice}", kind=kind)
+
+
+def _sentence(text: str) -> str:
+    """What an error says in one line: delta-rs colours it, breaks it into many, and adds places in its own code."""
+    plain = _COLOURS.sub("", text).partition("\n   0: ")[0]
+    return " ".join(plain.split())[:_SAID_MAX]
+
+
+def raises_own(function: _Function) -> _Function:
+    """Let a function over a destination, its first argument, raise our errors only, with the attribute ``place``.
+
+    Iterators too, at each step.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def iterating(destination: Any, *arguments: Any, **named: Any) -> Iterator[Any]:
+            with own_errors(destination.place):
+                yield from function(destination, *arguments, **named)
+
+        return cast(_Function, iterating)
+
+    @wraps(function)
+    def calling(destination: Any, *arguments: Any, **named: Any) -> Any:
+        with own_errors(destination.place):
+            return function(destination, *arguments, **named)
+
+    return cast(_Function, calling)
+
+
+def reading_own(place: str, read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    """What reads a file of a table, with our errors only."""
+
+    def reading() -> Iterator[Any]:
+        with own_errors(place):
+            yield from read()
+
+    return reading

@@ -1,0 +1,452 @@
+"""Changes folded into the rows of a mirror, whole columns at a time.
+
+The laws (those of a single row are in ``rows``):
+
+1. *Order.* The changes of one key are applied in the order of their shard, and a child shard's after its parents', as
+   their commits form chains that allow nothing else. A change of the shard that the row last heard of, with a sequence
+   not above the row's, is old or repeated, and loses.
+2. *Copy and changes.* A copied row is the table's row after some change, nobody knows which. Changes are read from
+   before the copy began, so those that the row contains already are applied to it again. That gives the same row:
+   without deletions the kept versions of a column are the greatest of all that were put, and the greatest of a set do
+   not depend on whether some were put before; where the row or the column was emptied, everything before does not
+   matter. So a copied row is right as soon as the last change before its reading is applied, and in between it may be
+   ahead of its position.
+3. *Doubt.* Only the deletion of a single version breaks law 2, as what that version had displaced is lost with it: a
+   change that may be in the copied row (its time is not above ``_read_at`` by more than the clocks may differ) and
+   deletes one leaves the row in doubt. Such a row is read from the table again, and law 2 holds for it from then on.
+   So is a row whose key is there more than once, as another writer can leave it.
+4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is what was
+   put last among the greatest versions since it was last emptied, or what was there if that has a greater version. This
+   is what is computed here for all rows at once. Rows that need more than that are folded cell by cell, by ``rows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve, field, frozen
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
+from streamclient.destinations.folding.row_changes import OWN, RowCells, TableRule, cells_of, own_types, table_of
+from streamclient.destinations.folding.versions import CellVersions, whole
+from streamclient.destinations.rows.change_rows import (
+    EPOCH,
+    KEY,
+    OLDER_VERSIONS,
+    READ_AT,
+    RESERVED,
+    ROW_INDEX,
+    SHARD,
+    TIMESTAMP,
+    UNFIT,
+    ByPlace,
+    column_values,
+    settle_types,
+    values_by_name,
+)
+from streamclient.destinations.rows.column_layout import Cells, arrow_type, integers
+from streamclient.destinations.rows.column_names import stored_names
+from streamclient.records import ColumnType, RecordType, SequenceInfo, StreamRecord
+
+if TYPE_CHECKING:
+    from pyarrow import Array, Schema, Table
+
+
+@frozen
+class Folded:
+    """What a fold gives."""
+
+    rows: Table
+    """Those that are there afterwards, in the layout of a mirror."""
+    in_doubt: tuple[tuple[Any, ...], ...] = ()
+    """Keys of rows that must be read from the table itself; they are not among the rows."""
+    doubled: tuple[tuple[Any, ...], ...] = ()
+    """Those of them that were there more than once: nobody knows which of both is right."""
+
+
+def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
+    """The rows after some changes. ``present`` are those before, with keys among those of the changes."""
+    if batch.is_empty:
+        return Folded(present)
+    names = _Names.of(present, batch, rule)
+    doubled: tuple[tuple[Any, ...], ...] = ()
+    work = _Fold(with_keys(present, rule), batch, rule, names)
+    if work.has_doubles:
+        present, doubled = without_doubles(work.present, rule)
+        work = _Fold(present, batch, rule, names)
+    alone = work.to_be_folded_alone()
+    whole = work.rows(alone)
+    if work.late:
+        alone |= work.late
+        whole = work.rows(alone)
+    one_by_one = work.rows_alone(alone)
+    doubts = tuple(one.key for one in one_by_one if one.exists and one.is_in_doubt and one.key not in doubled)
+    sure = [one for one in one_by_one if not one.is_in_doubt]
+    rows = _united(whole, table_of(sure, rule.key, names.types, names.stored))
+    return Folded(_without_keys(rows, doubled, rule), (*doubts, *doubled), doubled)
+
+
+def without_doubles(present: Table, rule: TableRule) -> tuple[Table, tuple[tuple[Any, ...], ...]]:
+    """The rows of a mirror whose keys are there once, and the keys that are there more often."""
+    names = stored_keys(rule)
+    placed = present.select(names).append_column(KEY, integers(range(present.num_rows)))
+    found = placed.group_by(names, use_threads=False).aggregate([(KEY, "count"), (KEY, "min")])
+    is_single = compute().equal(found.column(f"{KEY}_count"), 1)
+    twice = found.filter(compute().invert(is_single)).select(names)
+    places = whole(found.column(f"{KEY}_min")).filter(whole(is_single))
+    return present.take(places), tuple(zip(*(column.to_pylist() for column in twice.columns), strict=True))
+
+
+def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRule) -> Table:
+    if not keys:
+        return rows
+    found = zip(*(rows.column(name).to_pylist() for name in stored_keys(rule)), strict=True)
+    return rows.filter(pyarrow().array([key not in keys for key in found], pyarrow().bool_()))
+
+
+def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
+    """Rows as they were read from the table. ``records`` are puts of them; ``columns`` are those of the mirror."""
+    pa = pyarrow()
+    placed = [evolve(one, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, one in enumerate(records)]
+    rows = fold(columns.empty_table(), ChangeBatch.of([ShardChanges.of("", placed)]), rule).rows
+    types = own_types()
+    empty = {name: pa.nulls(rows.num_rows, types[name]) for name in (EPOCH, TIMESTAMP, ROW_INDEX, SHARD)}
+    empty[READ_AT] = pa.repeat(pa.scalar(read_at_micros, types[READ_AT]), rows.num_rows)
+    for name, array in empty.items():
+        rows = rows.set_column(rows.column_names.index(name), name, array)
+    return rows
+
+
+def empty_rows(rule: TableRule) -> Table:
+    """No rows, with the columns that a mirror begins with: key and declared ones, and its own."""
+    pa = pyarrow()
+    names = stored_names(rule.key, [], RESERVED)
+    names |= stored_names(rule.declared, names.values(), RESERVED)
+    own = [(names[name], arrow_type(rule.declared[name])) for name in dict.fromkeys((*rule.key, *rule.declared))]
+    return pa.schema([*own, *own_types().items()]).empty_table()
+
+
+def stored_keys(rule: TableRule) -> list[str]:
+    """The stored names of the key columns, whatever else the table declares or comes to declare."""
+    names = stored_names(rule.key, [], RESERVED)
+    return [names[name] for name in rule.key]
+
+
+@frozen
+class _Names:
+    """The columns of the result: stored name and type by the name in the source."""
+
+    stored: dict[str, str]
+    types: dict[str, ColumnType]
+
+    @classmethod
+    def of(cls, present: Table, batch: ChangeBatch, rule: TableRule) -> _Names:
+        types = settle_types(values_by_name(batch.changes), present.schema, rule.declared)
+        for name, kind in _types_beside(present):
+            types.setdefault(name, kind)
+        return cls(stored_names(types, present.column_names, RESERVED), types)
+
+
+def _types_beside(rows: Table) -> list[tuple[str, ColumnType]]:
+    """Columns whose values stand beside the columns only, as a destination may have no room for more."""
+    found = rows.column(UNFIT).drop_null().to_pylist() if UNFIT in rows.column_names else []
+    return [(name, ColumnType(one["type"])) for pairs in found for name, one in pairs]
+
+
+def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
+    """The type of each column of some rows of a mirror, by its name in the source."""
+    types = settle_types({}, rows.schema, rule.declared)
+    for name, kind in _types_beside(rows):
+        types.setdefault(name, kind)
+    return types
+
+
+def with_keys(present: Table, rule: TableRule) -> Table:
+    """Some rows of a mirror with whole keys: a destination may have to keep a text beside its column."""
+    pa = pyarrow()
+    present = present.combine_chunks()
+    for name, stored in zip(rule.key, stored_keys(rule), strict=True):
+        if present.num_rows and present.column(stored).null_count:
+            keys = [one.key[rule.key.index(name)] for one in cells_of(present, rule.key)]
+            place = present.column_names.index(stored)
+            present = present.set_column(place, stored, pa.array(keys, present.schema.field(stored).type))
+    return present
+
+
+def _united(left: Table, right: Table) -> Table:
+    if not right.num_rows:
+        return left
+    return pyarrow().concat_tables([left, right.select(left.column_names)])
+
+
+@define(slots=False)
+class _Fold:
+    """One fold, in which rows are numbered: those that are there by their place, then new ones.
+
+    A *source* of a cell is a number below ``count`` for the row that is there, or ``count`` + place for a change.
+    """
+
+    present: Table
+    batch: ChangeBatch
+    rule: TableRule
+    names: _Names
+    late: set[int] = field(factory=set)
+
+    @property
+    def count(self) -> int:
+        """Rows that are there."""
+        return int(self.present.num_rows)
+
+    @cached_property
+    def all_numbers(self) -> Array:
+        """Of the rows that are there, then of the changes."""
+        pa, pc = pyarrow(), compute()
+        codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
+        for name in self.rule.key:
+            there = whole(self.present.column(self.names.stored[name]))
+            both = pa.concat_arrays([there, self.batch.key_columns[name].cast(there.type)]).dictionary_encode()
+            size = len(both.dictionary) + 1
+            codes = pc.add(pc.multiply(codes, size), both.indices.cast(pa.int64()))
+            codes = codes.dictionary_encode().indices.cast(pa.int64())
+        return codes
+
+    @property
+    def has_doubles(self) -> bool:
+        """Whether a key is there more than once.
+
+        Then rows that are there have not their places for numbers, and each would get the values of a neighbour.
+        """
+        last = compute().max(self.all_numbers.slice(0, self.count)).as_py()
+        return self.count > 0 and last != self.count - 1
+
+    @cached_property
+    def numbers(self) -> Array:
+        """Of the row that each change is of."""
+        return self.all_numbers.slice(self.count)
+
+    @cached_property
+    def rows_count(self) -> int:
+        """All rows, those that come too."""
+        last = compute().max(self.all_numbers).as_py()
+        return 0 if last is None else last + 1
+
+    @cached_property
+    def everybody(self) -> Array:
+        """All numbers of rows."""
+        return integers(range(self.rows_count))
+
+    @cached_property
+    def is_news(self) -> Array:
+        """Whether a change is not an old one."""
+        pc = compute()
+        there = pc.if_else(pc.less(self.numbers, self.count), self.numbers, None)
+
+        def known(name: str) -> Array:
+            return whole(self.present.column(name)).take(there)
+
+        epochs, stamps, indexes = self.batch.changes.sequences
+        known_stamps = known(TIMESTAMP).cast(pyarrow().int64())
+        later = pc.or_(
+            pc.greater(epochs, known(EPOCH)),
+            pc.and_(
+                pc.equal(epochs, known(EPOCH)),
+                pc.or_(
+                    pc.greater(stamps, known_stamps),
+                    pc.and_(pc.equal(stamps, known_stamps), pc.greater(indexes, known(ROW_INDEX))),
+                ),
+            ),
+        )
+        return pc.or_(pc.fill_null(later, True), pc.not_equal(pc.fill_null(known(SHARD), ""), self.batch.shards))
+
+    # --- rows that are folded cell by cell --------------------------------------------------------------------------
+
+    def to_be_folded_alone(self) -> set[int]:
+        """Numbers of the rows that columns as a whole do not tell."""
+        pc, changes = compute(), self.batch.changes
+        if self.rule.max_versions > 1:
+            return set(pc.unique(self.numbers).to_pylist())
+        places = {place for (kind, _), cells in changes.lists.items() if kind != "original" for place, _, _ in cells}
+        for name, emptied in changes.deleted.items():
+            if name in changes.versions:
+                # One record puts and empties the column, and its columns do not say in which order.
+                both = pc.is_in(emptied, value_set=changes.versions[name].places)
+                places.update(emptied.filter(both).to_pylist())
+        # What nothing is put into may have lost its last cell, and expires by the time of its writing: perhaps only
+        # once the table is given a time to live. If it has one, the row may have expired meanwhile, too.
+        is_quiet = pc.equal(changes.operations, RecordType.UPDATE.value)
+        if self.rule.ttl_millis is not None:
+            is_quiet = pc.not_equal(changes.operations, RecordType.DELETE.value)
+        places.update(pc.indices_nonzero(pc.and_(is_quiet, pc.invert(self._puts))).to_pylist())
+        alone = set(self.numbers.take(integers(sorted(places))).to_pylist())
+        has_older = whole(self.present.column(OLDER_VERSIONS)).is_valid()
+        return alone | set(pc.indices_nonzero(has_older).to_pylist())
+
+    @cached_property
+    def _puts(self) -> Array:
+        """Whether a change puts anything."""
+        pa, pc, changes = pyarrow(), compute(), self.batch.changes
+        parts = [cells.places for cells in changes.versions.values()]
+        places = pc.unique(pa.concat_arrays(parts)) if parts else integers(())
+        return pc.is_in(changes.everywhere, value_set=places)
+
+    def rows_alone(self, numbers: set[int]) -> list[RowCells]:
+        """These rows, folded cell by cell."""
+        if not numbers:
+            return []
+        pc = compute()
+        wanted = pc.is_in(self.numbers, value_set=integers(sorted(numbers)))
+        places = pc.indices_nonzero(wanted).to_pylist()
+        there = integers(sorted(number for number in numbers if number < self.count))
+        rows = dict(zip(there.to_pylist(), cells_of(self.present.take(there), self.rule.key), strict=True))
+        shards, of_row = self.batch.shards.to_pylist(), self.numbers.to_pylist()
+        for place in places:
+            record = self.batch.records[place]
+            key = dict(record.primary_key)
+            row = rows.setdefault(of_row[place], RowCells(tuple(key[name] for name in self.rule.key)))
+            row.apply(record, shards[place], self.rule)
+        return list(rows.values())
+
+    # --- all others -------------------------------------------------------------------------------------------------
+
+    def rows(self, alone: set[int]) -> Table:
+        """All rows but those."""
+        pa, pc = pyarrow(), compute()
+        excluded = integers(sorted(alone))
+        taken = pc.and_(self.is_news, pc.invert(pc.is_in(self.numbers, value_set=excluded)))
+        considered = pc.if_else(taken, self.numbers, None)
+        operations, places = self.batch.changes.operations, self.batch.changes.everywhere
+        resets = pc.and_(taken, pc.not_equal(operations, RecordType.UPDATE.value))
+        reset_at = self._greatest(considered.filter(resets), places.filter(resets))
+        since_reset = pc.greater_equal(places, pc.fill_null(reset_at, -1).take(self.numbers))
+        self._considered = pc.if_else(since_reset, considered, None)
+        is_there = pc.less(self.everybody, self.count)
+        self._kept = pc.if_else(pc.and_(is_there, reset_at.is_null()), self.everybody, None)
+        is_put = pc.fill_null(pc.equal(operations.take(reset_at), RecordType.PUT.value), False)
+        exists = pc.or_(self._kept.is_valid(), is_put)
+        exists = pc.or_(exists, self._is_made_by_update(exists))
+        exists = pc.and_(exists, pc.invert(pc.is_in(self.everybody, value_set=excluded)))
+        last = self._greatest(considered.filter(taken), places.filter(taken))
+        return self._assembled(pc.indices_nonzero(exists).cast(pa.int64()), last)
+
+    def _is_made_by_update(self, exists: Array) -> Array:
+        pc = compute()
+        absent = pc.invert(exists)
+        of_absent = pc.fill_null(absent.take(self._considered), False)
+        if not of_absent.true_count:
+            return of_absent.slice(0, 0) if not self.rows_count else pc.and_(exists, False)
+        makers = self._considered.filter(pc.and_(of_absent, self._puts))
+        return pc.is_in(self.everybody, value_set=makers)
+
+    def _greatest(self, numbers: Array, places: Array) -> Array:
+        """For each row the last of the places that stand with its number."""
+        pa = pyarrow()
+        found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
+        last = found.aggregate([("place", "max")])
+        return self._spread(whole(last.column("row")), whole(last.column("place_max")))
+
+    def _spread(self, numbers: Array, values: Array) -> Array:
+        """Values as a whole column of rows: null where no number is; each number occurs once."""
+        return values.take(compute().index_in(self.everybody, value_set=numbers))
+
+    def _assembled(self, result: Array, last: Array) -> Table:
+        """The rows with these numbers; ``last`` is the place of the last change of each row."""
+        pa, pc = pyarrow(), compute()
+        kept = self._kept.take(result)
+        versions = CellVersions(self.present, self._kept, result)
+        unfit: ByPlace = {}
+        arrays: dict[str, Any] = {}
+        sources: dict[str, Array] = {}
+        cells = values_by_name(self.batch.changes)
+        for name, kind in self.names.types.items():
+            stored = self.names.stored[name]
+            there = whole(self.present.column(stored)) if stored in self.present.column_names else None
+            if name in self.rule.key:
+                source = pc.coalesce(pc.add(last, self.count), self.everybody).take(result)
+            elif name in self.batch.changes.versions or name in self.batch.changes.deleted:
+                source = self._sources_of(name, there, versions).take(result)
+                sources[name] = source
+            else:
+                source = kept
+            beside: ByPlace = {}
+            if name in cells:
+                changed = column_values(self.batch.changes, name, cells[name], kind, beside)
+            else:
+                changed = pa.nulls(self.batch.changes.count, arrow_type(kind))
+            before = pa.nulls(self.count, arrow_type(kind)) if there is None else there
+            arrays[stored] = pa.concat_arrays([before, whole(changed)]).take(source)
+            for place, entries in beside.items():
+                unfit.setdefault(place, []).extend(entries)
+        written = pc.divide(whole(self.batch.changes.sequences[1]).cast(pa.int64()), 1_000)
+        arrays |= versions.finish(kept, sources, written.take(last.take(result)))
+        arrays[UNFIT] = self._unfit(unfit, kept, sources)
+        arrays[OLDER_VERSIONS] = pa.nulls(len(result), own_types()[OLDER_VERSIONS])
+        arrays |= self._sequences(result, last)
+        arrays[READ_AT] = whole(self.present.column(READ_AT)).take(kept)
+        self.late = versions.late
+        return pa.table({name: arrays[name] for name in (*self.names.stored.values(), *OWN)})
+
+    def _sources_of(self, name: str, there: Array | None, versions: CellVersions) -> Array:
+        """For each row where its value of a column comes from; null for none."""
+        pa, pc, changes = pyarrow(), compute(), self.batch.changes
+        cells = changes.versions.get(name) or Cells(integers(()), integers(()))
+        rows, places, numbers = self._considered.take(cells.places), cells.places, cells.values
+        if rows.null_count:
+            is_counted = rows.is_valid()
+            rows, places, numbers = rows.filter(is_counted), places.filter(is_counted), numbers.filter(is_counted)
+        before = self._kept
+        if name in changes.deleted:
+            emptied = changes.deleted[name]
+            of_rows = self._considered.take(emptied)
+            emptied_at = self._greatest(of_rows.drop_null(), emptied.filter(of_rows.is_valid()))
+            before = pc.if_else(emptied_at.is_null(), before, None)
+            is_after = pc.greater(places, pc.fill_null(emptied_at, -1).take(rows))
+            rows, places, numbers = rows.filter(is_after), places.filter(is_after), numbers.filter(is_after)
+        if pc.count_distinct(rows).as_py() < len(rows):
+            table = pa.table({"row": rows, "version": numbers, "place": places})
+            order = pc.sort_indices(table, sort_keys=[(each, "ascending") for each in table.column_names])
+            rows, places, numbers = rows.take(order), places.take(order), numbers.take(order)
+            is_last = pa.concat_arrays([pc.not_equal(rows[1:], rows[:-1]), pa.array([True])])
+            rows, places, numbers = rows.filter(is_last), places.filter(is_last), numbers.filter(is_last)
+        old = versions.there(name, there)
+        if old is not None:
+            wins = pc.fill_null(pc.greater_equal(numbers, old.take(before.take(rows))), True)
+            if wins.false_count:
+                rows, places, numbers = rows.filter(wins), places.filter(wins), numbers.filter(wins)
+        versions.put(name, rows, numbers)
+        return pc.coalesce(self._spread(rows, pc.add(places, self.count)), before)
+
+    def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
+        """The map of values that stand beside their columns: few, so one by one."""
+        pa = pyarrow()
+        kind = own_types()[UNFIT]
+        found: dict[str, dict[int, Any]] = {}
+        for place, entries in changed.items():
+            for name, value in entries:
+                found.setdefault(name, {})[self.count + place] = value
+        there = whole(self.present.column(UNFIT))
+        for place, pairs in enumerate(there.to_pylist() if there.null_count < len(there) else ()):
+            for name, value in pairs or ():
+                found.setdefault(name, {})[place] = value
+        made: dict[int, list[Any]] = {}
+        for name in sorted(found):
+            for row, source in enumerate(sources.get(name, kept).to_pylist()):
+                if source in found[name]:
+                    made.setdefault(row, []).append((name, found[name][source]))
+        if not made:
+            return pa.nulls(len(kept), kind)
+        return pa.array([made.get(row) for row in range(len(kept))], kind)
+
+    def _sequences(self, result: Array, last: Array) -> dict[str, Array]:
+        pa, pc = pyarrow(), compute()
+        types = own_types()
+        source = pc.coalesce(pc.add(last, self.count), self.everybody).take(result)
+        changed = dict(
+            zip((EPOCH, TIMESTAMP, ROW_INDEX, SHARD), (*self.batch.changes.sequences, self.batch.shards), strict=True)
+        )
+        return {
+            name: pa.concat_arrays([whole(self.present.column(name)), array.cast(types[name])]).take(source)
+            for name, array in changed.items()
+        }

@@ -1,0 +1,357 @@
+"""Tables of change rows folded, whatever types their columns have by now.
+
+What is folded is not the values but the *sources* of what the rows show: the numbers of the changes that they stand
+in. The values are taken by these afterwards, column by column. So a column that somebody's transform made decimals of
+is folded as any other, and nothing is converted. An older version stands in no column but as text beside them; its
+source is a number behind those of the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, frozen
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.folding.fold import empty_rows, fold
+from streamclient.destinations.folding.folded_batches import ChangeBatch
+from streamclient.destinations.folding.row_changes import RowCells, TableRule
+from streamclient.destinations.folding.versions import as_lists, versions_by_name, whole
+from streamclient.destinations.rows.change_rows import (
+    DELETED_COLUMNS,
+    DELETED_VERSIONS,
+    EPOCH,
+    OLDER_VERSIONS,
+    OPERATION,
+    RESERVED,
+    ROW_INDEX,
+    TIMESTAMP,
+    UNFIT,
+    VALID_FROM,
+    VALID_TO,
+    VERSIONS,
+)
+from streamclient.destinations.rows.column_layout import (
+    NO_VERSION,
+    Cell,
+    Cells,
+    ChangeColumns,
+    Column,
+    column_type,
+    counted,
+    integers,
+    version_number,
+)
+from streamclient.destinations.rows.column_names import original_name
+from streamclient.destinations.rows.column_types import fits, shown, value_of
+from streamclient.records import (
+    ColumnOperation,
+    ColumnType,
+    ColumnValue,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch, Table
+
+SEQUENCE = (EPOCH, TIMESTAMP, ROW_INDEX)
+
+CHUNK_BYTES = 64 * 2**20
+"""Changes that are folded at once, at least: enough that columns pay, and far from what an executor's process has."""
+
+_SOURCE = ColumnType.INTEGER
+"""The type of what is folded."""
+
+Fold = Callable[["Table", Sequence[str], int], "Table"]
+
+
+def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
+    """The rows that changes leave: ``key``, attributes, ``_unfit``, and the sequence of the last change.
+
+    ``changes`` are in the layout of ``destinations.changes``, sorted by key, then by sequence, and have all changes of
+    a key. One that occurs twice counts once. ``key`` names the columns by which rows are told apart; a reserved one
+    among them is not shown.
+    """
+    work = _Changes.of(changes, key, max_versions)
+    rows = fold(empty_rows(work.rule), work.batch, work.rule).rows
+    stored = {original_name(name): name for name in rows.column_names if name not in RESERVED}
+    numbers = whole(rows.column(stored.pop(work.rule.key[0])))
+    sources = {name: whole(rows.column(column)) for name, column in stored.items()}
+    return work.shown(work.last_places.take(numbers), sources)
+
+
+def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
+    """Every state that rows have had, as ``fold_table`` gives rows, and from when to when they were so."""
+    pa, pc = pyarrow(), compute()
+    work = _Changes.of(changes, key, max_versions)
+    places: list[int] = []
+    sources: dict[str, list[Any]] = {name: [] for name in work.attributes}
+    row, records = RowCells(()), work.batch.records
+    for place, is_first in enumerate(work.is_first.to_pylist()):
+        if is_first:
+            row = RowCells(())
+        row.apply(records[place], "", work.rule)
+        if row.exists:
+            places.append(place)
+            for name, found in sources.items():
+                versions = row.cells.get(name)
+                found.append(versions[max(versions)] if versions else None)
+    states, times = integers(places), whole(work.table.column(TIMESTAMP))
+    made = work.shown(states, {name: pa.array(found, pa.int64()) for name, found in sources.items()})
+    following = pc.if_else(pc.is_in(states, value_set=work.last_places), None, pc.add(states, 1))
+    return made.append_column(VALID_FROM, times.take(states)).append_column(VALID_TO, times.take(following))
+
+
+def folded_batches(
+    changes: Iterable[RecordBatch], make: Fold, key: Sequence[str], max_versions: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[RecordBatch]:
+    """What ``make`` gives for sorted changes, some keys at a time: what waits is about that much, or of one key."""
+    pa, pc = pyarrow(), compute()
+    waiting: list[Any] = []
+    enough = chunk_bytes
+    for batch in changes:
+        waiting.append(batch)
+        if sum(one.nbytes for one in waiting) < enough:
+            continue
+        table = pa.Table.from_batches(waiting)
+        cut = pc.indices_nonzero(_differs(table, key))[-1].as_py()
+        # Where one key fills all of it, the next look is worth its while only when there is much more.
+        enough = chunk_bytes if cut else 2 * enough
+        if cut:
+            yield from make(table.slice(0, cut), key, max_versions).to_batches()
+            waiting = table.slice(cut).to_batches()
+    if waiting:
+        yield from make(pa.Table.from_batches(waiting), key, max_versions).to_batches()
+
+
+def _differs(table: Table, names: Sequence[str]) -> Array:
+    """Whether a row has another value than the row before in one of these columns; the first row does."""
+    pa, pc = pyarrow(), compute()
+    found = pa.repeat(pa.scalar(False), max(0, table.num_rows - 1))
+    for name in names:
+        values = whole(table.column(name))
+        this, before = values[1:], values[:-1]
+        is_other = pc.or_(pc.xor(this.is_null(), before.is_null()), pc.fill_null(pc.not_equal(this, before), False))
+        found = pc.or_(found, is_other)
+    return pa.concat_arrays([pa.repeat(pa.scalar(True), min(1, table.num_rows)), found])
+
+
+@define(slots=False)
+class _Changes:
+    """Changes, each once, and where what they put stands."""
+
+    table: Table
+    key: Sequence[str]
+    rule: TableRule
+    """The key is one number here, that of the row."""
+    is_first: Array
+    """Of each change, whether the row before it is another one."""
+
+    @classmethod
+    def of(cls, changes: Table, key: Sequence[str], max_versions: int) -> _Changes:
+        once = changes.filter(_differs(changes, [*key, *SEQUENCE]))
+        name = original_name(key[0])
+        return cls(once, key, TableRule((name,), max_versions, declared={name: _SOURCE}), _differs(once, key))
+
+    @property
+    def count(self) -> int:
+        """Of the changes."""
+        return int(self.table.num_rows)
+
+    @cached_property
+    def numbers(self) -> Array:
+        """Of the row that each change is of."""
+        return compute().subtract(compute().cumulative_sum(self.is_first.cast(pyarrow().int64())), 1)
+
+    @cached_property
+    def last_places(self) -> Array:
+        """Of the last change of each row."""
+        is_last = pyarrow().concat_arrays([self.is_first[1:], self.is_first[: min(1, self.count)]])
+        return compute().indices_nonzero(is_last).cast(pyarrow().int64())
+
+    @cached_property
+    def attributes(self) -> dict[str, str]:
+        """Columns that are none of the key, by their names in the source, which the maps of a change have."""
+        names = [name for name in self.table.column_names if name not in RESERVED and name not in self.key]
+        return {original_name(name): name for name in names}
+
+    @cached_property
+    def batch(self) -> ChangeBatch:
+        """The changes as they are folded."""
+        pa = pyarrow()
+        return ChangeBatch(self._columns, _Records(self), pa.repeat(pa.scalar(""), self.count))
+
+    @cached_property
+    def sequences(self) -> tuple[Array, Array, Array]:
+        """Epochs, timestamps in microseconds, row indexes."""
+        epochs, stamps, indexes = (whole(self.table.column(name)).cast(pyarrow().int64()) for name in SEQUENCE)
+        return epochs, stamps, indexes
+
+    @cached_property
+    def operations(self) -> Array:
+        """What each change is."""
+        return whole(self.table.column(OPERATION)).cast(pyarrow().string())
+
+    @cached_property
+    def versions(self) -> Array:
+        """What each change puts."""
+        return whole(self.table.column(VERSIONS))
+
+    @cached_property
+    def deletions(self) -> dict[int, list[RecordColumn]]:
+        """What changes delete without replacing it, by place."""
+        found: dict[int, list[RecordColumn]] = {}
+        for place, name in self._entries(DELETED_COLUMNS):
+            cell = RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
+            found.setdefault(place, []).append(cell)
+        for place, (name, versions) in self._entries(DELETED_VERSIONS):
+            cells = [RecordColumn(name, ColumnOperation.DELETE_ONE_VERSION, None, version) for version in versions]
+            found.setdefault(place, []).extend(cells)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def _columns(self) -> ChangeColumns:
+        pc = compute()
+        puts = {
+            name: Cells(places, pc.fill_null(versions, NO_VERSION))
+            for name, (places, versions) in versions_by_name(self.versions).items()
+        }
+        values: dict[Column, Cells] = {
+            ("value", name, _SOURCE): Cells(cells.places, cells.places) for name, cells in puts.items()
+        }
+        values["key", self.rule.key[0], _SOURCE] = Cells(counted(self.count), self.numbers)
+        deleted: dict[str, list[int]] = {}
+        lists: dict[tuple[str, str], list[Cell]] = {}
+        for place, cells in self.deletions.items():
+            for cell in cells:
+                if cell.operation is ColumnOperation.DELETE_ALL_VERSION:
+                    deleted.setdefault(cell.name, []).append(place)
+                else:
+                    entry = (place, version_number(cell.timestamp_millis), "")
+                    lists.setdefault(("deleted version", cell.name), []).append(entry)
+        return ChangeColumns(
+            count=self.count,
+            key=self.rule.key,
+            operations=self.operations,
+            sequences=self.sequences,
+            values=values,
+            versions=puts,
+            deleted={name: integers(places) for name, places in deleted.items()},
+            lists=lists,
+            originals=integers(()),
+        )
+
+    def _entries(self, name: str) -> list[tuple[int, Any]]:
+        """What a column of lists or maps has, entry by entry, each with its place. Few rows have any."""
+        column = whole(self.table.column(name))
+        places = compute().indices_nonzero(compute().list_value_length(as_lists(column)))
+        found = zip(places.to_pylist(), column.take(places).to_pylist(), strict=True)
+        return [(place, entry) for place, entries in found for entry in entries]
+
+    # --- versions that stand in no column ---------------------------------------------------------------------------
+
+    @cached_property
+    def older(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Those that count at all, by column; their sources are the numbers behind those of the changes."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for _, entry in self._older_entries:
+            found.setdefault(entry["column"], []).append(entry)
+        return found
+
+    @cached_property
+    def older_cells(self) -> dict[int, list[RecordColumn]]:
+        """The same by place, as cells of sources."""
+        found: dict[int, list[RecordColumn]] = {}
+        sources: dict[str, int] = {}
+        for place, entry in self._older_entries:
+            name = entry["column"]
+            source = sources.setdefault(name, self.count)
+            sources[name] += 1
+            found.setdefault(place, []).append(RecordColumn(name, ColumnOperation.PUT, source, entry["version"]))
+        return found
+
+    @cached_property
+    def _older_entries(self) -> list[tuple[int, Any]]:
+        return self._entries(OLDER_VERSIONS) if self.rule.max_versions > 1 else []
+
+    # --- back from sources to values --------------------------------------------------------------------------------
+
+    def shown(self, places: Array, sources: Mapping[str, Array]) -> Table:
+        """Rows: their keys and sequences as changes at some places have them, each attribute from its sources."""
+        pa, table = pyarrow(), self.table
+        keys = {original_name(name): name for name in self.key if name not in RESERVED}
+        all_sources = dict.fromkeys(keys, places) | {
+            name: sources.get(name, pa.nulls(len(places), pa.int64())) for name in self.attributes
+        }
+        unfit = self._unfit
+        entries: dict[int, list[tuple[str, Any]]] = {}
+        for name in sorted(unfit.keys() & all_sources.keys()):
+            for row, source in enumerate(all_sources[name].to_pylist()):
+                if source in unfit[name]:
+                    entries.setdefault(row, []).append((name, unfit[name][source]))
+        columns = keys | self.attributes
+        arrays = {columns[name]: self._values(name, columns[name]).take(found) for name, found in all_sources.items()}
+        kind = table.schema.field(UNFIT).type
+        arrays[UNFIT] = pa.array([entries.get(row, ()) for row in range(len(places))], kind)
+        arrays |= {name: whole(table.column(name)).take(places) for name in SEQUENCE}
+        return pa.table(arrays)
+
+    @cached_property
+    def _unfit(self) -> dict[str, dict[int, Any]]:
+        """What columns do not hold exactly, by name and source."""
+        found: dict[str, dict[int, Any]] = {}
+        for place, (name, typed) in self._entries(UNFIT):
+            found.setdefault(name, {})[place] = typed
+        for name, entries in self.older.items():
+            kind = self._kind(name)
+            for source, entry in enumerate(entries, self.count):
+                if kind is None or not fits(_value(entry), kind):
+                    found.setdefault(name, {})[source] = {"type": entry["type"], "value": entry["value"]}
+        return found
+
+    def _values(self, name: str, column: str) -> Array:
+        """What a column shows for each of its sources."""
+        pa, kind = pyarrow(), self._kind(name)
+        values = whole(self.table.column(column))
+        if name not in self.older:
+            return values
+        older = [None if kind is None else shown(_value(entry), kind) for entry in self.older[name]]
+        return pa.concat_arrays([values, pa.array(older, values.type)])
+
+    def _kind(self, name: str) -> ColumnType | None:
+        """Of the values in a column; ``None`` where it has become one of another type."""
+        return column_type(self.table.schema.field(self.attributes[name]).type) if name in self.attributes else None
+
+
+def _value(entry: Mapping[str, Any]) -> ColumnValue:
+    return value_of(entry["type"], entry["value"])
+
+
+@frozen
+class _Records(Sequence[StreamRecord]):
+    """The changes as records whose values are sources; made one by one, as few are looked at."""
+
+    changes: _Changes
+
+    def __len__(self) -> int:
+        return self.changes.count
+
+    def __getitem__(self, place: Any) -> Any:
+        changes = self.changes
+        puts = changes.versions[place].as_py() or ()
+        return StreamRecord(
+            RecordType(changes.operations[place].as_py()),
+            ((changes.rule.key[0], changes.numbers[place].as_py()),),
+            (
+                # Tables keep the cells of a change, not their order: what it puts stays.
+                *changes.deletions.get(place, ()),
+                *(RecordColumn(name, ColumnOperation.PUT, place, version) for name, version in puts),
+                *changes.older_cells.get(place, ()),
+            ),
+            SequenceInfo(*(numbers[place].as_py() for numbers in changes.sequences)),
+        )

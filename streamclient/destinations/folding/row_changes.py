@@ -1,0 +1,241 @@
+"""One row of a mirror, cell by cell: the law of what a change does to it. Pure.
+
+The law is the table's own, as its records tell it:
+
+* PUT replaces the row by the record's cells. DELETE removes it. UPDATE does what its cells say, in their order, and
+  makes the row if there is none and it puts any; deletions alone make no row, and leave an empty one where one was.
+* Of the versions of a column the table keeps the ``max_versions`` greatest, at once, whatever the order of writing. A
+  later write of a version that is there replaces its value. The greatest version is what readers see. Once the limit is
+  lowered, readers see no more than it says; what is beyond it goes when the column is changed next.
+* Where the table has a time to live, a cell whose version is older is gone, and with its last cell the row. A row
+  without cells goes when its last write is that old. No record tells it: whoever looks counts it.
+
+``fold`` does the same to whole columns. This is used where that would be wrong or not worth its while, and to check it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from streamclient.destinations.destination_packages import pyarrow
+from streamclient.destinations.rows.change_rows import (
+    EPOCH,
+    OLDER_VERSIONS,
+    READ_AT,
+    RESERVED,
+    ROW_INDEX,
+    SHARD,
+    TIMESTAMP,
+    UNFIT,
+    VERSION,
+    VERSIONS,
+    added_types,
+)
+from streamclient.destinations.rows.column_layout import arrow_type, version_number
+from streamclient.destinations.rows.column_names import original_name, stored_names
+from streamclient.destinations.rows.column_types import fits, shown, text_of, type_of, value_of
+from streamclient.records import (
+    ColumnOperation,
+    ColumnType,
+    ColumnValue,
+    KeyValue,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Table
+
+OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
+"""Columns of a mirror beside those of the table; null where there is nothing to say.
+
+``_version`` is the version of the row's cells that ``_versions`` does not name, and no cell has a smaller one; without
+cells it is when the row was last changed, or copied. The next four are the sequence of the last change, and its shard;
+null for a row as it was copied. ``_read_at`` is when a row was read from the table itself; null once a PUT has replaced
+it."""
+
+CLOCKS_MARGIN_MICROS = 60_000_000
+"""How far this machine's clock and those of the service's servers may be apart."""
+
+
+@frozen
+class TableRule:
+    """What a table's rows obey, as DescribeTable says it."""
+
+    key: tuple[str, ...]
+    """Names of the key columns, in their order."""
+    max_versions: int = 1
+    ttl_millis: int | None = None
+    """``None`` keeps data for ever."""
+    declared: Mapping[str, ColumnType] = field(factory=dict)
+    """Types that key columns and declared columns have."""
+
+
+@define
+class RowCells:
+    """A row while changes are applied to it."""
+
+    key: tuple[KeyValue, ...]
+    exists: bool = False
+    cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
+    """Values by column and version."""
+    written_millis: int = 0
+    """When the row was last written; counts where it has no cells."""
+    sequence: SequenceInfo | None = None
+    shard: str = ""
+    read_at_micros: int | None = None
+    is_in_doubt: bool = False
+    """Whether the row cannot be known: a change that may be part of it already deleted a single version. What that
+    version had displaced is not known any more, so the row must be read from the table again."""
+
+    def is_behind(self, record: StreamRecord, shard: str) -> bool:
+        """Whether the change is news to this row: an older one, or the same again, loses."""
+        return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
+
+    def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
+        """Do to the row what a change says."""
+        if not self.is_behind(record, shard):
+            return
+        millis = record.sequence_info.timestamp_micros // 1_000
+        if rule.ttl_millis is not None:
+            self.expire(millis - rule.ttl_millis)
+        if record.record_type is not RecordType.UPDATE:
+            self.cells, self.read_at_micros, self.is_in_doubt = {}, None, False
+            self.exists = record.record_type is RecordType.PUT
+        for cell in record.columns:
+            self._apply_cell(cell, record, rule.max_versions)
+        self.keep_newest(rule.max_versions, {cell.name for cell in record.columns})
+        self.cells = {name: versions for name, versions in self.cells.items() if versions}
+        self.sequence, self.shard, self.written_millis = record.sequence_info, shard, millis
+
+    def _apply_cell(self, cell: Any, record: StreamRecord, max_versions: int) -> None:
+        version = version_number(cell.timestamp_millis)
+        versions = self.cells.setdefault(cell.name, {})
+        if cell.operation is ColumnOperation.PUT:
+            self.exists = True
+            versions[version] = cell.value
+            while len(versions) > max_versions:
+                del versions[min(versions)]
+        elif cell.operation is ColumnOperation.DELETE_ALL_VERSION:
+            versions.clear()
+        else:
+            versions.pop(version, None)
+            known_until = -1 if self.read_at_micros is None else self.read_at_micros + CLOCKS_MARGIN_MICROS
+            self.is_in_doubt |= record.sequence_info.timestamp_micros <= known_until
+
+    def keep_newest(self, count: int, columns: Iterable[str]) -> None:
+        """Remove the older versions of some columns."""
+        for name in columns:
+            versions = self.cells.get(name, {})
+            if len(versions) > count:
+                self.cells[name] = dict(sorted(versions.items())[-count:])
+
+    def expire(self, before_millis: int) -> None:
+        """Remove what is older."""
+        if not self.cells:
+            self.exists &= self.written_millis >= before_millis
+            return
+        for versions in self.cells.values():
+            for version in [one for one in versions if one < before_millis]:
+                del versions[version]
+        self.cells = {name: versions for name, versions in self.cells.items() if versions}
+        self.exists &= bool(self.cells)
+
+
+def own_types() -> dict[str, DataType]:
+    """Types of the columns of a mirror's own."""
+    pa = pyarrow()
+    return {name: added_types().get(name, pa.int64()) for name in OWN} | {READ_AT: pa.timestamp("us", tz="UTC")}
+
+
+def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
+    """The rows of a mirror, cell by cell. ``key`` has the source's names."""
+    pa = pyarrow()
+    names = {name: original_name(name) for name in rows.column_names if name not in RESERVED}
+    columns = {name: rows.column(name).to_pylist() for name in names}
+    own = {name: rows.column(name) for name in OWN}
+    own |= {name: own[name].cast(pa.int64()) for name in (TIMESTAMP, READ_AT)}
+    plain = {name: one.to_pylist() for name, one in own.items()}
+    for place in range(rows.num_rows):
+        values = {names[name]: listed[place] for name, listed in columns.items() if listed[place] is not None}
+        yield _cells_of_row(values, {name: listed[place] for name, listed in plain.items()}, key)
+
+
+def _cells_of_row(values: dict[str, Any], own: Mapping[str, Any], key: Sequence[str]) -> RowCells:
+    values |= {name: value_of(one["type"], one["value"]) for name, one in own[UNFIT] or ()}
+    found = RowCells(tuple(values.pop(name) for name in key), exists=True, read_at_micros=own[READ_AT])
+    versions = dict(own[VERSIONS] or ())
+    found.cells = {name: {versions.get(name, own[VERSION]): value} for name, value in values.items()}
+    for one in own[OLDER_VERSIONS] or ():
+        found.cells.setdefault(one["column"], {})[one["version"]] = value_of(one["type"], one["value"])
+    if own[EPOCH] is not None:
+        found.sequence = SequenceInfo(own[EPOCH], own[TIMESTAMP], own[ROW_INDEX])
+        found.shard = own[SHARD]
+    found.written_millis = own[VERSION] or 0
+    return found
+
+
+def table_of(
+    rows: Iterable[RowCells], key: Sequence[str], types: Mapping[str, ColumnType], names: Mapping[str, str]
+) -> Table:
+    """Rows in the layout of a mirror; ``names`` are the stored ones of all columns in ``types``."""
+    pa = pyarrow()
+    there = [one for one in rows if one.exists]
+    lines = [_Line.of(one, key, types) for one in there]
+    arrays = {
+        names[name]: pa.array([line.values.get(name) for line in lines], arrow_type(kind))
+        for name, kind in types.items()
+    }
+    own = own_types()
+    return pa.table(arrays | {name: pa.array([line.own[name] for line in lines], own[name]) for name in OWN})
+
+
+@frozen
+class _Line:
+    values: Mapping[str, ColumnValue | None]
+    own: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, row: RowCells, key: Sequence[str], types: Mapping[str, ColumnType]) -> _Line:
+        newest = {name: max(versions) for name, versions in row.cells.items()}
+        values: dict[str, ColumnValue] = dict(zip(key, row.key, strict=True))
+        values |= {name: row.cells[name][version] for name, version in newest.items()}
+        unfit = {name: _typed(value) for name, value in values.items() if not fits(value, types[name])}
+        older = [
+            {"column": name, "version": version, **_typed(value)}
+            for name, versions in sorted(row.cells.items())
+            for version, value in sorted(versions.items(), reverse=True)
+            if version != newest[name]
+        ]
+        everything = [version for versions in row.cells.values() for version in versions]
+        base = min(everything, default=row.written_millis)
+        different = {name: version for name, version in sorted(newest.items()) if version != base}
+        sequence = row.sequence
+        own = {
+            VERSION: base,
+            VERSIONS: list(different.items()) or None,
+            OLDER_VERSIONS: older or None,
+            UNFIT: sorted(unfit.items()) or None,
+            EPOCH: None if sequence is None else sequence.epoch,
+            TIMESTAMP: None if sequence is None else sequence.timestamp_micros,
+            ROW_INDEX: None if sequence is None else sequence.row_index,
+            SHARD: None if sequence is None else row.shard,
+            READ_AT: row.read_at_micros,
+        }
+        return cls({name: shown(value, types[name]) for name, value in values.items()}, own)
+
+
+def _typed(value: ColumnValue) -> dict[str, str]:
+    return {"type": type_of(value).value, "value": text_of(value)}
+
+
+def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str, ColumnType]) -> Table:
+    """What is left of some rows of a mirror."""
+    left = list(cells_of(rows, rule.key))
+    for one in left:
+        one.expire(before_millis)
+    return table_of(left, rule.key, types, stored_names(types, rows.column_names, RESERVED))

@@ -1,0 +1,165 @@
+"""The versions of the cells of many rows at once: one for each row, and those that are different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.folding.row_changes import own_types
+from streamclient.destinations.rows.change_rows import UNFIT, VERSION, VERSIONS
+from streamclient.destinations.rows.column_layout import integers
+
+if TYPE_CHECKING:
+    from pyarrow import Array, ChunkedArray, Table
+
+
+class CellVersions:
+    """The versions of all cells: those of the rows that are there, and those that changes bring."""
+
+    def __init__(self, present: Table, kept: Array, result: Array) -> None:
+        """``kept`` has the number of each row that keeps cells, null for others; ``result`` those of the result."""
+        self._count = present.num_rows
+        self._kept = kept
+        self.late: set[int] = set()
+        self._base = whole(present.column(VERSION))
+        self._result = result
+        self._names: list[str] = []
+        self._rows: list[Array] = []
+        self._numbers: list[Array] = []
+        self._different = versions_by_name(whole(present.column(VERSIONS)))
+        self._beside = _places_beside(present)
+
+    def there(self, name: str, values: Array | None) -> Array | None:
+        """The version of a column in the rows that are there; null where the row has no such cell."""
+        pa, pc, count = pyarrow(), compute(), self._count
+        if not count or (values is None and name not in self._beside):
+            return None
+        has_cell = pa.nulls(count, pa.bool_()).is_valid() if values is None else values.is_valid()
+        if name in self._beside:
+            has_cell = pc.or_(has_cell, pc.is_in(integers(range(count)), value_set=self._beside[name]))
+        numbers = self._base
+        if name in self._different:
+            rows, different = self._different[name]
+            numbers = pc.coalesce(different.take(pc.index_in(integers(range(count)), value_set=rows)), numbers)
+        return pc.if_else(has_cell, numbers, None)
+
+    def put(self, name: str, rows: Array, numbers: Array) -> None:
+        """Changes bring these versions of a column."""
+        if not len(rows):
+            return
+        pc = compute()
+        if self._count:
+            base = self._base.take(self._kept.take(rows))
+            is_late = pc.fill_null(pc.less(numbers, base), False)
+            self.late.update(rows.filter(is_late).to_pylist())
+        self._names.append(name)
+        self._rows.append(rows)
+        self._numbers.append(numbers)
+
+    def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
+        """Both columns.
+
+        ``sources`` are those of the columns that changed, by row of the result; ``kept`` of others. ``written`` is when
+        each row was changed last, which is all that is known of one without cells.
+        """
+        pa, pc = pyarrow(), compute()
+        size = len(self._result)
+        everybody = integers(range(len(self._kept)))
+        place_of = pc.index_in(everybody, value_set=self._result).cast(pa.int64())
+        places = [place_of.take(rows) for rows in self._rows]
+        codes = [pa.repeat(pa.scalar(code), len(rows)) for code, rows in enumerate(self._rows)]
+        names = list(self._names)
+        numbers = list(self._numbers)
+        for name, (rows, different) in self._different.items():
+            # Of the rows that are there those whose cell still comes from them.
+            now = place_of.take(rows)
+            still = pc.fill_null(pc.equal(sources.get(name, kept).take(now), rows), False)
+            codes.append(pa.repeat(pa.scalar(len(names)), still.true_count))
+            names.append(name)
+            places.append(now.filter(still))
+            numbers.append(different.filter(still))
+        if not places:
+            base = pc.coalesce(self._base.take(kept), written)
+            return {VERSION: base, VERSIONS: pa.nulls(size, own_types()[VERSIONS])}
+        table = pa.table(
+            {"place": pa.concat_arrays(places), "code": pa.concat_arrays(codes), "number": pa.concat_arrays(numbers)}
+        )
+        table = table.filter(pc.is_valid(table.column("place")))
+        least = table.group_by("place", use_threads=False).aggregate([("number", "min")])
+        smallest = whole(least.column("number_min")).take(
+            pc.index_in(integers(range(size)), value_set=whole(least.column("place")))
+        )
+        base = pc.coalesce(self._base.take(kept), smallest, written)
+        table = table.filter(pc.not_equal(table.column("number"), base.take(whole(table.column("place")))))
+        return {VERSION: base, VERSIONS: _map_of(table, names, size)}
+
+
+def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
+    """The versions at each place by name; null where there are none."""
+    pa, pc = pyarrow(), compute()
+    kind = own_types()[VERSIONS]
+    if not table.num_rows:
+        return pa.nulls(size, kind)
+    by_name = sorted(range(len(names)), key=lambda code: names[code])
+    ranks = pc.sort_indices(integers(by_name)).cast(pa.int64())
+    table = table.set_column(1, "code", ranks.take(whole(table.column("code"))))
+    table = table.take(pc.sort_indices(table, sort_keys=[("place", "ascending"), ("code", "ascending")]))
+    places = whole(table.column("place"))
+    counted = pc.value_counts(places)
+    counts = counted.field("counts").take(pc.index_in(integers(range(size)), value_set=counted.field("values")))
+    ends = pc.cumulative_sum(pc.fill_null(counts, 0))
+    starts = pa.concat_arrays([integers([0]), ends.cast(pa.int64())]).cast(pa.int32())
+    keys = pa.array([names[code] for code in by_name], pa.string()).take(whole(table.column("code")))
+    return pa.MapArray.from_arrays(starts, keys, whole(table.column("number")), mask=pc.is_null(counts)).cast(kind)
+
+
+def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
+    """The entries of a map by name: places and versions."""
+    pa, pc = pyarrow(), compute()
+    if maps.null_count == len(maps):
+        return {}
+    lists = as_lists(maps.cast(pa.map_(pa.string(), pa.int64())))
+    rows = pc.list_parent_indices(lists).cast(pa.int64())
+    names, numbers = pc.list_flatten(lists).flatten()
+    names = names.dictionary_encode()
+    order = pc.sort_indices(names.indices)
+    rows, numbers = rows.take(order), numbers.take(order)
+    found, first = {}, 0
+    counts = {one["values"]: one["counts"] for one in pc.value_counts(names.indices).to_pylist()}
+    for code, name in enumerate(names.dictionary.to_pylist()):
+        found[name] = (rows.slice(first, counts[code]), numbers.slice(first, counts[code]))
+        first += counts[code]
+    return found
+
+
+def as_lists(array: Array) -> Any:
+    """Maps as lists of their entries; lists as they are."""
+    pa, kind = pyarrow(), array.type
+    if not pa.types.is_map(kind):
+        return array
+    return array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+
+
+def _places_beside(present: Table) -> dict[str, Array]:
+    """Where a column's value stands in the map of unfit ones."""
+    found: dict[str, list[int]] = {}
+    maps = whole(present.column(UNFIT))
+    for place, pairs in enumerate(maps.to_pylist() if maps.null_count < len(maps) else ()):
+        for name, _ in pairs or ():
+            found.setdefault(name, []).append(place)
+    return {name: integers(places) for name, places in found.items()}
+
+
+def whole(array: Array | ChunkedArray) -> Any:
+    """In one piece."""
+    pa = pyarrow()
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return (
+        array.chunk(0)
+        if array.num_chunks == 1
+        else array.combine_chunks()
+        if array.num_chunks
+        else pa.array([], array.type)
+    )

@@ -1,0 +1,448 @@
+"""Iceberg as a destination, through pyiceberg: rows and commits are one change of the table's metadata.
+
+The commits of a step stand in the summary of its snapshot, the last one of each shard in a property of the table. The
+catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
+one by itself, whatever that was; so its retries are switched off by a property of the table, and every refusal, and
+every other error, leads back to looking. It also deletes the files of a refused change; so a refusal is believed only
+once the table was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from streamclient.base import checks
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, gone, is_stored
+from streamclient.destinations.destination_packages import load, pyarrow, raises_own, reading_own
+from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
+from streamclient.destinations.rows.change_rows import SHARD
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, DataType, Field, Schema
+    from pyarrow import Table as ArrowTable
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+ENTRY = "streamclient"
+"""Key of our entry in the summary of a snapshot."""
+
+LAST = "streamclient.last."
+"""Before application and shard, the property with the shard's last commit: it stays when snapshots expire."""
+
+PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    # Each commit writes the metadata anew; without these, all earlier ones stay.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+_PAUSE_SECONDS = 0.05
+
+_REFUSALS_MAX = 2
+"""The first one may come from a table that another writer's new column has made old."""
+
+_catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
+_identifier = checks.Check(
+    "a namespace and a name with a dot between them, such as 'lake.orders'",
+    lambda value: isinstance(value, str) and "." in value and all(value.split(".")),
+)
+
+
+@checks.explains_names
+class IcebergDestination:
+    """An Iceberg table that is written exactly once, by any number of processes; see ``Destination``.
+
+    A commit writes the table's metadata anew, with all snapshots: expire them now and then, as Iceberg's users do
+    (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
+
+    Args:
+        catalog: a catalog of pyiceberg's; it decides which of two writers is first.
+        identifier: namespace and name, for example ``"lake.orders"``. The namespace must be there.
+        application: the fleet that writes; one per status table.
+        answer_seconds: how long a commit is tried. Keep it below the lease's duration.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = 15.0
+    ) -> None:
+        load("pyiceberg", "iceberg")
+        _catalog.require("catalog", catalog)
+        _identifier.require("identifier", identifier)
+        checks.identifier.require("application", application)
+        checks.seconds.require("answer_seconds", answer_seconds)
+        self._catalog = catalog
+        self._identifier = identifier
+        self._application = application
+        self._answer_seconds = answer_seconds
+        self._has_seen = False
+        """Whether the table was there: then it is never created anew."""
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    @property
+    def place(self) -> str:
+        """Which table it is, for messages."""
+        return self._identifier
+
+    @raises_own
+    def probe(self) -> None:
+        """Check the properties of the table, if it is there; see ``Destination.probe``."""
+        self._load()
+
+    @raises_own
+    def columns(self) -> Schema | None:
+        """See ``Destination``."""
+        table = self._load()
+        return None if table is None or not table.schema().fields else _schema_of(table)
+
+    @raises_own
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        table = self._load()
+        return dict.fromkeys(shards) if table is None else self._lasts(table, shards)
+
+    def commit(self, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        check_table_types(rows.schema)
+        rows = _widened(rows)
+        _refuse_null_lists(rows)
+        deadline = time.monotonic() + self._answer_seconds
+        is_repeated, refusals = False, 0
+        while True:
+            try:
+                table = self._load()
+                if table is None:
+                    is_stored({}, commits)  # what follows commits is refused before a table is made without them
+                    table = self._create(rows)
+                if self._is_stored(table, commits, is_repeated=is_repeated):
+                    return
+                is_repeated = True
+                self._append(table, rows, commits)
+                return
+            except StreamClientError:
+                raise
+            except Exception as error:  # whatever it is, the commit may be in
+                refusals += isinstance(error, _RowsAreRefusedError)
+                if refusals == _REFUSALS_MAX:
+                    raise StreamClientException(
+                        f"{self._identifier} does not take these rows: {error.__cause__!r}"
+                    ) from error.__cause__
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise DependencyException(
+                        f"{self._identifier} did not take a commit of {len(commits)} shards within "
+                        f"{self._answer_seconds:g} s; the last answer was {error!r}",
+                        kind=ErrorKind.AMBIGUOUS,
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+
+    @raises_own
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        table = self._load()
+        if table is None:
+            return
+        snapshots = _unbroken(table)
+        # Those of Iceberg's first format have no numbers, so nobody can tell whether there were others before them.
+        if snapshots and snapshots[0].sequence_number != 1:
+            lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
+            yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
+        ancestors = load("pyiceberg.table.snapshots", "iceberg").ancestors_of
+        present = {one.snapshot_id for one in ancestors(table.current_snapshot(), table.metadata)}
+        for one in snapshots:
+            for entry in _entries_of(one):
+                yield entry if one.snapshot_id in present else _set_back(entry)
+
+    @raises_own
+    def fenced_shards(self) -> list[str]:
+        """See ``Fences``."""
+        table, prefix = self._load(), self._property("")
+        names = [] if table is None else [name for name in table.properties if name.startswith(prefix)]
+        return [name.removeprefix(prefix) for name in names]
+
+    @raises_own
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
+        """See ``Destination``."""
+        table = self._load()
+        if table is None:
+            return
+        expressions = load("pyiceberg.expressions", "iceberg")
+        wanted = expressions.AlwaysTrue() if shards is None else expressions.In(SHARD, set(shards))
+        schema = _schema_of(table)
+        for batch in table.scan(row_filter=wanted).to_arrow_batch_reader():
+            if batch.num_rows:
+                yield pyarrow().Table.from_batches([batch]).select(schema.names).cast(schema)
+
+    @raises_own
+    def files(self) -> Iterator[tuple[str, Callable[[], Iterator[ArrowTable]]]]:
+        """See ``RowFiles``."""
+        table = self._load()
+        if table is not None:
+            for task in table.scan().plan_files():
+                path = task.file.file_path
+                yield path, reading_own(f"{self.place}, file {path},", partial(_tables_of, table, task))
+
+    def close(self) -> None:
+        """The catalog is the caller's."""
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> Table | None:
+        errors = load("pyiceberg.exceptions", "iceberg")
+        try:
+            table: Table = self._catalog.load_table(self._identifier)
+        except errors.NoSuchTableError as error:
+            if self._has_seen:
+                raise gone(f"the table {self._identifier}") from error
+            return None
+        self._has_seen = True
+        if table.properties.get("commit.retry.num-retries") != "0":
+            raise ConfigurationError(
+                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is put "
+                "on top of the one that was quicker, and an older owner is not refused"
+            )
+        return table
+
+    def _create(self, rows: ArrowTable) -> Table:
+        """Make the table; if somebody else made it meanwhile, that one."""
+        errors = load("pyiceberg.exceptions", "iceberg")
+        try:
+            schema = check_table_types(rows.schema)
+            return self._catalog.create_table(self._identifier, schema=schema, properties=PROPERTIES)
+        except errors.TableAlreadyExistsError:
+            return self._catalog.load_table(self._identifier)
+        except errors.NoSuchNamespaceError as error:
+            raise ConfigurationError(f"the namespace of {self._identifier} is not there: create it first") from error
+
+    def _property(self, shard: str) -> str:
+        return f"{LAST}{self._application}/{shard}"
+
+    def _lasts(self, table: Table, shards: Sequence[str]) -> dict[str, Commit | None]:
+        found = {shard: table.properties.get(self._property(shard)) for shard in shards}
+        return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
+
+    def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        try:
+            return is_stored(self._lasts(table, [one.shard for one in commits]), commits)
+        except StreamClientError:
+            if is_repeated and are_among(commits, _entries(table)):
+                return True
+            raise
+
+    def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        send, sent = table._do_commit, []
+
+        def sending(updates: Sequence[Any], requirements: Any) -> None:
+            sent.append(updates)
+            _commit_or_find(table, send, updates, requirements)
+
+        # Of the handle alone, which is let go of after this.
+        setattr(table, "_do_commit", sending)  # noqa: B010
+        try:
+            self._transact(table, rows, commits)
+        except _refusals() as error:
+            if sent or isinstance(error, OSError | StreamClientError):
+                raise
+            raise _RowsAreRefusedError from error
+
+    def _transact(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        schema = _schema_of(table)
+        fitted = check_fit(rows, schema, self._identifier)
+        _refuse_required(table, fitted.schema)
+        new = [one for one in fitted.schema if one.name not in schema.names]
+        with table.transaction() as step:
+            if new:
+                with step.update_schema() as update:
+                    update.union_by_name(pyarrow().schema(new))
+            step.append(fitted, snapshot_properties={ENTRY: LogEntry("", tuple(commits)).to_json()})
+            step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+
+
+class _RowsAreRefusedError(Exception):
+    """pyiceberg refuses rows, its cause says why, before it asks the catalog for anything: as it would again."""
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    errors = load("pyiceberg.exceptions", "iceberg")
+    own = (errors.ValidationError, errors.ResolveError, errors.NotInstalledError)
+    return (ValueError, TypeError, LookupError, AttributeError, RuntimeError, *own)
+
+
+def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
+    """Commit; if that is refused, look whether it is in all the same.
+
+    A transport that sends a request again after a lost answer makes a commit conflict with itself. pyiceberg takes
+    every conflict for a commit that is not in, and deletes the files of its snapshot: of the table's present one.
+
+    Raises:
+        CommitFailedException: it is not in.
+        CommitStateUnknownException: nobody knows, so nothing may be deleted.
+    """
+    errors = load("pyiceberg.exceptions", "iceberg")
+    try:
+        send(updates=updates, requirements=requirements)
+    except errors.CommitFailedException as refusal:
+        try:
+            table.refresh()
+        except Exception as error:
+            raise errors.CommitStateUnknownException(f"{refusal}, and the table could not be asked: {error}") from error
+        added = [one.snapshot.snapshot_id for one in updates if getattr(one, "snapshot", None) is not None]
+        if not added or any(table.snapshot_by_id(one) is None for one in added):
+            raise
+
+
+def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
+    """The rows of one file."""
+    reading, expressions = load("pyiceberg.io.pyarrow", "iceberg"), load("pyiceberg.expressions", "iceberg")
+    schema = _schema_of(table)
+    scan = reading.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue())
+    yield scan.to_table([task]).select(schema.names).cast(schema)
+
+
+def _snapshots(table: Table) -> list[Snapshot]:
+    """Oldest first."""
+    return sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
+
+
+def _unbroken(table: Table) -> list[Snapshot]:
+    """The snapshots behind the last one that has expired.
+
+    A tag or a branch keeps single ones before: what followed their commits is no longer known.
+    """
+    found: list[Snapshot] = []
+    last = 0  # the first snapshot of a table has the sequence number 1
+    for one in _snapshots(table):
+        number = one.sequence_number or 0
+        if number > last + 1:
+            found.clear()
+        found.append(one)
+        last = number
+    return found
+
+
+def _entries(table: Table) -> Iterator[LogEntry]:
+    for one in _snapshots(table):
+        yield from _entries_of(one)
+
+
+def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
+    """One, or none if somebody else made the snapshot."""
+    text = snapshot.summary.additional_properties.get(ENTRY) if snapshot.summary else None
+    if text is not None:
+        yield LogEntry.from_json(str(snapshot.snapshot_id), text)
+
+
+def _set_back(entry: LogEntry) -> LogEntry:
+    """The entry of a snapshot that the present one does not descend from."""
+    commits = "; ".join(map(str, entry.commits))
+    text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
+    return evolve(entry, damage=entry.damage or text)
+
+
+def _refuse_required(table: Table, rows: Schema) -> None:
+    """Rows need not have every column. pyiceberg would refuse them too, and print why on the standard output."""
+    for path, is_there in _required(table.schema().as_arrow(), rows, ()):
+        name = ".".join(path)
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} requires a value in each row for {name!r}, and rows "
+            f"{'may be without one' if is_there else 'have no such column'}: let it be optional, by "
+            f"`with table.update_schema() as update: update.make_column_optional({name!r})`"
+        )
+
+
+def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
+    """Paths of fields that the table requires and rows do not have without fail, and whether they have them at all."""
+    pa = pyarrow()
+    given = {one.name: one for one in rows}
+    for one in table:
+        found = given.get(one.name)
+        if (found is None or found.nullable) and not one.nullable:
+            yield (*path, one.name), found is not None
+        if found is not None and pa.types.is_nested(one.type):
+            yield from _required(_fields(one.type), _fields(found.type), (*path, one.name))
+
+
+def _fields(kind: DataType) -> list[Field]:
+    """The fields within a type, as Iceberg names them. A map has no keys that are null."""
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return [kind.item_field.with_name("value")]
+    if pa.types.is_struct(kind):
+        return list(kind)
+    return [kind.value_field.with_name("element")]
+
+
+def _widened(rows: ArrowTable) -> ArrowTable:
+    """The rows, with integers of 8 and 16 bits as those of 32, the smallest that Iceberg has. No value changes."""
+    schema = pyarrow().schema([one.with_type(_wider(one.type)) for one in rows.schema])
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _wider(kind: DataType) -> DataType:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return pa.map_(_wider_field(kind.key_field), _wider_field(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_wider_field(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_wider_field(one) for one in kind])
+    return pa.int32() if kind in {pa.int8(), pa.int16()} else kind
+
+
+def _wider_field(field: Field) -> Field:
+    return field.with_type(_wider(field.type))
+
+
+def _refuse_null_lists(rows: ArrowTable) -> None:
+    """Empty lists and maps are what pyiceberg may write for those that are null, also in a struct."""
+    for one in rows.schema:
+        if _has_null_lists(rows.column(one.name)):
+            raise ConfigurationError(
+                f"column {one.name!r} of type {one.type} has nulls, which would be stored as empty values: make them "
+                "empty yourself, or say it in a column of its own"
+            )
+
+
+def _has_null_lists(column: ChunkedArray) -> bool:
+    pa = pyarrow()
+    if pa.types.is_struct(column.type):
+        return any(_has_null_lists(field) for field in column.flatten())
+    return bool(pa.types.is_nested(column.type) and column.null_count)
+
+
+def _schema_of(table: Table) -> Schema:
+    pa = pyarrow()
+    found: Any = table.schema().as_arrow()
+    return pa.schema([(one.name, _usual(one.type)) for one in found])
+
+
+def _usual(kind: DataType) -> DataType:
+    """The type that rows have, where pyiceberg gives the one for large values."""
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return pa.map_(_usual(kind.key_type), _usual(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_usual(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _usual(one.type)) for one in kind])
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)

@@ -1,0 +1,120 @@
+"""The rule of a destination and nothing else: rows and commits in the memory of one process.
+
+For tests of whoever writes to destinations, and the shortest example of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from streamclient.destinations.commit import Commit, LogEntry, check_commits, is_stored, last_of
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
+from streamclient.destinations.rows.change_rows import SHARD
+
+if TYPE_CHECKING:
+    from pyarrow import Schema, Table
+
+
+@define(eq=False)
+class MemoryPlace:
+    """What any number of handles share."""
+
+    tables: list[Table] = field(factory=list)
+    entries: list[LogEntry] = field(factory=list)
+    columns: Schema | None = None
+    lock: threading.Lock = field(factory=threading.Lock)
+
+
+class MemoryDestination:
+    """A handle over a ``MemoryPlace``; see ``Destination``. Thread-safe."""
+
+    def __init__(self, place: MemoryPlace | None = None, *, application: str = "default") -> None:
+        self.place = place if place is not None else MemoryPlace()
+        self._application = application
+        self._key: list[str] = []
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    def probe(self) -> None:
+        """Memory can do what is needed."""
+
+    def columns(self) -> Schema | None:
+        """See ``Destination``."""
+        return self.place.columns
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        with self.place.lock:
+            found = last_of(self.place.entries, self._application)
+        return {shard: found.get(shard) for shard in shards}
+
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        with self.place.lock:
+            self._store(lambda: rows, self.place.tables, commits)
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``."""
+        self._key = list(columns)
+
+    def another(self) -> MemoryDestination:
+        """See ``MergingDestination``."""
+        return copy(self)
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``."""
+        check_commits(commits, self._application)
+        pa = pyarrow()
+        with self.place.lock:
+            columns = self.place.columns if self.place.columns is not None else keys.schema
+            whole = pa.concat_tables([columns.empty_table(), *self.place.tables], promote_options="default")
+            wanted = set(zip(*(keys.column(name).to_pylist() for name in self._key), strict=True))
+            values = zip(*(whole.column(name).to_pylist() for name in self._key), strict=True)
+            marks = pa.array([one in wanted for one in values], pa.bool_())
+            self._store(lambda: fold(whole.filter(marks)), [whole.filter(compute().invert(marks))], commits)
+
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``."""
+        for table in self.rows():
+            yield table.filter(compute().field(column) < bound)
+
+    def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
+        """Add rows to those that are kept, if these commits follow."""
+        pa = pyarrow()
+        found = last_of(self.place.entries, self._application)
+        if is_stored({one.shard: found.get(one.shard) for one in commits}, commits):
+            return
+        known = self.place.columns if self.place.columns is not None else pa.schema([])
+        fitted = check_fit(rows(), known, "memory")
+        new = [one for one in check_table_types(fitted.schema) if one.name not in known.names]
+        self.place.columns = pa.schema([*known, *new])
+        self.place.tables = [*kept, fitted]
+        self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))
+
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        with self.place.lock:
+            return iter(list(self.place.entries))
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
+        """See ``Destination``."""
+        with self.place.lock:
+            tables, columns = list(self.place.tables), self.place.columns
+        for table in tables:
+            whole = pyarrow().concat_tables([columns.empty_table(), table], promote_options="default")  # type: ignore[union-attr]
+            wanted = whole if shards is None else whole.filter(compute().field(SHARD).isin(list(shards)))
+            if wanted.num_rows:
+                yield wanted
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,485 @@
+"""PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
+
+Beside the table stand two more: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` all of them.
+A commit copies its rows into a temporary table, locks the rows of its shards, in the order of their names, compares,
+and writes what it has done; so of two writers the second sees what the first did. It copies before it locks, as the
+server ends no COPY whose writer is frozen; and a merge folds before, as the server ends a transaction that waits for
+long. If the connection breaks in the middle of COMMIT nobody knows: look again, then decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from itertools import chain, count, groupby, repeat
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from streamclient.base import checks
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
+from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.destinations.postgres.postgres_digests import key_digests, renew_digests
+from streamclient.destinations.postgres.postgres_rows import (
+    DIGEST,
+    TableColumns,
+    check_key_names,
+    python_values,
+    quoted,
+    sql_name,
+    sql_type,
+    table_of,
+    without_unfit,
+)
+from streamclient.destinations.postgres.postgres_session import Answer, PostgresSession, check_conninfo, refusal
+from streamclient.destinations.postgres.postgres_tables import GONE, PostgresTables, TableNames
+from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
+from streamclient.destinations.rows.change_rows import KEY, SHARD
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+
+if TYPE_CHECKING:
+    from psycopg import Cursor
+    from pyarrow import Field, Schema, Table
+
+_COPIED = "streamclient_copied"
+"""The temporary table of a transaction's rows."""
+
+_FETCH_ROWS = 10_000
+
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before a further try to add columns; the last one is repeated. Each try keeps others waiting for a tenth of a
+second, so they hardly notice."""
+
+_LOOK, _STORE = "look", "store"
+"""Kinds of work that take about as long each time."""
+
+
+@checks.explains_names
+class PostgresDestination:
+    """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
+
+    Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
+    with the character NUL, columns whose names are longer than 63 bytes or belong to columns of others, those behind
+    the first 400, and texts of a row that do not fit in a page. Columns that are called like system columns (``xmin``,
+    ``ctid``) have a mark behind their names; see ``names``.
+
+    Args:
+        conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
+        table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. The first commit makes
+            it and those beside it; reading makes nothing, and no other table is written to.
+        application: the fleet that writes; one per status table.
+        answer_seconds: how long a commit is tried, how long an answer is waited for, and how long the server lets a
+            commit hold its locks while the writer says nothing. Keep it below the lease's duration: a frozen writer
+            holds up its successor for so long. A statement of a commit that the server ended for its time is given
+            twice as much in the next call, up to ten minutes.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self, conninfo: str, table: str, *, application: str = "default", answer_seconds: float = 15.0
+    ) -> None:
+        load("psycopg", "postgres")
+        checks.secret.require("conninfo", conninfo)
+        check_conninfo(conninfo)
+        checks.any_text.require("table", table)
+        checks.identifier.require("application", application)
+        checks.seconds.require("answer_seconds", answer_seconds)
+        self._tables = PostgresTables(table)
+        self._session = PostgresSession(conninfo, answer_seconds)
+        self._application = application
+        self._answer_seconds = answer_seconds
+        self._is_ready = False
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    def probe(self) -> None:
+        """Check the server, and that the tables are there or can be made; see ``Destination.probe``."""
+        self._asked(self._rehearse)
+
+    def columns(self) -> Schema | None:
+        """See ``Destination``."""
+        columns = self._looking(self._columns)
+        return columns.schema if columns is not None and columns.schema.names else None
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        found = self._looking(lambda cursor: self._lasts(cursor, shards, "")) or {}
+        return {shard: found.get(shard) for shard in shards}
+
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        check_table_types(rows.schema)
+        self._make_ready(commits)
+        self._store(rows, commits, count())
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts.
+
+        Raises:
+            ConfigurationError: no column here can have such a name.
+        """
+        check_key_names(columns)
+        self._tables = self._tables.keyed(columns)
+        self._is_ready = False
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``."""
+        check_commits(commits, self._application)
+        self._make_ready(commits)
+        digests = key_digests(keys, self._tables.key)
+        deadline, tries = time.monotonic() + self._answer_seconds, count()
+        while (found := self._asked(lambda cursor: self._look(cursor, digests, commits, tries), _LOOK)) is not None:
+            present, replaced = found
+            try:
+                self._store(fold(present), commits, tries, replaced)
+                return
+            except _OthersWereQuickerError as error:
+                if time.monotonic() >= deadline:
+                    raise DependencyException(
+                        f"for {self._answer_seconds:g} s others have changed the rows of {self._names.rows} that a "
+                        "merge was to replace, each time before it did",
+                        kind=ErrorKind.TRANSIENT,
+                    ) from error
+
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``."""
+        yield from self._selected(f"where {sql_name(column)} < %b", [bound])
+
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+
+        def lines(cursor: Cursor[Any]) -> list[Any]:
+            return cursor.execute(f"select step, commit from {self._names.commits} order by step, id").fetchall()
+
+        found = self._looking(lines) or []
+        for step, entries in groupby(found, key=lambda line: line[0]):
+            yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in entries)}]}}')
+
+    def fenced_shards(self) -> list[str]:
+        """See ``Fences``."""
+
+        def lines(cursor: Cursor[Any]) -> list[Any]:
+            query = f"select shard from {self._names.shards} where application = %b and commit is not null"
+            return cursor.execute(query, (self._application,)).fetchall()
+
+        found = self._looking(lines) or []
+        return [shard for (shard,) in found]
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
+        """See ``Destination``."""
+        if shards is None:
+            yield from self._selected("", None)
+        else:
+            yield from self._selected(f"where {quoted(SHARD)} = any(%b::text[])", [list(shards)])
+
+    def _selected(self, condition: str, values: Sequence[Any] | None) -> Iterator[Table]:
+        columns = self.columns()
+        if columns is None:
+            return
+        query = self._query(columns)
+        if values is not None:
+            query = f"{query.replace('%', '%%')} {condition}"
+        # By another handle, as the caller may commit with this one between two parts.
+        reader = self._session.another()
+        try:
+            with reader.reading("streamclient_rows") as cursor:
+                cursor.execute(query, values, binary=True)
+                while lines := cursor.fetchmany(_FETCH_ROWS):
+                    yield table_of(lines, columns)
+        except load("psycopg", "postgres").Error as error:
+            raise refusal(error) from error
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """See ``Destination``."""
+        self._session.close()
+
+    def another(self) -> PostgresDestination:
+        """A further handle over the same table, for another thread."""
+        made = copy(self)
+        made._session, made._tables = self._session.another(), copy(self._tables)
+        return made
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> TableNames:
+        return self._tables.names
+
+    def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
+        """Some work in a transaction; tables that were seen are gone if the server does not find them."""
+        try:
+            return self._session.retrying(work, kind)
+        except DependencyException as error:
+            if self._tables.is_seen and error.code in GONE:
+                raise self._tables.gone() from error
+            raise
+
+    def _query(self, columns: Schema) -> str:
+        return f"select {', '.join(map(sql_name, columns.names))} from {self._names.rows}"
+
+    def _look(
+        self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
+    ) -> tuple[Table, _Replaced] | None:
+        """The rows with these keys, before anything is locked; ``None`` if the commits are stored."""
+        if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
+            return None
+        columns = self._columns(cursor).schema
+        names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
+        cursor.execute(
+            f"select {quoted(DIGEST)}, xmin::text{names} from {self._names.rows} "
+            f"where {quoted(DIGEST)} = any(%b::bytea[])",
+            [list(digests)],
+            binary=True,
+        )
+        found = cursor.fetchall()
+        seen = frozenset((bytes(line[0]), line[1]) for line in found)
+        return table_of([line[2:] for line in found], columns), _Replaced(digests, seen)
+
+    def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
+        """Remove the rows that a merge has looked at, if they are still the same."""
+        # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
+        # the statement that waits for it looks at the rows that were there when it began.
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
+        key = quoted(DIGEST)
+        cursor.execute(
+            f"delete from {self._names.rows} where {key} = any(%b::bytea[]) returning {key}, xmin::text",
+            [list(replaced.digests)],
+            binary=True,
+        )
+        if {(bytes(digest), written) for digest, written in cursor.fetchall()} != replaced.seen:
+            self._refuse_kept(cursor, replaced)
+            raise _OthersWereQuickerError
+
+    def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
+        """Refuse if rows are there still, as they were or as this very transaction has made them."""
+        cursor.execute(
+            f"select {quoted(DIGEST)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
+            f"from {self._names.rows} where {quoted(DIGEST)} = any(%b::bytea[])",
+            [list(replaced.digests)],
+            binary=True,
+        )
+        kept = [digest for digest, written, is_own in cursor.fetchall() if is_own or (digest, written) in replaced.seen]
+        if kept:
+            raise self._others_rules(
+                cursor, f"{len(kept)} of {len(replaced.seen)} rows are there still after a merge has deleted them", 8
+            )
+
+    def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
+        """The refusal that names triggers and rules for an event, by its bit in the catalogue of triggers."""
+        rule = {4: "3", 8: "4"}[event]
+        cursor.execute(
+            "select tgname::text from pg_trigger "
+            "where tgrelid = %b::regclass and not tgisinternal and tgtype & %b <> 0 "
+            "union all select rulename::text from pg_rewrite where ev_class = %b::regclass and ev_type::text = %b",
+            (self._names.rows, event, self._names.rows, rule),
+        )
+        names = ", ".join(name for (name,) in cursor.fetchall()) or "none that can be seen"
+        return DependencyException(
+            f"{what}, in {self._names.rows}: a trigger or a rule keeps the table as it wants it ({names}), and a "
+            "table of ours must do what it is told; remove it, and mark or leave out rows in a table of your own",
+            kind=ErrorKind.PERMANENT,
+        )
+
+    def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
+        """What some work finds in the tables; ``None`` as long as there are none."""
+        return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
+
+    def _make_ready(self, commits: Sequence[Commit]) -> None:
+        """Before the first write: afterwards the tables are there."""
+        if not self._is_ready:
+            if not self._asked(self._tables.are_there):
+                is_stored({}, commits)  # what follows commits is refused before tables are made without them
+            self._asked(self._tables.create)
+            self._tables.is_seen = True
+            if self._tables.has_former_digests:
+                renew_digests(self._tables, self._asked, self._insist)
+            self._is_ready = True
+
+    def _rehearse(self, cursor: Cursor[Any]) -> None:
+        with cursor.connection.transaction(force_rollback=True):
+            self._tables.create(cursor)
+            self._tables.check_rights(cursor)
+
+    def _columns(self, cursor: Cursor[Any]) -> TableColumns:
+        return self._tables.columns(cursor)
+
+    def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
+        cursor.execute(
+            f"select shard, commit from {self._names.shards} "
+            f"where application = %b and shard = any(%b::text[]) and commit is not null order by shard {lock}",
+            (self._application, list(shards)),
+        )
+        return {shard: Commit.from_json(text) for shard, text in cursor.fetchall()}
+
+    def _store(
+        self, rows: Table, commits: Sequence[Commit], tries: Iterator[int], replaced: _Replaced | None = None
+    ) -> None:
+        while True:
+            try:
+                self._asked(
+                    lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0),
+                    _STORE,
+                )
+                return
+            except _ColumnsAreMissingError as error:
+                self._add_columns(error.fields)
+
+    def _add_columns(self, fields: Sequence[Field]) -> None:
+        names = ", ".join(repr(one.name) for one in fields)
+        self._insist(
+            lambda cursor: self._tables.add(cursor, fields),
+            f"the columns {names} could not be added to {self._names.rows}",
+        )
+
+    def _insist(self, change: Callable[[Cursor[Any]], bool], failure: str) -> None:
+        """Change a table in transactions that give up soon and often: with one, everybody would wait for a long reader.
+
+        Raises:
+            DependencyException: others use the table for longer than an answer may take.
+        """
+        deadline, pauses = time.monotonic() + self._answer_seconds, chain(_PAUSES, repeat(_PAUSES[-1]))
+        while not self._asked(change):
+            pause = next(pauses)
+            if time.monotonic() + pause >= deadline:
+                raise DependencyException(
+                    f"{failure} within {self._answer_seconds:g} s, as others use the table for longer: a "
+                    "transaction that has read it keeps it from being changed until it ends",
+                    kind=ErrorKind.TRANSIENT,
+                )
+            time.sleep(pause)
+
+    def _try_to_store(
+        self,
+        cursor: Cursor[Any],
+        rows: Table,
+        commits: Sequence[Commit],
+        replaced: _Replaced | None,
+        *,
+        is_repeated: bool,
+    ) -> None:
+        rows, columns = self._fitted(cursor, rows)
+        if self._new(rows, columns):
+            # Looked at before, so that whoever is refused leaves no columns behind.
+            if self._is_stored(cursor, commits, "", is_repeated=is_repeated):
+                return
+            raise _ColumnsAreMissingError(self._new(rows, columns))
+        self._copy(cursor, rows)
+        # Many shards by one statement, here and below: an answer waited for each would be most of such a commit.
+        # A shard's first commit needs a row that it can lock.
+        cursor.execute(
+            f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
+            "on conflict do nothing",
+            (self._application, sorted(one.shard for one in commits)),
+        )
+        if self._is_stored(cursor, commits, "for update", is_repeated=is_repeated):
+            return
+        if replaced is not None:
+            self._remove(cursor, replaced)
+        self._insert(cursor, rows)
+        # Behind the lock, so that steps of a shard stand in their order.
+        cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
+        (step,) = cursor.fetchone() or (None,)
+        shards, texts = [one.shard for one in commits], [one.to_json() for one in commits]
+        cursor.execute(
+            f"insert into {self._names.commits} (application, shard, number, epoch, commit, step) "
+            "select %b, shard, number, epoch, commit, %b "
+            "from unnest(%b::text[], %b::bigint[], %b::bigint[], %b::text[]) as given (shard, number, epoch, commit)",
+            (self._application, step, shards, [one.number for one in commits], [one.epoch for one in commits], texts),
+        )
+        cursor.execute(
+            f"update {self._names.shards} as present set commit = given.commit "
+            "from unnest(%b::text[], %b::text[]) as given (shard, commit) "
+            "where present.application = %b and present.shard = given.shard",
+            (shards, texts, self._application),
+        )
+
+    def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        shards = [one.shard for one in commits]
+        try:
+            return is_stored(self._lasts(cursor, shards, lock), commits)
+        except StreamClientError:
+            if not is_repeated:
+                raise
+            cursor.execute(
+                f"select commit from {self._names.commits} "
+                "where application = %b and shard = any(%b::text[]) and number = any(%b::bigint[])",
+                (self._application, shards, [one.number for one in commits]),
+            )
+            found = tuple(Commit.from_json(text) for (text,) in cursor.fetchall())
+            if are_among(commits, [LogEntry("", found)]):
+                return True
+            raise
+
+    def _fitted(self, cursor: Cursor[Any], rows: Table) -> tuple[Table, TableColumns]:
+        """The rows as they can be copied, and the columns that are there."""
+        columns = self._columns(cursor)
+        fitted = without_unfit(check_fit(rows, columns.schema, self._names.rows), columns)
+        if self._tables.key:
+            digests = key_digests(rows, self._tables.key)
+            fitted = fitted.append_column(KEY, pyarrow().array(digests, pyarrow().binary()))
+        return fitted, columns
+
+    def _new(self, rows: Table, columns: TableColumns) -> list[Field]:
+        return [one for one in rows.schema if one.name not in {*columns.schema.names, KEY}]
+
+    def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
+        """Bring the rows to the server, into a table that this transaction alone sees."""
+        if not rows.num_rows:
+            return
+        kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
+        columns = ", ".join(f"{sql_name(name)} {kind}" for name, kind in kinds)
+        cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
+        values = [python_values(rows.column(one.name), one) for one in rows.schema]
+        with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
+            # To the server the bytes of a JSON document are those of its text.
+            copying.set_types([kind.replace("json", "text") for _, kind in kinds])
+            for line in zip(*values, strict=True):
+                copying.write_row(line)
+
+    def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
+        """Store what was copied."""
+        columns = self._columns(cursor)
+        # Another writer may have brought columns since the rows were copied.
+        check_fit(rows, columns.schema, self._names.rows)
+        if new := self._new(rows, columns):
+            raise _ColumnsAreMissingError(new)  # or somebody has removed some
+        if rows.num_rows:
+            names = ", ".join(map(sql_name, rows.column_names))
+            digest = KEY if self._tables.key else ""
+            targets = ", ".join(quoted(DIGEST) if one == digest else sql_name(one) for one in rows.column_names)
+            cursor.execute(f"insert into {self._names.rows} ({targets}) select {names} from pg_temp.{_COPIED}")
+            if cursor.rowcount != rows.num_rows:
+                what = f"{rows.num_rows - cursor.rowcount} of {rows.num_rows} rows are not there after an insert"
+                raise self._others_rules(cursor, what, 4)
+
+
+@frozen
+class _Replaced:
+    """The rows that a merge replaces."""
+
+    digests: Sequence[bytes]
+    """Of their keys."""
+    seen: frozenset[tuple[bytes, str]]
+    """Those that were there, each with the transaction that wrote it: whoever changes one writes another."""
+
+
+class _OthersWereQuickerError(Exception):
+    """The rows that a merge looked at are no longer the same."""
+
+
+class _ColumnsAreMissingError(Exception):
+    """Rows have columns that the table does not have."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        super().__init__(fields)
+        self.fields = fields

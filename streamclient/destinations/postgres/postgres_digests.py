@@ -1,0 +1,205 @@
+"""The digests by which rows in PostgreSQL are found by their key, and those of earlier versions made anew.
+
+An index takes neither NUL nor long texts, so rows have a digest of their key: SHA-256 of ``streamclient-key-1`` and the
+end of a line, followed by the values as ``types.encoded`` writes them, in the order of the key.
+
+Earlier versions had the digest of Python's ``repr``, in the column ``_key``. That depends on the interpreter: under
+another Python a row is not found, and its key stands twice. Such a digest cannot be compared with anything, so it is
+made anew of the key columns, before the first write:
+
+1. ``_key`` is renamed and the new column is added. From then on a worker of an earlier version is refused by
+   PostgreSQL, as there is no ``_key``; so nothing is written until all digests are there.
+2. Rows get their new digest in pieces, each a transaction, in the order of the former ones. A row without a new one is
+   not done yet, so another process goes on where one was killed, and several may do it together.
+3. An index is made, the new column becomes the primary key, and the former one goes. That the new one is declared NOT
+   NULL says that all is done.
+
+Where a key stands twice already, both rows stay, as nobody knows which is right: the index is not unique then, and the
+next change of such a key has the row read from the source again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from streamclient.base import logs
+from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.destinations.postgres.postgres_rows import DIGEST, FORMER_DIGEST, quoted, sql_name, table_of
+from streamclient.destinations.postgres.postgres_tables import PostgresTables, altered
+from streamclient.destinations.rows.change_rows import KEY, UNFIT
+from streamclient.destinations.rows.column_names import original_name
+from streamclient.destinations.rows.column_types import encoded, value_of
+
+if TYPE_CHECKING:
+    from psycopg import Cursor
+    from pyarrow import Table
+
+_log = logs.logger(__name__)
+
+_TITLE = b"streamclient-key-1\n"
+
+PIECE_ROWS = 5_000
+"""Rows whose digests are made anew in one transaction: a fraction of a second, so that little is lost with it."""
+
+_former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
+
+
+def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
+    """For each row the digest of its key; none without a key."""
+    values = [rows.column(name).to_pylist() for name in key]
+    return list(map(_digest_of, zip(*values, strict=True))) if key else []
+
+
+def _digest_of(key: Sequence[Any]) -> bytes:
+    return sha256(_TITLE + encoded(key)).digest()
+
+
+class DigestRenewal:
+    """The steps by which the digests of a table become those of this version; each is done in a transaction."""
+
+    def __init__(self, tables: PostgresTables) -> None:
+        self._tables = tables
+        self._rows = tables.names.rows
+        self._after = b""
+        """The former digest up to which rows are done."""
+
+    def begin(self, cursor: Cursor[Any]) -> bool:
+        """Refuse workers of earlier versions from now on; ``False`` if others use the table just now."""
+        self._lock(cursor)
+        if KEY not in self._tables.key_columns(cursor):
+            return True  # another process has begun
+        _log.warning(
+            "the digests of the keys of %s are made anew; earlier versions are refused from now on", self._rows
+        )
+        return altered(
+            cursor,
+            f"alter table {self._rows} rename column {quoted(KEY)} to {_former}",
+            f"alter table {self._rows} add column {_digest} bytea",
+        )
+
+    def renew_piece(self, cursor: Cursor[Any]) -> bool:
+        """Make the next digests anew; ``False`` if there are none left."""
+        self._lock(cursor)
+        if self._is_done(cursor):
+            return False
+        key, pa = self._tables.key, pyarrow()
+        columns = pa.schema([one for one in self._tables.columns(cursor).schema if one.name in {*key, UNFIT}])
+        names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
+        cursor.execute(
+            f"select {_former}{names} from {self._rows} where {_former} > %b and {_digest} is null "
+            f"order by {_former} limit %b",
+            (self._after, PIECE_ROWS),
+            binary=True,
+        )
+        lines = cursor.fetchall()
+        if not lines:
+            return False
+        former = [bytes(line[0]) for line in lines]
+        made = list(map(_digest_of, _stored_keys(table_of([line[1:] for line in lines], columns), key)))
+        cursor.execute(
+            f"update {self._rows} as present set {_digest} = given.made "
+            "from unnest(%b::bytea[], %b::bytea[]) as given (former, made) "
+            f"where present.{_former} = given.former",
+            (former, made),
+        )
+        self._after = former[-1]
+        return True
+
+    def make_index(self, cursor: Cursor[Any]) -> None:
+        """Have an index over the new digests, a unique one if each is there once."""
+        self._lock(cursor)
+        if self._is_done(cursor) or self._index(cursor) is not None:
+            return
+        psycopg = load("psycopg", "postgres")
+        try:
+            with cursor.connection.transaction():
+                cursor.execute(f"create unique index on {self._rows} ({_digest})")
+        except psycopg.errors.UniqueViolation:
+            cursor.execute(f"create index on {self._rows} ({_digest})")
+            _log.warning(
+                "%s has keys more than once, as an earlier version has left them under another Python: such a row is "
+                "read from the source again when it changes the next time; a comparison of the mirror with its table "
+                "names them all",
+                self._rows,
+            )
+
+    def finish(self, cursor: Cursor[Any]) -> bool:
+        """Go by the new digests, and let go of the former ones; ``False`` if others use the table just now."""
+        self._lock(cursor)
+        index = self._index(cursor)
+        if self._is_done(cursor) or index is None:
+            return True
+        name, is_unique = index
+        rows = self._rows
+        goes_by = f"add primary key using index {quoted(name)}" if is_unique else f"alter column {_digest} set not null"
+        psycopg = load("psycopg", "postgres")
+        try:
+            with cursor.connection.transaction():
+                return altered(cursor, f"alter table {rows} drop column {_former}", f"alter table {rows} {goes_by}")
+        except psycopg.errors.DependentObjectsStillExist:
+            # Somebody's view has it: it stays, without values in rows that come.
+            return altered(
+                cursor,
+                f"alter table {rows} drop constraint {quoted(self._primary_key(cursor))}",
+                f"alter table {rows} alter column {_former} drop not null",
+                f"alter table {rows} {goes_by}",
+            )
+
+    def _lock(self, cursor: Cursor[Any]) -> None:
+        """One process at a time, and no merge beside it."""
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._rows,))
+
+    def _is_done(self, cursor: Cursor[Any]) -> bool:
+        return self._tables.key_columns(cursor).get(DIGEST, False)
+
+    def _index(self, cursor: Cursor[Any]) -> tuple[str, bool] | None:
+        """Name of the index over the new digests, and whether it is unique."""
+        cursor.execute(
+            "select relname::text, indisunique from pg_index join pg_class on pg_class.oid = indexrelid "
+            "join pg_attribute on attrelid = indrelid and attnum = indkey[0] "
+            "where indrelid = %b::regclass and indnatts = 1 and attname = %b and indpred is null "
+            "order by indisunique desc limit 1",
+            (self._rows, DIGEST),
+        )
+        found: tuple[str, bool] | None = cursor.fetchone()
+        return found
+
+    def _primary_key(self, cursor: Cursor[Any]) -> str:
+        cursor.execute(
+            "select conname::text from pg_constraint where conrelid = %b::regclass and contype = 'p'", (self._rows,)
+        )
+        (name,) = cursor.fetchone() or ("",)
+        return str(name)
+
+
+def renew_digests(
+    tables: PostgresTables,
+    asked: Callable[[Callable[[Cursor[Any]], Any], str], Any],
+    insist: Callable[[Callable[[Cursor[Any]], bool], str], None],
+) -> None:
+    """Make the digests of a table anew, from wherever they are.
+
+    ``asked`` does some work in a transaction, by the kind of work; ``insist`` does so until the work says that it is
+    done, or the time is over.
+    """
+    renewal = DigestRenewal(tables)
+    insist(renewal.begin, f"the digests of {tables.names.rows} could not be made anew")
+    while asked(renewal.renew_piece, "digests"):
+        pass
+    asked(renewal.make_index, "index")
+    insist(renewal.finish, f"the new digests of {tables.names.rows} could not be put in their place")
+    tables.has_former_digests = False
+
+
+def _stored_keys(rows: Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The keys of rows as they are stored: a text may stand beside its column."""
+    columns = [rows.column(name).to_pylist() if name in rows.column_names else [None] * rows.num_rows for name in key]
+    beside = rows.column(UNFIT).to_pylist() if UNFIT in rows.column_names else [None] * rows.num_rows
+    found = []
+    for pairs, values in zip(beside, zip(*columns, strict=True), strict=True):
+        unfit = {name: value_of(one["type"], one["value"]) for name, one in pairs or ()}
+        whole = (unfit.get(original_name(name)) if one is None else one for name, one in zip(key, values, strict=True))
+        found.append(tuple(whole))
+    return found

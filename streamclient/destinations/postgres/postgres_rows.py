@@ -1,0 +1,308 @@
+"""Rows as PostgreSQL holds them: columns' names and types, values on their way in and out, what has no column there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.change_rows import ADDED, UNFIT, added_types
+from streamclient.destinations.rows.column_names import marked, original_name
+from streamclient.destinations.rows.column_types import text_of, type_of
+from streamclient.errors import CodecError, ConfigurationError, UnfitValueError
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType, Field, Schema, Table
+
+NAME_BYTES_MAX = 63
+"""PostgreSQL cuts longer names off, so that two columns could become one."""
+
+SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
+"""Every table has these, so none may have another column of such a name: ``sql_name`` gives it another one."""
+
+COLUMNS_MAX = 400
+"""Columns of the source that become columns here; the values of further ones stand in ``_unfit``, with their types. So
+do texts and bytes of a row that has too many of them for a page, see ``_PAGE_BYTES``."""
+
+_PAGE_BYTES = 8_160
+"""What a row may have in a page of 8 KiB, its header too."""
+
+_HEADER_BYTES = 23
+"""Of a row, before the bit that each column has."""
+
+_KEPT_BYTES = 24
+"""A value is moved out of the page if it has more, and leaves less behind there."""
+
+_NUMBER_BYTES = 15
+"""Of a number or a time: 8, and 7 before it if it follows a text."""
+
+_SQL_TYPES = {
+    "int64": "bigint",
+    "int32": "integer",
+    "int16": "smallint",
+    "double": "double precision",
+    "float": "real",
+    "bool": "boolean",
+    "string": "text",
+    "binary": "bytea",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamptz",
+}
+"""By the name of the Arrow type; others are refused, apart from those of the added columns."""
+
+CATALOGUE_TYPES = {
+    "int8": "bigint",
+    "int4": "integer",
+    "int2": "smallint",
+    "float8": "double precision",
+    "float4": "real",
+    "bool": "boolean",
+    "text": "text",
+    "bytea": "bytea",
+    "date": "date",
+    "timestamptz": "timestamptz",
+    "json": "json",
+}
+"""Our types by their names in the catalogue."""
+
+_WIDER = {
+    "smallint": ("int4", "int8", "numeric"),
+    "integer": ("int8", "numeric"),
+    "bigint": ("numeric",),
+    "real": ("float8",),
+    "text": ("varchar",),
+}
+"""Types that take all values of ours, and give them back."""
+
+_DIGITS = 19
+"""Of the longest whole number."""
+
+
+DIGEST = "_key_digest"
+"""The column with the digest of a row's key; see ``postgres_digests``."""
+
+FORMER_DIGEST = "_key_former"
+"""What earlier versions had in ``_key``, while digests are made anew of what the rows say."""
+
+_TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
+"""Names that the columns of rows cannot have here."""
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def column_name(name: str) -> str:
+    """The name of the column that holds the rows' column of this name."""
+    return marked(name) if name in _TAKEN else name
+
+
+def sql_name(name: str) -> str:
+    """The same as it stands in a statement."""
+    return quoted(column_name(name))
+
+
+def arrow_name(column: str) -> str:
+    """The name that the rows have for a column."""
+    name = original_name(column)
+    return name if name in _TAKEN else column
+
+
+def sql_type(kind: DataType) -> str:
+    """The type of the column that holds such values; ``ConfigurationError`` if there is none."""
+    found = _SQL_TYPES.get(str(kind))
+    if found is None:
+        if kind in added_types().values():
+            return "json"
+        raise ConfigurationError(f"a column of type {kind} has no counterpart here: use one of {', '.join(_SQL_TYPES)}")
+    return found
+
+
+def arrow_type(name: str, sql: str) -> DataType:
+    """The type of the rows' values of a column; ``ConfigurationError`` if it is none of ours."""
+    if sql == "json" and name in ADDED:
+        return added_types()[name]
+    arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == sql), None)
+    if arrow is None:
+        raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
+    pa = pyarrow()
+    stamp = pa.timestamp("us", tz="UTC")  # the one type of these that has no alias
+    return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
+
+
+def is_own_type(name: str, sql: str) -> bool:
+    """Whether rows have values of such a type in a column of this name."""
+    return name in ADDED if sql == "json" else sql in _SQL_TYPES.values()
+
+
+def takes(sql: str, type_name: str, modifier: int) -> bool:
+    """Whether a column of another type, by its name in the catalogue, takes all values of one of ours."""
+    if type_name not in _WIDER.get(sql, ()):
+        return False
+    if modifier == -1:
+        return True
+    precision, scale = divmod(modifier - 4, 1 << 16)
+    return type_name == "numeric" and scale == 0 and precision >= _DIGITS
+
+
+@frozen
+class TableColumns:
+    """The columns of a table that are ours."""
+
+    schema: Schema
+    """By the names that rows have for them."""
+    others: frozenset[str] = frozenset()
+    """The names that columns of others have."""
+    width: int = 0
+    """How many columns there ever were."""
+
+
+def python_values(column: Any, field: Field) -> list[Any]:
+    """A column as psycopg copies it.
+
+    Raises:
+        UnfitValueError: a date or a time lies outside the years that Python knows.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise UnfitValueError(
+            f"column {field.name!r} of type {field.type} holds a value outside the years 1 to 9999, which cannot be "
+            f"stored here: make it null, or a text ({error})"
+        ) from error
+    if sql_type(field.type) != "json":
+        return values
+    # Most lists and maps are empty, and need no encoder.
+    return [None if value is None else json.dumps(value) if value else "[]" for value in values]
+
+
+def table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
+    """Rows that were selected, with these columns; ``CodecError`` if a value is none that a commit stores."""
+    pa = pyarrow()
+    if not lines:
+        return columns.empty_table()
+    arrays = [_array(values, one) for one, values in zip(columns, zip(*lines, strict=True), strict=True)]
+    return pa.table(arrays, schema=columns)
+
+
+def _array(values: Sequence[Any], field: Field) -> Array:
+    try:
+        return pyarrow().array([_arrow_value(value, field.type) for value in values], field.type)
+    except (TypeError, ValueError) as error:
+        raise CodecError(
+            f"column {field.name!r} holds something that no row of ours had, so it was altered: {error}"
+        ) from error
+
+
+def _arrow_value(value: Any, kind: DataType) -> Any:
+    if isinstance(value, Decimal):
+        if value != value.to_integral_value():
+            raise ValueError(f"{value} in a column of whole numbers")
+        return int(value)
+    # JSON has lists where maps are made of pairs.
+    if value is not None and pyarrow().types.is_map(kind):
+        return [tuple(pair) for pair in value]
+    return value
+
+
+def check_key_names(columns: Sequence[str]) -> None:
+    """Refuse a key that no columns here can hold, as rows could not be found by it.
+
+    Raises:
+        ConfigurationError: a name is too long.
+    """
+    for name in columns:
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigurationError(
+                f"the name of the key column {name!r} has more than the {NAME_BYTES_MAX} bytes that PostgreSQL keeps, "
+                "so rows cannot be found by it here: use a destination in Delta Lake"
+            )
+
+
+def without_unfit(rows: Table, columns: TableColumns) -> Table:
+    """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
+    pa = pyarrow()
+    known = set(columns.schema.names)
+    own = [name for name in known if name not in ADDED]
+    room = COLUMNS_MAX - len(own)
+    moved: dict[str, list[Any]] = {}
+    for one in rows.schema:
+        if one.name in ADDED or (one.name in known and one.type != pa.string()):
+            continue
+        if one.name not in known:
+            room -= 1
+        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX or column_name(one.name) in columns.others
+        is_moved = one.name not in known and (is_no_name or room < 0)
+        values = python_values(rows.column(one.name), one) if is_moved or one.type == pa.string() else []
+        if is_moved:
+            moved[one.name] = values
+            rows = rows.drop_columns([one.name])
+        elif any(isinstance(value, str) and "\0" in value for value in values):
+            moved[one.name] = [value if "\0" in (value or "") else None for value in values]
+            kept = [None if "\0" in (value or "") else value for value in values]
+            rows = rows.set_column(rows.column_names.index(one.name), one.name, pa.array(kept, one.type))
+    if moved:
+        rows = _with_moved(rows, moved, f"{WHY_UNFIT}, or a name that a column of others has")
+    return _within_page(rows, columns)
+
+
+def _within_page(rows: Table, columns: TableColumns) -> Table:
+    """The rows, with as many texts and bytes moved, from the last column on, as do not fit in a page with the rest."""
+    fresh = [name for name in rows.column_names if name not in columns.schema.names]
+    # The digest of a key is no column of the rows yet, and the map of unfit values may be empty.
+    header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8
+    room = _PAGE_BYTES - header - _KEPT_BYTES * (2 + len(columns.others))
+    if _KEPT_BYTES * rows.num_columns <= room:
+        return rows
+    pa, pc = pyarrow(), compute()
+    sizes: dict[str, list[int]] = {}
+    movable = [one.name for one in rows.schema if one.name not in ADDED and one.type in {pa.string(), pa.binary()}]
+    for one in rows.schema:
+        column = rows.column(one.name)
+        if one.name == UNFIT:
+            continue
+        if one.name in movable:
+            size = pc.min_element_wise(pc.add(pc.binary_length(column), 1), _KEPT_BYTES, skip_nulls=False)
+        else:
+            most = _KEPT_BYTES if sql_type(one.type) == "json" else _NUMBER_BYTES
+            size = pc.if_else(column.is_valid(), most, 0)
+        sizes[one.name] = pc.fill_null(size, 0).to_pylist()
+    moved: dict[str, list[Any]] = {}
+    for place, each in enumerate(zip(*sizes.values(), strict=True)):
+        over = sum(each) - room
+        for name in reversed(movable):
+            if over <= 0:
+                break
+            if sizes[name][place]:
+                values = moved.setdefault(name, [None] * rows.num_rows)
+                values[place] = rows.column(name)[place].as_py()
+                over -= sizes[name][place]
+    for name, values in moved.items():
+        kind = rows.schema.field(name).type
+        kept = pc.if_else(pa.array([value is None for value in values]), rows.column(name), pa.scalar(None, kind))
+        rows = rows.set_column(rows.column_names.index(name), name, kept)
+    return _with_moved(rows, moved, "all values of a row must fit in a page of 8 KiB") if moved else rows
+
+
+WHY_UNFIT = f"NUL in a text, a name above {NAME_BYTES_MAX} bytes, more than {COLUMNS_MAX} columns"
+
+
+def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]], why: str) -> Table:
+    if UNFIT not in rows.column_names:
+        raise UnfitValueError(
+            f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns ({why}), and the rows have "
+            f"no map {UNFIT!r} for them"
+        )
+    unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
+    for stored, values in moved.items():
+        for pairs, value in zip(unfit, values, strict=True):
+            if value is not None and original_name(stored) not in pairs:
+                pairs[original_name(stored)] = {"type": type_of(value).value, "value": text_of(value)}
+    kind = rows.schema.field(UNFIT).type
+    array = pyarrow().array([list(pairs.items()) for pairs in unfit], kind)
+    return rows.set_column(rows.column_names.index(UNFIT), UNFIT, array)

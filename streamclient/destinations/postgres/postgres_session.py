@@ -1,0 +1,231 @@
+"""A connection to PostgreSQL on which values and transactions are the same, whatever the other side is set to.
+
+A server, a database or a role may have defaults of its own: another isolation, under which a transaction does not see
+the column that another one has just brought, and casts; another encoding; a form of numbers and times as text in which
+digits get lost. None of them may decide what is stored. A pool may give the connection to others after each
+transaction, and take another one for the next; so nothing is left on it, no prepared statement either.
+
+Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. One that
+the server has ended for its time is given twice as much the next time: a batch that was promised cannot become smaller,
+and without more time it would never get in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamclient.destinations.destination_packages import load
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+
+Answer = TypeVar("Answer")
+
+_SERVER_MIN = 120_000
+"""Version 12, the oldest one that was supported when this was written."""
+
+_PAUSE_SECONDS = 0.1
+
+_TIMEOUT_MAX = 2**31 - 1
+"""What the server takes at most, in milliseconds, and the operating system to wait for a connection."""
+
+_STATEMENT_SECONDS_MAX = 600.0
+"""To which the limit of a statement grows: no mirror waits longer for a commit."""
+
+_IDLE_SECONDS_MAX = 7_200
+"""Linux asks so late by itself whether the other side is there; far above, it takes no number at all."""
+
+
+class PostgresSession:
+    """Transactions on one connection, which is made when it is needed. Used by one thread at a time."""
+
+    def __init__(self, conninfo: str, answer_seconds: float) -> None:
+        self._conninfo = conninfo
+        self._answer_seconds = answer_seconds
+        self._connection: Any = None
+        self._limits: dict[str, float] = {}
+        """Of a statement, where it has become another than ``answer_seconds``, by the kind of work."""
+
+    def another(self) -> PostgresSession:
+        """A further connection of the same kind."""
+        return PostgresSession(self._conninfo, self._answer_seconds)
+
+    def close(self) -> None:
+        """Let go of the connection; the next transaction makes one anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def connection(self) -> Connection[Any]:
+        """The connection; results that hold values of rows are to be asked for in binary, which no setting changes.
+
+        So are parameters: what stands in a text is read by a setting, and a list of bytes would become another list.
+        """
+        if self._connection is None or self._connection.closed:
+            psycopg = load("psycopg", "postgres")
+            made = load("streamclient.destinations.postgres.postgres_wait", "postgres").TimedConnection.connect(
+                self._conninfo,
+                connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX // 1000),
+                client_encoding="UTF8",
+                prepare_threshold=None,
+                # Without a transaction of its own: one that is open already would take the next one for a part of it,
+                # and nothing would be stored at its end.
+                autocommit=True,
+                **_network_limits(self._conninfo, self._answer_seconds),
+            )
+            made.answer_seconds = self._answer_seconds
+            # Nothing stronger: a statement must see what was committed while the one before it waited for a lock.
+            made.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            self._connection = made
+        connection: Connection[Any] = self._connection
+        return connection
+
+    def retrying(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
+        """Do some work in one transaction; again after whatever breaks the connection or the transaction.
+
+        Work of one ``kind`` takes about as long each time: its statements get more time once they were ended.
+
+        Raises:
+            DependencyException: the server refuses, or gives no answer in time; then nobody knows whether it is done.
+        """
+        psycopg = load("psycopg", "postgres")
+        deadline = time.monotonic() + self._answer_seconds
+        while True:
+            limit, begun = self._limits.get(kind, self._answer_seconds), time.monotonic()
+            try:
+                with self.connection().transaction(), self.connection().cursor() as cursor:
+                    self._set_limits(cursor, limit)
+                    answer = work(cursor)
+            except psycopg.Error as error:
+                self.close()
+                waited, advice = self._answer_seconds, ""
+                if isinstance(error, psycopg.errors.QueryCanceled):
+                    most = max(self._answer_seconds, _STATEMENT_SECONDS_MAX)
+                    self._limits[kind] = min(2 * limit, most)
+                    waited = limit
+                    advice = f"; a statement is given longer the next time, {self._limits[kind]:g} s"
+                if not _is_passing(error):
+                    raise refusal(error) from error
+                # Whether it broke before COMMIT or in it: the next try looks whether the commit is in.
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise DependencyException(
+                        f"PostgreSQL gave no answer within {waited:g} s, the last error was: {error}{advice}",
+                        kind=ErrorKind.AMBIGUOUS,
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                if kind in self._limits:
+                    taken = time.monotonic() - begun
+                    self._limits[kind] = max(self._answer_seconds, min(limit, 2 * taken))
+                return answer
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Cursor[Any]]:
+        """A cursor of the server, whose statements take as long as they need while the server works on them."""
+        connection = self.connection()
+        with connection.transaction():
+            (process,) = connection.execute("select pg_backend_pid()").fetchone() or (0,)
+            self._connection.is_working = lambda: self._is_at_work(process)
+            with connection.cursor(name) as cursor:
+                yield cursor
+
+    def _is_at_work(self, process: int) -> bool:
+        """Whether a process of the server works, and does not wait for this side to read or to ask."""
+        query = (
+            "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity where pid = %b"
+        )
+        asking = self.another()
+        try:
+            return asking.retrying(lambda cursor: cursor.execute(query, (process,)).fetchone()) == (True,)
+        except DependencyException:
+            return False
+        finally:
+            asking.close()
+
+    def _set_limits(self, cursor: Cursor[Any], statement_seconds: float) -> None:
+        """For this transaction only, as a pool may give the connection to others.
+
+        Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
+        """
+        millis = str(limit_millis(self._answer_seconds))
+        settings = {
+            "synchronous_commit": "on",
+            "statement_timeout": str(limit_millis(statement_seconds)),
+            "lock_timeout": millis,
+            "idle_in_transaction_session_timeout": millis,
+        }
+        self._connection.is_working = None
+        calls = ", ".join(["set_config(%b, %b, true)"] * len(settings))
+        cursor.execute(f"select pg_backend_pid(), {calls}", [text for pair in settings.items() for text in pair])
+        (process, *_) = cursor.fetchone() or (0,)
+        if statement_seconds > self._answer_seconds:
+            # A connection that falls silent is found out no later for that.
+            self._connection.is_working = lambda: self._is_at_work(process)
+
+
+def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
+    """After which time the network is asked whether the other side is there, where the caller does not say it."""
+    third = min(max(1, int(answer_seconds / 3)), _IDLE_SECONDS_MAX)
+    own = {
+        "keepalives_idle": third,
+        "keepalives_interval": third,
+        "keepalives_count": 2,
+        "tcp_user_timeout": limit_millis(answer_seconds),
+    }
+    given = load("psycopg.conninfo", "postgres").conninfo_to_dict(conninfo)
+    return {name: value for name, value in own.items() if name not in given}
+
+
+def limit_millis(answer_seconds: float) -> int:
+    """What the server takes as the limit that is nearest to a time; 0 would be no limit at all."""
+    return min(max(1, int(answer_seconds * 1000)), _TIMEOUT_MAX)
+
+
+def refusal(error: Any) -> DependencyException:
+    """What is raised for an error of psycopg's after which no further try is made."""
+    if _is_passing(error):
+        return DependencyException(f"PostgreSQL broke off: {error}", kind=ErrorKind.TRANSIENT, code=error.sqlstate)
+    return DependencyException(f"PostgreSQL refuses: {error}", kind=ErrorKind.PERMANENT, code=error.sqlstate)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether another try may find it gone. Internal errors are transactions that the server has ended."""
+    psycopg = load("psycopg", "postgres")
+    return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+
+
+def check_conninfo(conninfo: str) -> None:
+    """Refuse what says nothing to libpq, before anything is called.
+
+    Raises:
+        ConfigurationError: it is none. What libpq says of it is left out, as that quotes what may be a secret.
+    """
+    psycopg = load("psycopg", "postgres")
+    try:
+        load("psycopg.conninfo", "postgres").conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(
+            "conninfo must be options of PostgreSQL as 'host=... dbname=...' or 'postgresql://USER@HOST/NAME'; "
+            "libpq cannot read what was given"
+        ) from None
+
+
+def check_server(cursor: Cursor[Any]) -> None:
+    """Refuse a server on which rows cannot be stored.
+
+    Raises:
+        ConfigurationError: it is too old, only reads, or has another encoding than UTF-8.
+    """
+    version = cursor.connection.info.server_version
+    if version < _SERVER_MIN:
+        raise ConfigurationError(
+            f"PostgreSQL must be of version {_SERVER_MIN // 10_000} or later, not {version // 10_000}"
+        )
+    for name, wanted in (("server_encoding", "UTF8"), ("transaction_read_only", "off")):
+        (found,) = cursor.execute("select current_setting(%b)", (name,)).fetchone() or ("",)
+        if found != wanted:
+            raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")

@@ -1,0 +1,401 @@
+"""The three tables of a destination in PostgreSQL: where they are, what is theirs, and what others have done to them.
+
+A name without a schema is looked up once, and then used with the schema in which the tables are: a search path may come
+to lead elsewhere. Tables that were seen once and are gone were moved, renamed or taken out of sight, so nothing of what
+stands there may be taken for a beginning.
+
+Columns that are ours are noted in ``<table>_shards``, as rows of an application that no fleet can have, with the type
+that they were made with. Others may add columns, which are left out, and widen ours, as far as they take our values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from streamclient.base import logs
+from streamclient.destinations.destination_packages import load, pyarrow
+from streamclient.destinations.postgres.postgres_rows import (
+    CATALOGUE_TYPES,
+    DIGEST,
+    FORMER_DIGEST,
+    NAME_BYTES_MAX,
+    TableColumns,
+    arrow_name,
+    arrow_type,
+    column_name,
+    is_own_type,
+    quoted,
+    sql_name,
+    sql_type,
+    takes,
+)
+from streamclient.destinations.postgres.postgres_session import check_server
+from streamclient.destinations.rows.change_rows import KEY
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+
+if TYPE_CHECKING:
+    from psycopg import Cursor
+    from pyarrow import Field
+
+_log = logs.logger(__name__)
+
+_NOTES = ""
+"""The application of what is noted among the shards: no fleet can have an empty name."""
+
+_COLUMN = "column "
+"""Before the name of a column that is noted."""
+
+_LOCK_MILLIS = 100
+"""How long a new column waits for those who use the table: whoever comes meanwhile must wait for both."""
+
+GONE = frozenset({"42P01", "3F000"})
+"""What PostgreSQL says where a table or its schema is not there."""
+
+
+class TableNames:
+    """The three tables, quoted and with their schema; plain as the catalogue has them."""
+
+    def __init__(self, schema: str, table: str) -> None:
+        self.schema = schema
+        self.plain = (table, f"{table}_shards", f"{table}_commits")
+        prefix = f"{quoted(schema)}." if schema else ""
+        self.rows, self.shards, self.commits = (prefix + quoted(one) for one in self.plain)
+
+    def within(self, schema: str) -> TableNames:
+        """The same in a schema."""
+        return TableNames(schema, self.plain[0])
+
+    @classmethod
+    def of(cls, table: str) -> TableNames:
+        """The tables of a name, perhaps with its schema before it.
+
+        Raises:
+            ConfigurationError: no tables can have such names.
+        """
+        schema, _, name = table.rpartition(".")
+        if not name or len(f"{name}_commits".encode()) > NAME_BYTES_MAX or set("\0%") & set(table):
+            raise ConfigurationError(
+                f"table must be a name of at most {NAME_BYTES_MAX - len('_commits')} bytes, perhaps with its schema "
+                f"before it, and without a percent sign, not {table!r}"
+            )
+        return cls(schema, name)
+
+
+@frozen
+class _Column:
+    """A column as the catalogue has it."""
+
+    name: str
+    kind: str
+    """As in our own statements where it is one of our types, else empty."""
+    type_name: str
+    modifier: int
+    written: str
+    """The type as PostgreSQL writes it, for messages."""
+    is_made: bool
+    """Whether the server gives it its values."""
+    is_plain: bool
+    """Without a default, and not declared NOT NULL, as all of ours are made."""
+    number: int
+    noted: str | None
+    """The type that it had when it was noted as ours."""
+
+
+class PostgresTables:
+    """What a handle knows of its tables. Copied with the handle."""
+
+    def __init__(self, table: str) -> None:
+        self._given = TableNames.of(table)
+        self.names = self._given
+        self.key: tuple[str, ...] = ()
+        self.is_seen = False
+        """Whether they were there; then they are never made anew."""
+        self.has_former_digests = False
+        """Whether the digests of keys are those of an earlier version, by the last look."""
+        self._told: frozenset[str] = frozenset()
+
+    def keyed(self, key: Sequence[str]) -> PostgresTables:
+        """The same, whose rows are found by these columns."""
+        made = copy(self)
+        made.key = tuple(key)
+        return made
+
+    # --- where they are -------------------------------------------------------------------------------------------
+
+    def are_there(self, cursor: Cursor[Any]) -> bool:
+        """Whether the tables are there, all of them or none.
+
+        Raises:
+            DependencyException: they were there, and are not now.
+            ConfigurationError: some are, so they are somebody else's, or no longer whole.
+        """
+        # By one statement, as they are made by one transaction: it sees all of them or none. Those of a name without
+        # a schema are where the search path leads to all three first; else where a table would be made.
+        names = self.names
+        cursor.execute(
+            "select nspname, relname from pg_class "
+            "join pg_namespace on pg_namespace.oid = relnamespace "
+            "where relname = any(%b::text[]) and relkind in ('r', 'p', 'v', 'm', 'f') "
+            "and case when %b = '' then nspname = any(current_schemas(false)) else nspname = %b end "
+            "order by array_position(current_schemas(false), nspname), pg_class.oid",
+            (list(names.plain), names.schema, names.schema),
+        )
+        found: dict[str, list[str]] = {}
+        for schema, name in cursor.fetchall():
+            found.setdefault(schema, []).append(name)
+        whole = next((schema for schema, there in found.items() if len(there) == len(names.plain)), None)
+        if whole is not None:
+            self.names, self.is_seen = self._given.within(whole), True
+            return True
+        if self.is_seen:
+            raise self.gone()
+        there = list(dict.fromkeys(chain.from_iterable(found.values())))
+        if there:
+            missing = [name for name in names.plain if name not in there] or ["all of them in one schema"]
+            raise ConfigurationError(
+                f"PostgreSQL has {' and '.join(there)}, but not {' and '.join(missing)}: a destination makes these "
+                "together, and writes to no others; name another table, or bring back what is gone"
+            )
+        return False
+
+    def gone(self) -> DependencyException:
+        """What is raised where tables are gone that were seen."""
+        return DependencyException(
+            f"the tables {', '.join(self.names.plain)} in schema {self.names.schema!r} were there, and one of them or "
+            "all are gone: renamed, moved, removed or out of sight; nothing is written until they are back",
+            kind=ErrorKind.TRANSIENT,
+        )
+
+    def create(self, cursor: Cursor[Any]) -> None:
+        """Have the tables there, as commits need them.
+
+        Raises:
+            ConfigurationError: the server, or what is there, cannot take commits.
+        """
+        check_server(cursor)
+        self._check_temporary(cursor)
+        if self.are_there(cursor):  # without a lock: a writer that is frozen with one holds nobody up
+            self._check_whole(cursor)
+            self._check_key(cursor)
+            self._note_columns(cursor)
+            return
+        names = self._names_to_make(cursor)
+        # Two creators at once would meet in PostgreSQL's catalogue, with an error.
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (names.rows,))
+        key = f"{quoted(DIGEST)} bytea primary key" if self.key else ""
+        cursor.execute(f"create table if not exists {names.rows} ({key})")
+        cursor.execute(
+            f"create table if not exists {names.shards} ("
+            "application text, shard text, commit text, primary key (application, shard))"
+        )
+        # Steps are numbered here, as a table goes on in another cluster, whose transactions begin anew.
+        cursor.execute(
+            f"create table if not exists {names.commits} ("
+            "application text, shard text, number bigint, epoch bigint, commit text not null, "
+            "step bigint not null, id bigserial, at timestamptz not null default now(), "
+            "primary key (application, shard, number))"
+        )
+        self.names = names
+        self._check_key(cursor)  # another creator may have been quicker
+
+    def _names_to_make(self, cursor: Cursor[Any]) -> TableNames:
+        if self._given.schema:
+            return self._given
+        (schema,) = cursor.execute("select current_schema()").fetchone() or (None,)
+        if schema is None:
+            raise ConfigurationError(
+                f"the search path leads to no schema in which {self._given.plain[0]} could be made: name the table "
+                "with its schema"
+            )
+        return self._given.within(schema)
+
+    def _check_temporary(self, cursor: Cursor[Any]) -> None:
+        right = "has_database_privilege(current_database(), 'TEMPORARY')"
+        cursor.execute(f"select {right}, current_database(), current_user")
+        may, database, user = cursor.fetchone() or (True, "", "")
+        if not may:
+            raise ConfigurationError(
+                "each commit copies its rows into a temporary table, which this role may not make: "
+                f"grant temporary on database {quoted(database)} to {quoted(user)}"
+            )
+
+    def check_rights(self, cursor: Cursor[Any]) -> None:
+        """Whether this role may do to the tables what commits do.
+
+        Raises:
+            ConfigurationError: it may not.
+        """
+        names = self.names
+        wanted = [(names.rows, right) for right in ("SELECT", "INSERT", *(["DELETE"] if self.key else []))]
+        wanted += [(names.shards, right) for right in ("SELECT", "INSERT", "UPDATE")]
+        wanted += [(names.commits, right) for right in ("SELECT", "INSERT")]
+        tables, rights = zip(*wanted, strict=True)
+        cursor.execute(
+            "select name, kind from unnest(%b::text[], %b::text[]) as given (name, kind) "
+            "where not has_table_privilege(name, kind)",
+            (list(tables), list(rights)),
+        )
+        lacking = cursor.fetchall()
+        cursor.execute(
+            "select name, 'USAGE' from pg_get_serial_sequence(%b, 'id') as name "
+            "where not has_sequence_privilege(name, 'USAGE, UPDATE')",
+            (names.commits,),
+        )
+        lacking += cursor.fetchall()
+        if lacking:
+            told = ", ".join(f"{right} on {name}" for name, right in lacking)
+            raise ConfigurationError(f"this role lacks the right to commit: grant it {told}")
+
+    def _check_whole(self, cursor: Cursor[Any]) -> None:
+        """Refuse copies that lack what keeps two first commits of a shard apart, and their steps in order."""
+        names = self.names
+        cursor.execute(
+            "select pg_get_serial_sequence(%b, 'id') is not null and count(*) = 2 from pg_index "
+            "where indisprimary and indrelid = any(array[%b::regclass, %b::regclass])",
+            (names.commits, names.shards, names.commits),
+        )
+        if cursor.fetchone() != (True,):
+            raise ConfigurationError(
+                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so they "
+                "are copies that a commit could get into twice: copy the three tables by dumping and restoring them"
+            )
+
+    def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
+        """The columns of digests, and whether they are declared NOT NULL."""
+        cursor.execute(
+            "select attname, attnotnull from pg_attribute "
+            "where attrelid = %b::regclass and attname = any(%b::text[]) and not attisdropped",
+            (self.names.rows, [KEY, DIGEST, FORMER_DIGEST]),
+        )
+        return dict(cursor.fetchall())
+
+    def _check_key(self, cursor: Cursor[Any]) -> None:
+        there = self.key_columns(cursor) if self.key else {}
+        self.has_former_digests = bool(self.key) and not there.get(DIGEST, False)
+        if self.key and not there:
+            raise ConfigurationError(
+                f"{self.names.rows} was made for rows without a key, which are only added to: name another table"
+            )
+
+    # --- their columns --------------------------------------------------------------------------------------------
+
+    def columns(self, cursor: Cursor[Any]) -> TableColumns:
+        """The columns that are ours.
+
+        Raises:
+            ConfigurationError: one that is ours was given a type that cannot take our values.
+        """
+        ours: list[Field] = []
+        others: set[str] = set()
+        there = self._catalogue(cursor)
+        for one in there:
+            if one.name in {DIGEST, FORMER_DIGEST} or (one.name == KEY and self.key):
+                continue
+            kind = self._own_kind(one)
+            if kind is None:
+                others.add(one.name)
+            else:
+                name = arrow_name(one.name)
+                ours.append(pyarrow().field(name, arrow_type(name, kind)))
+        self._tell(frozenset(others))
+        return TableColumns(pyarrow().schema(ours), frozenset(others), max((one.number for one in there), default=0))
+
+    def _own_kind(self, column: _Column) -> str | None:
+        """The type of the values that a column of ours has; ``None`` if it is another's.
+
+        One that is not noted is ours if it looks so: a worker of an earlier version notes nothing.
+        """
+        name, kind = arrow_name(column.name), column.kind
+        is_ours = column.noted is not None or column.name == KEY or (bool(kind) and column.is_plain)
+        if column.is_made or not is_ours:
+            self._refuse_key(column)
+            return None
+        if column.noted and (kind == column.noted or takes(column.noted, column.type_name, column.modifier)):
+            return column.noted
+        if kind and is_own_type(name, kind):
+            return kind
+        if not column.noted:
+            return None
+        raise ConfigurationError(
+            f"{self._what(column)} is {column.written} and was made as {column.noted}, whose values it does not "
+            "take: give it that type again, or one that holds all of its values"
+        )
+
+    def _what(self, column: _Column) -> str:
+        return f"the {'key ' if arrow_name(column.name) in self.key else ''}column {arrow_name(column.name)!r}"
+
+    def _refuse_key(self, column: _Column) -> None:
+        if arrow_name(column.name) in self.key:
+            raise ConfigurationError(
+                f"{self._what(column)} of {self.names.rows} is {column.written}, which no rows of ours have: give it "
+                "the type of the table's key again"
+            )
+
+    def _tell(self, others: frozenset[str]) -> None:
+        if fresh := others - self._told:
+            _log.warning("%s has columns of others, which are left out: %s", self.names.rows, ", ".join(sorted(fresh)))
+        self._told = others
+
+    def _catalogue(self, cursor: Cursor[Any]) -> list[_Column]:
+        # By the names of types in the catalogue: their written form depends on a setting.
+        cursor.execute(
+            "select attname, "
+            "case when typnamespace = 'pg_catalog'::regnamespace then typname::text else '' end, atttypmod, "
+            "format_type(atttypid, atttypmod), attidentity::text <> '' or attgenerated::text <> '', "
+            "not attnotnull and not atthasdef, attnum, noted.commit from pg_attribute "
+            "join pg_type on pg_type.oid = atttypid "
+            f"left join {self.names.shards} as noted on noted.application = %b and noted.shard = %b || attname::text "
+            "where attrelid = %b::regclass and attnum > 0 and not attisdropped order by attnum",
+            (_NOTES, _COLUMN, self.names.rows),
+        )
+        found = []
+        for name, type_name, modifier, written, is_made, is_plain, number, noted in cursor.fetchall():
+            kind = CATALOGUE_TYPES.get(type_name, "") if modifier == -1 else ""
+            found.append(_Column(name, kind, type_name, modifier, written, is_made, is_plain, number, noted))
+        return found
+
+    def _note_columns(self, cursor: Cursor[Any]) -> None:
+        """Note the columns that are ours and not noted, as an earlier version has made them."""
+        there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
+        kinds = {one.name: self._own_kind(one) for one in there if one.noted is None and one.name not in own}
+        self._note(cursor, {name: kind for name, kind in kinds.items() if kind is not None})
+
+    def _note(self, cursor: Cursor[Any], kinds: dict[str, str]) -> None:
+        if kinds:
+            cursor.execute(
+                f"insert into {self.names.shards} (application, shard, commit) "
+                "select %b, %b || name, kind from unnest(%b::text[], %b::text[]) as given (name, kind) "
+                "on conflict (application, shard) do update set commit = excluded.commit",
+                (_NOTES, _COLUMN, list(kinds), list(kinds.values())),
+            )
+
+    def add(self, cursor: Cursor[Any], fields: Sequence[Field]) -> bool:
+        """Add columns, in a transaction that does nothing else; ``False`` if others use the table just now.
+
+        Whoever wants to read the table waits behind one that wants to change it, even if that waits itself.
+        """
+        added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in fields)
+        if not altered(cursor, f"alter table {self.names.rows} {added}"):
+            return False
+        fresh = {column_name(one.name): sql_type(one.type) for one in fields}
+        there = {one.name: one.kind for one in self._catalogue(cursor) if one.is_plain}
+        self._note(cursor, {name: kind for name, kind in fresh.items() if there.get(name) == kind})
+        return True
+
+
+def altered(cursor: Cursor[Any], *statements: str) -> bool:
+    """Change a table in this transaction; ``False``, with nothing changed, if others use it just now."""
+    psycopg = load("psycopg", "postgres")
+    try:
+        with cursor.connection.transaction():
+            cursor.execute("select set_config('lock_timeout', %b, true)", (str(_LOCK_MILLIS),))
+            for statement in statements:
+                cursor.execute(statement)
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True

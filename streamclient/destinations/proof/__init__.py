@@ -1,0 +1,1 @@
+"""The proof that each record is in a destination once."""

@@ -1,0 +1,179 @@
+"""Whether the rows of a destination are those that its commits say: counted, and their digest compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from streamclient.destinations.commit import Commit, Destination, RowFiles
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.proof.commit_proof import Chain, Chains, Finding, Flaw, Proof, ends_of, found_in
+from streamclient.destinations.rows.change_rows import COMMIT, SHARD, records_of
+from streamclient.destinations.rows.digest import records_digest
+from streamclient.errors import CodecError
+from streamclient.model import CheckpointPosition
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+_UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What rows raise of which no records can be made: values may be of any kind and missing anywhere."""
+
+
+@define
+class _Part:
+    """Rows of one commit that were met so far."""
+
+    commits: list[Commit]
+    """One; more if several applications write the shard into one place."""
+    tables: list[Table] = field(factory=list)
+    """Let go as soon as they are all there, so that memory holds unfinished commits only."""
+    rows: int = 0
+    is_equal: bool | None = None
+
+    @property
+    def expected(self) -> int:
+        return sum(commit.count for commit in self.commits)
+
+
+def _parts_of(chains: Chains) -> dict[tuple[str, int], _Part]:
+    parts: dict[tuple[str, int], _Part] = {}
+    for chain in chains.values():
+        for _, commit in chain.commits:
+            part = parts.setdefault((commit.shard, commit.number), _Part([]))
+            if commit not in part.commits:
+                part.commits.append(commit)
+    return parts
+
+
+def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
+    """Note each commit in ``proof`` that has not exactly its rows, and rows of no commit. Reads all rows."""
+    parts = _parts_of(chains)
+    owners: dict[str, list[Chain]] = {}
+    for (_, shard), chain in chains.items():
+        owners.setdefault(shard, []).append(chain)
+    cleared = {shard: max(chain.cleared for chain in own) for shard, own in owners.items()}
+    older = dict.fromkeys(owners, 0)
+    unknown: dict[tuple[str, int], int] = {}
+    uncounted = proof.rows = 0
+    for table in readable_rows(destination, proof.note_damage):
+        proof.rows += table.num_rows
+        if not {SHARD, COMMIT} <= set(table.column_names):
+            uncounted += table.num_rows
+            continue
+        for shard, number, rows in _by_commit(table):
+            found = parts.get((shard, number))
+            if found is not None:
+                found.rows += rows.num_rows
+                found.tables.append(rows)
+                _compare(found)
+            elif isinstance(number, int) and 0 < number <= cleared.get(shard, 0):
+                older[shard] += rows.num_rows
+            else:
+                unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
+    if unknown:  # writers may have gone on since the log was read
+        ends = _ends(destination)
+        known = {shard: max(chain.last for chain in own) for shard, own in owners.items()}
+        unknown = {
+            (shard, number): count
+            for (shard, number), count in unknown.items()
+            if not (isinstance(number, int) and known.get(shard, 0) < number <= ends.get(shard, 0))
+        }
+    for (shard, number), count in sorted(unknown.items(), key=repr):
+        proof.findings.append(_unknown(parts, shard, number, count))
+    if uncounted:
+        text = f"{uncounted} rows cannot be counted, as they lack the column {SHARD} or {COMMIT}"
+        proof.findings.append(Finding(Flaw.ROWS_UNKNOWN, "", "", "", text))
+        return
+    for part in parts.values():
+        _check_part(part, proof)
+    for shard, own in owners.items():
+        _check_older(shard, own, older[shard], proof)
+
+
+def _ends(destination: Destination) -> dict[str, int]:
+    """The number of the last commit of each shard now."""
+    ends: dict[str, int] = {}
+    for (_, shard), number in ends_of(destination.log()).items():
+        ends[shard] = max(ends.get(shard, 0), number)
+    return ends
+
+
+def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
+    """Rows of commits whose entries are cleared away can only be counted together."""
+    records = [chain.records_up_to(chain.cleared) for chain in chains]
+    wanted = sum(one or 0 for one in records)
+    if None in records or rows == wanted:
+        return
+    ends = [one.start for chain in chains for _, one in chain.commits if one.number == chain.first]
+    flaw = Flaw.ROWS_LOST if rows < wanted else Flaw.ROWS_REPEATED
+    text = f"the commits whose entries are cleared away have {wanted} records, the destination {rows} rows of them"
+    end = ends[0] if ends else max((one.number, one.end) for chain in chains for one in chain.carried)[1]
+    proof.findings.append(Finding(flaw, shard, CheckpointPosition.TRIM_HORIZON, end, text))
+
+
+def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
+    """Rows of no commit: between those with the nearest numbers."""
+    own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
+    before = max((one for one in own if one.number < number), key=lambda one: one.number, default=None)
+    after = min((one for one in own if one.number > number), key=lambda one: one.number, default=None)
+    said = "no commit" if number is None else f"commit {number}, which the log does not have"
+    text = f"{count} rows say that they are of {said}"
+    start, end = before.end if before else "", after.start if after else ""
+    return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
+
+
+def readable_rows(destination: Destination, tell: Callable[[str], object]) -> Iterator[Table]:
+    """All rows that can be read. ``tell`` is told of each file that cannot, or not to its end.
+
+    A destination that has no files raises, as ``rows`` does.
+    """
+    if not isinstance(destination, RowFiles):
+        yield from destination.rows()
+        return
+    for name, read in destination.files():
+        try:
+            yield from read()
+        except Exception as error:  # of whatever library reads it
+            tell(f"the file {name} cannot be read: {error}")
+
+
+def _by_commit(table: Table) -> Iterable[tuple[str, int, Table]]:
+    keys = table.select([SHARD, COMMIT]).group_by([SHARD, COMMIT]).aggregate([]).to_pylist()
+    if len(keys) == 1:
+        return [(keys[0][SHARD], keys[0][COMMIT], table)]
+    return [(key[SHARD], key[COMMIT], table.filter(_is(SHARD, key[SHARD]) & _is(COMMIT, key[COMMIT]))) for key in keys]
+
+
+def _is(name: str, value: Any) -> Any:
+    field = compute().field(name)
+    return field.is_null() if value is None else field == value
+
+
+def _compare(part: _Part) -> None:
+    if part.rows >= part.expected:
+        if part.is_equal is None:
+            part.is_equal = len(part.commits) > 1 or _digest(part.tables) == part.commits[0].content
+        part.tables.clear()
+
+
+def _check_part(part: _Part, proof: Proof) -> None:
+    commit = part.commits[0]
+    if part.rows != part.expected:
+        flaw = Flaw.ROWS_LOST if part.rows < part.expected else Flaw.ROWS_REPEATED
+        text = f"commit {commit.number} has {part.expected} records, the destination {part.rows} rows of them"
+        proof.findings.append(found_in(flaw, commit, text))
+        return
+    _compare(part)
+    if not part.is_equal:
+        text = f"the {part.rows} rows of commit {commit.number} are not the records that were committed"
+        proof.findings.append(found_in(Flaw.ROWS_ALTERED, commit, text))
+
+
+def _digest(tables: list[Table]) -> str | None:
+    try:
+        return records_digest(records_of(pyarrow().concat_tables(tables, promote_options="default")) if tables else [])
+    except _UNLIKE_RECORDS:
+        return None

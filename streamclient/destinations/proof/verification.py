@@ -1,0 +1,162 @@
+"""Proof that a destination holds each record once: from its log alone, and by reading its rows.
+
+From the log: the commits of each shard form one chain, each beginning where the one before ended and naming its digest;
+epochs never fall; nothing follows the end of a shard; children begin after their parents have ended. With the
+data: each commit has exactly its rows, and their digest is the commit's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from streamclient.destinations.commit import Commit, Destination, Fences
+from streamclient.destinations.proof.commit_proof import (
+    Chain,
+    Chains,
+    Finding,
+    Flaw,
+    Proof,
+    ends_of,
+    found_in,
+    read_chains,
+)
+from streamclient.destinations.proof.row_proof import check_rows
+from streamclient.destinations.rows.change_rows import VERSION
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.model import CheckpointPosition
+
+__all__ = ["Finding", "Flaw", "Proof", "verify"]
+
+_MIRRORED = (
+    "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. Compare "
+    "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is proved"
+)
+
+
+def verify(
+    destination: Destination,
+    *,
+    parents: Mapping[str, Collection[str]] | None = None,
+    checkpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+    with_rows: bool = False,
+) -> Proof:
+    """Look for losses, repeats and damages.
+
+    Args:
+        destination: where to look. Its writers may go on meanwhile; what they commit is proved the next time.
+        parents: the parents of each shard, as the stream lists them, those that are read into this destination.
+        checkpoints: stored checkpoints by shard, of the application of ``destination``: a destination that has lost its
+            latest commits can only be told by them. A call that reads them is made before and after the log is read, so
+            that writers may go on meanwhile.
+        with_rows: also read all rows, count them and compare their digests. Rows that other things than change records
+            were made of cannot be compared.
+
+    Raises:
+        ConfigurationError: ``with_rows`` for a mirror, whose rows are no commit's.
+    """
+    if with_rows:
+        refuse_mirror(destination)
+    proof = Proof()
+    read = checkpoints if callable(checkpoints) else lambda: checkpoints or {}
+    earlier = read()
+    chains = read_chains(destination.log(), proof)
+    _check_fences(destination, proof)
+    if parents:
+        _check_tree(chains, parents, proof)
+    _check_checkpoints(proof, chains, destination.application, earlier, read())
+    if with_rows:
+        check_rows(destination, chains, proof)
+    return proof
+
+
+def refuse_mirror(destination: Destination) -> None:
+    """Refuse a destination whose rows are no commit's.
+
+    Raises:
+        ConfigurationError: it is a mirror.
+    """
+    columns = destination.columns()
+    if columns is not None and VERSION in columns.names:
+        raise ConfigurationError(_MIRRORED)
+
+
+def _check_fences(destination: Destination, proof: Proof) -> None:
+    """The last commits that the destination goes by must be those of its log."""
+    own = {shard: last for (application, shard), last in proof.lasts.items() if application == destination.application}
+    listed = destination.fenced_shards() if isinstance(destination, Fences) else ()
+    newer: dict[str, Commit] = {}
+    for shard, fence in _fences(destination, sorted({*own, *listed}), own, proof).items():
+        last = own.get(shard)
+        if fence is not None and (last is None or fence.number > last.number):
+            newer[shard] = fence
+        elif last is not None and fence != last:
+            text = f"writers must follow {fence or 'nothing'}, but the log ends with {last}"
+            proof.findings.append(found_in(Flaw.FENCE, last, text))
+    if newer:  # a writer has gone on since the log was read, or the log has lost its end, or all that it had of a shard
+        ends = ends_of(destination.log())
+        for shard, fence in newer.items():
+            if ends.get((destination.application, shard), 0) < fence.number:
+                text = f"writers must follow {fence}, which the log does not have"
+                proof.findings.append(Finding(Flaw.FENCE, shard, _end(own.get(shard)), fence.end, text))
+
+
+def _fences(
+    destination: Destination, shards: Sequence[str], own: Mapping[str, Commit], proof: Proof
+) -> dict[str, Commit | None]:
+    try:
+        return dict(destination.last_commits(shards))
+    except StreamClientException:
+        pass  # each shard says by itself whether it is the one
+    found: dict[str, Commit | None] = {}
+    for shard in shards:
+        try:
+            found.update(destination.last_commits([shard]))
+        except StreamClientException as error:
+            last = own.get(shard)
+            start, end = (last.start, last.end) if last else (CheckpointPosition.TRIM_HORIZON, "")
+            proof.findings.append(Finding(Flaw.FENCE, shard, start, end, str(error)))
+    return found
+
+
+def _end(last: Commit | None) -> str:
+    return CheckpointPosition.TRIM_HORIZON if last is None else last.end
+
+
+def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: Proof) -> None:
+    for (application, shard), chain in chains.items():
+        if not chain.commits or chain.commits[0][1].number > 1:
+            continue  # its beginning is cleared away
+        place, first = chain.commits[0]
+        for parent in sorted(parents.get(shard, ())):
+            above = chains.get((application, parent), Chain())
+            ends = [at for at, one in above.commits if one.end == CheckpointPosition.SHARD_END]
+            if ends and ends[0] <= place:
+                continue
+            last = proof.lasts.get((application, parent))
+            if not ends and last is not None and last.end == CheckpointPosition.SHARD_END:
+                continue  # its end was carried on
+            until = "" if ends else ", which it has not to this day"
+            text = f"{first} began before its parent {parent} had ended{until}"
+            proof.findings.append(found_in(Flaw.TREE, first, text))
+
+
+def _check_checkpoints(
+    proof: Proof, chains: Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
+) -> None:
+    """What was stored before the log was read must be in it, and what was after that, not be behind it."""
+    for shard in sorted({*earlier, *later}):
+        before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
+        last = proof.lasts.get((application, shard))
+        if last is None:
+            if before != CheckpointPosition.TRIM_HORIZON:
+                text = "the status table has a checkpoint, the destination no commit"
+                start = CheckpointPosition.TRIM_HORIZON
+                proof.findings.append(Finding(Flaw.CHECKPOINT, shard, start, before, text))
+            continue
+        places = chains[application, shard].places
+        now = later.get(shard, before)
+        # At the start of the last commit: the batch is committed, and its checkpoint comes next.
+        wrong = before if before not in places else now if now in places - {last.start, last.end} else None
+        if wrong is not None:
+            text = f"the status table is at {wrong}, the destination at {last}"
+            proof.findings.append(Finding(Flaw.CHECKPOINT, shard, last.end, wrong, text))

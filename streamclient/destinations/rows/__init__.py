@@ -1,0 +1,1 @@
+"""Changes as rows: columns, types, names, digests."""

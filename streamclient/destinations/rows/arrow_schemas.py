@@ -1,0 +1,155 @@
+"""Types of rows against types of a table, before anything is written.
+
+Writers of tables cast what differs, and say nothing: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a double
+one, 5 becomes "5". So rows whose types differ are refused here; who made them asks for the columns again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from streamclient.destinations.destination_packages import pyarrow
+from streamclient.errors import ConfigurationError, UnfitValueError
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Field, RecordBatch, Schema, Table
+
+
+def check_fit(rows: Table, table: Schema, where: str) -> Table:
+    """The rows, if each column has the type that the table has or will get; columns of nothing but null left out.
+
+    Raises:
+        UnfitValueError: a column has another type, or a name that differs from the table's only in case.
+        ConfigurationError: a column has a type that no table keeps as it is.
+    """
+    pa = pyarrow()
+    rows = rows.drop_columns([one.name for one in rows.schema if pa.types.is_null(one.type)])
+    check_table_types(rows.schema)
+    by_lower = {name.lower(): name for name in table.names}
+    for one in rows.schema:
+        present = by_lower.get(one.name.lower())
+        if present is None:
+            continue
+        if present != one.name:
+            raise UnfitValueError(
+                f"the column {one.name!r} differs only in case from {present!r}, which {where} has: "
+                "streamclient.destinations.rows.column_names gives it another name"
+            )
+        if not same_type(one.type, table.field(present).type):
+            raise UnfitValueError(
+                f"the column {one.name!r} is {one.type}, in {where} it is {table.field(present).type}: nothing is "
+                "cast, as values would change without a word; put what does not fit into the map of unfit values"
+            )
+    return rows
+
+
+def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
+    """Refuse a null where the schema of the rows has none: readers of Arrow look for none there.
+
+    Raises:
+        UnfitValueError: there is one; ``place`` says where its row, given by number, comes from.
+    """
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        if not field.nullable and values.null_count:
+            number = values.is_null().index(True).as_py()
+            raise UnfitValueError(
+                f"column {field.name!r} is declared NOT NULL and {place(number)} has no value for it: rows need not "
+                "have every column, so declare it without NOT NULL"
+            )
+
+
+def check_table_types(schema: Schema) -> Schema:
+    """The schema for a table that is made for such rows: every column may be null.
+
+    Raises:
+        ConfigurationError: two names differ only in case, in a struct too, or a type is none that every writer keeps as
+            it is, or has null within, for which no value comes in later.
+    """
+    pa = pyarrow()
+    seen: dict[str, str] = {}
+    for one in schema:
+        other = seen.setdefault(one.name.lower(), one.name)
+        if (other is not one.name and other != one.name) or schema.names.count(one.name) > 1:
+            raise ConfigurationError(f"columns {other!r} and {one.name!r} differ only in case, or not at all")
+        _refuse_structs(one.name, one.type)
+        for leaf in _leaves(one.type):
+            if pa.types.is_null(leaf) and leaf != one.type:
+                raise ConfigurationError(
+                    f"column {one.name!r} has type {one.type}, and null in it says no type: a table would keep it, and "
+                    "never take a value there; give it a type, in Spark by a cast"
+                )
+            if not _is_kept(leaf):
+                raise ConfigurationError(
+                    f"column {one.name!r} has type {one.type}, and tables do not keep {leaf} as it is: use int64, "
+                    "float64, bool, string, binary, date32, decimal128 whose scale is none below 0, or timestamp[us, "
+                    "tz=UTC]"
+                )
+    return pa.schema([pa.field(one.name, one.type) for one in schema if not pa.types.is_null(one.type)])
+
+
+def _refuse_structs(column: str, kind: DataType) -> None:
+    for names in _field_names(kind):
+        if not names:
+            raise ConfigurationError(
+                f"column {column!r} has type {kind}, and no file holds a struct without fields: leave it out"
+            )
+        twice = [name for name in names if [one.lower() for one in names].count(name.lower()) > 1]
+        if twice:
+            raise ConfigurationError(
+                f"column {column!r} has type {kind}, and tables do not tell its fields {', '.join(map(repr, twice))} "
+                "apart: give them names that differ not only in case"
+            )
+
+
+def _field_names(kind: DataType) -> Iterator[list[str]]:
+    """Of each struct in a type."""
+    pa = pyarrow()
+    if pa.types.is_struct(kind):
+        yield [one.name for one in kind]
+    if pa.types.is_nested(kind):
+        for place in range(kind.num_fields):
+            yield from _field_names(kind.field(place).type)
+
+
+def same_type(left: DataType, right: DataType) -> bool:
+    """Whether two types hold the same values; names and null flags inside lists and maps do not matter."""
+    return _plain(left) == _plain(right)
+
+
+def _plain(kind: DataType) -> object:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return ("map", _plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return ("list", _plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return ("struct", tuple((one.name, _plain(one.type)) for one in kind))
+    return kind
+
+
+def _leaves(kind: DataType) -> Iterator[DataType]:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        yield from _leaves(kind.key_type)
+        yield from _leaves(kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(kind.value_type)
+    elif pa.types.is_struct(kind):
+        fields: list[Field] = list(kind)
+        for one in fields:
+            yield from _leaves(one.type)
+    else:
+        yield kind
+
+
+def _is_kept(kind: DataType) -> bool:
+    pa = pyarrow()
+    if pa.types.is_timestamp(kind):
+        return bool(kind == pa.timestamp("us", tz="UTC"))
+    return bool(
+        kind in {pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.date32()}
+        or pa.types.is_signed_integer(kind)
+        or kind in {pa.float32(), pa.float64()}
+        or (pa.types.is_decimal128(kind) and kind.scale >= 0)
+    )

@@ -1,0 +1,412 @@
+"""Change records as rows of a table, and back.
+
+One row per change: the columns of the table, then the added ones below. Nothing of a record is lost, so ``records_of``
+gives back equal records (with the cells of a record in the order of their names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamclient.base.checks import LONGEST_SHOWN
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.arrow_schemas import check_not_null
+from streamclient.destinations.rows.column_layout import (
+    NO_VERSION,
+    Cells,
+    ChangeColumns,
+    arrow_type,
+    as_columns,
+    column_type,
+    in_order,
+    integers,
+)
+from streamclient.destinations.rows.column_names import original_name, stored_names
+from streamclient.destinations.rows.column_types import shown, text_of, value_of
+from streamclient.errors import CodecError, UnfitValueError
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType, RecordBatch, Schema, Table
+
+OPERATION = "_operation"
+EPOCH = "_epoch"
+TIMESTAMP = "_timestamp"
+ROW_INDEX = "_row_index"
+SHARD = "_shard_id"
+COMMIT = "_commit"
+VERSIONS = "_versions"
+DELETED_COLUMNS = "_deleted_columns"
+DELETED_VERSIONS = "_deleted_versions"
+OLDER_VERSIONS = "_older_versions"
+ORIGINAL_COLUMNS = "_original_columns"
+UNFIT = "_unfit"
+
+ADDED = (
+    OPERATION,
+    EPOCH,
+    TIMESTAMP,
+    ROW_INDEX,
+    SHARD,
+    COMMIT,
+    VERSIONS,
+    DELETED_COLUMNS,
+    DELETED_VERSIONS,
+    OLDER_VERSIONS,
+    ORIGINAL_COLUMNS,
+    UNFIT,
+)
+"""The added columns, in their order. A column of the source with such a name gets another one; see ``names``."""
+
+DAY = "_day"
+KEY = "_key"
+"""Columns that a destination adds to divide its rows by; see ``partitions``."""
+
+VERSION = "_version"
+READ_AT = "_read_at"
+"""Columns that a table of rows has beside some of the added ones; see ``streamclient.copying``."""
+
+VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
+"""Columns of a history of rows: from when to when a row was so."""
+
+PASSING = ("_gone", "_place", "_key_beside")
+"""Columns that tables and frames have only while they are worked on."""
+
+RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *VALIDITY, *PASSING})
+
+
+def added_types() -> dict[str, DataType]:
+    """Types of the added columns."""
+    pa = pyarrow()
+    cells = pa.list_(
+        pa.struct([("column", pa.string()), ("version", pa.int64()), ("type", pa.string()), ("value", pa.string())])
+    )
+    kinds = (
+        pa.string(),
+        pa.int64(),
+        pa.timestamp("us", tz="UTC"),
+        pa.int64(),
+        pa.string(),
+        pa.int64(),
+        pa.map_(pa.string(), pa.int64()),
+        pa.list_(pa.string()),
+        pa.map_(pa.string(), pa.list_(pa.int64())),
+        cells,
+        cells,
+        pa.map_(pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])),
+    )
+    return dict(zip(ADDED, kinds, strict=True))
+
+
+def change_rows(
+    changes: Iterable[StreamRecord] | ChangeColumns,
+    *,
+    shard: str,
+    number: int,
+    columns: Schema | None = None,
+    declared: Mapping[str, ColumnType] | None = None,
+) -> Table:
+    """Rows of one commit's records, in the order of their sequence.
+
+    Args:
+        changes: what lies between the start and the end of the commit: records, or their columns
+            (``pages.columns_of_pages``), which give the same rows at a small part of the cost.
+        shard: their shard.
+        number: of the commit, so that a proof finds its rows.
+        columns: those of the destination, ``Destination.columns()``; they keep their types and spellings.
+        declared: types of columns that the destination need not have yet, by their name in the source. A column in
+            neither takes the type of the first value among the records.
+    """
+    given = as_columns(changes)
+    cells = values_by_name(given)
+    types = settle_types(cells, columns, declared or {})
+    names = stored_names(types, [] if columns is None else columns.names, RESERVED)
+    unfit: ByPlace = {}
+    present = [*given.key, *sorted({*cells, *(declared or {})} - set(given.key))]
+    arrays = {names[name]: column_values(given, name, cells.get(name, {}), types[name], unfit) for name in present}
+    makers = _added_makers(given, shard, number) | {UNFIT: lambda: _spread_lists(given, unfit, UNFIT)}
+    return pyarrow().table(arrays | {name: makers[name]() for name in ADDED})
+
+
+def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
+    """Rows with exactly these columns, whatever the changes hold; nothing is made that is not asked for.
+
+    Columns named as added ones are these, of the type that ``added_types`` says; all others are those of the source. A
+    value that its column does not hold, or that has no column, stands in ``_unfit`` if that is one of the columns.
+
+    Raises:
+        UnfitValueError: a value does not fit its column, and there is no ``_unfit`` to keep it in; or a column that is
+            declared NOT NULL has none.
+    """
+    cells = values_by_name(changes)
+    own = {original_name(name): name for name in columns.names if name not in RESERVED}
+    unfit: ByPlace = {}
+    arrays = {}
+    for name, stored in own.items():
+        kind = column_type(columns.field(stored).type)
+        assert kind is not None, f"column {stored!r} is of no type that Tablestore stores"
+        arrays[stored] = column_values(changes, name, cells.get(name, {}), kind, unfit)
+    if UNFIT in columns.names:
+        for name in sorted(cells.keys() - own.keys()):
+            for value_type, held in cells[name].items():
+                for place, value in zip(held.places.to_pylist(), held.values.to_pylist(), strict=True):
+                    unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+    elif unfit:
+        place, ((name, misfit), *_) = min(unfit.items())
+        raise UnfitValueError(
+            f"column {name!r} is {columns.field(own[name]).type} and holds the {misfit['type']} "
+            f"{misfit['value'][:LONGEST_SHOWN]!r} in {_named_change(changes.sequences, shard, place)}: declare the "
+            f"column {UNFIT}, which keeps such values, or give the column another type"
+        )
+    makers = _added_makers(changes, shard, 0) | {UNFIT: lambda: _spread_lists(changes, unfit, UNFIT)}
+    arrays |= {name: makers[name]() for name in columns.names if name in makers}
+    made = pyarrow().table([arrays[name] for name in columns.names], schema=columns)
+    check_not_null(made, partial(_named_change, changes.sequences, shard))
+    return made
+
+
+OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
+"""Added columns that say nothing of cells."""
+
+
+def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
+    """As ``rows_of_schema``, of what ``DecodedPage.values`` gives for the source's columns among these.
+
+    Those that are added are of ``OF_CHANGES``, and all others stand in the values, by their names in the source.
+
+    Raises:
+        UnfitValueError: a column that is declared NOT NULL has no value.
+    """
+    pa = pyarrow()
+    found = values.column("columns")
+    own = {field.name: array for field, array in zip(found.type, found.flatten(), strict=True)}
+    operations = values.column("record_type").cast(pa.string())
+    sequences = values.column("sequence_info").flatten()
+    makers = _change_makers(operations, sequences, shard)
+    arrays = [makers[name]() if name in makers else own[original_name(name)] for name in columns.names]
+    made = pa.RecordBatch.from_arrays(arrays, schema=columns)
+    check_not_null(made, partial(_named_change, sequences, shard))
+    return made
+
+
+def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
+    return f"the change {'/'.join(str(numbers[place]) for numbers in sequences)} of shard {shard}"
+
+
+ByPlace = dict[int, list[Any]]
+"""What some places have, by place."""
+
+
+def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
+    """The values of keys and columns, by name and type."""
+    found: dict[str, dict[ColumnType, Cells]] = {}
+    for (_, name, value_type), cells in changes.values.items():
+        found.setdefault(name, {})[value_type] = cells
+    return found
+
+
+def _own_names(columns: Schema | None) -> list[str]:
+    return [] if columns is None else [name for name in columns.names if name not in RESERVED]
+
+
+def settle_types(
+    cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
+) -> dict[str, ColumnType]:
+    """The type of each column by its name in the source: that of the table, the declared one, or the first value's."""
+    types = dict(declared)
+    for stored in _own_names(columns):
+        known = column_type(columns.field(stored).type)  # type: ignore[union-attr]
+        if known is not None:
+            types[original_name(stored)] = known
+    for name, by_type in cells.items():
+        if name not in types:
+            types[name] = min(by_type, key=lambda value_type: by_type[value_type].places[0].as_py())
+    return types
+
+
+def column_values(
+    changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: ByPlace
+) -> Array:
+    """One column, with a value or null at each place; what does not fit goes to ``unfit``, by place."""
+    pa = pyarrow()
+    held = by_type.get(kind)
+    others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
+    places: list[int] = []
+    converted = []
+    for value_type, cells in others:
+        for place, value in zip(cells.places.to_pylist(), cells.values.to_pylist(), strict=True):
+            unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+            equal = shown(value, kind)
+            if equal is not None:
+                places.append(place)
+                converted.append(equal)
+    if held is None and not converted:
+        return pa.nulls(changes.count, arrow_type(kind))
+    made = changes.spread(held) if held is not None else pa.nulls(changes.count, arrow_type(kind))
+    if converted:
+        beside = changes.spread(Cells(integers(places), pa.array(converted, arrow_type(kind))))
+        made = compute().coalesce(made, beside)
+    return made
+
+
+def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) -> dict[str, Callable[[], Array]]:
+    """What makes the columns of ``OF_CHANGES``."""
+    pa = pyarrow()
+    epochs, stamps, rows = sequences
+    return {
+        OPERATION: lambda: operations,
+        EPOCH: lambda: epochs,
+        TIMESTAMP: lambda: stamps.cast(added_types()[TIMESTAMP]),
+        ROW_INDEX: lambda: rows,
+        SHARD: lambda: pa.repeat(pa.scalar(shard, pa.string()), len(operations)),
+    }
+
+
+def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
+    """What makes the added columns, all but the last."""
+    pa = pyarrow()
+    return _change_makers(changes.operations, changes.sequences, shard) | {
+        COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
+        VERSIONS: lambda: _versions(changes),
+        DELETED_COLUMNS: lambda: _spread_lists(changes, _deleted_columns(changes), DELETED_COLUMNS),
+        DELETED_VERSIONS: lambda: _spread_lists(changes, _deleted_versions(changes), DELETED_VERSIONS),
+        OLDER_VERSIONS: lambda: _spread_lists(changes, _plain_cells(changes, "older"), OLDER_VERSIONS),
+        ORIGINAL_COLUMNS: lambda: _spread_lists(changes, _originals(changes), ORIGINAL_COLUMNS),
+    }
+
+
+def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
+    """The lists as a whole column: empty at the other places."""
+    pa, kind = pyarrow(), added_types()[name]
+    if not lists:
+        return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
+    return pa.array([lists.get(place, ()) for place in range(changes.count)], kind)
+
+
+def _versions(changes: ChangeColumns) -> Array:
+    """In each row the columns that were put, by name, each with its version."""
+    pa, pc = pyarrow(), compute()
+    names = sorted(changes.versions)
+    parts = [changes.versions[name] for name in names]
+    kind = added_types()[VERSIONS]
+    if not parts:
+        return pa.array([()] * changes.count, kind)
+    places = pa.concat_arrays([part.places for part in parts])
+    order = pc.sort_indices(places)  # stable, so within a place the names stay in order
+    numbers = [pa.repeat(pa.scalar(index, pa.int32()), len(part.places)) for index, part in enumerate(parts)]
+    keys = pa.array(names, pa.string()).take(pa.concat_arrays(numbers).take(order))
+    versions = pa.concat_arrays([part.values for part in parts]).take(order)
+    is_absent = pc.equal(versions, NO_VERSION)
+    if is_absent.true_count:
+        versions = pc.if_else(is_absent, pa.scalar(None, pa.int64()), versions)
+    return pa.MapArray.from_arrays(_ends(changes, places), keys, versions).cast(kind)
+
+
+def _ends(changes: ChangeColumns, places: Array) -> Array:
+    """Where the list of each place begins, and where the last one ends, if so many entries are at these places."""
+    pa, pc = pyarrow(), compute()
+    counted = pc.value_counts(places)
+    counts = counted.field("counts").take(pc.index_in(changes.everywhere, value_set=counted.field("values")))
+    ends = pc.cumulative_sum(pc.fill_null(counts, 0))
+    return pa.concat_arrays([integers([0]), ends]).cast(pa.int32())
+
+
+def _deleted_columns(changes: ChangeColumns) -> ByPlace:
+    found: ByPlace = {}
+    for name in sorted(changes.deleted):
+        for place in changes.deleted[name].to_pylist():
+            found.setdefault(place, []).append(name)
+    return found
+
+
+def _deleted_versions(changes: ChangeColumns) -> ByPlace:
+    found: dict[int, dict[str, list[int | None]]] = {}
+    for (kind, name), cells in sorted(changes.lists.items()):
+        for place, version, _ in cells if kind == "deleted version" else ():
+            found.setdefault(place, {}).setdefault(name, []).append(_stored_version(version))
+    return {place: list(by_name.items()) for place, by_name in found.items()}
+
+
+def _originals(changes: ChangeColumns) -> ByPlace:
+    found = _plain_cells(changes, "original")
+    return {place: found.get(place, [_NOTHING]) for place in changes.originals.to_pylist()}
+
+
+_NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
+"""Stands for previous cells that are known to be none. Null and the empty list could say it, but not every library that
+writes tables keeps them apart."""
+
+
+def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
+    found: ByPlace = {}
+    for (kind, name), cells in sorted(changes.lists.items()):
+        for place, version, text in cells if kind == wanted else ():
+            kind_name, separator, value = text.partition(":")
+            plain = {"column": name, "version": _stored_version(version)}
+            plain |= {"type": kind_name, "value": value} if separator else {"type": None, "value": None}
+            found.setdefault(place, []).append(plain)
+    return found
+
+
+def _stored_version(version: int) -> int | None:
+    return None if version == NO_VERSION else version
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+def records_of(rows: Table) -> list[StreamRecord]:
+    """The records that ``change_rows`` made rows of, whatever columns the table has gained since, in their order.
+
+    Key columns come in the order of the table's columns.
+
+    Raises:
+        CodecError: the rows hold something that no record became.
+    """
+    own = [name for name in rows.column_names if name not in RESERVED and column_type(rows.schema.field(name).type)]
+    cells = {original_name(name): rows.column(name).to_pylist() for name in own}
+    pa = pyarrow()
+    micros = rows.column(TIMESTAMP).cast(pa.int64())
+    added = {name: rows.column(name).to_pylist() for name in ADDED if name not in {TIMESTAMP}}
+    added[TIMESTAMP] = micros.to_pylist()
+    try:
+        return in_order([_record(place, cells, added) for place in range(rows.num_rows)])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CodecError(f"the rows are not those of changes: {error!r}") from error
+
+
+def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, Sequence[Any]]) -> StreamRecord:
+    versions = dict(added[VERSIONS][place])
+    unfit = {name: value_of(one["type"], one["value"]) for name, one in added[UNFIT][place] or ()}
+    held = {name: values[place] for name, values in cells.items() if values[place] is not None} | unfit
+    key = tuple(
+        (name, held[name]) for name in (*cells, *(unfit.keys() - cells.keys())) if name in held and name not in versions
+    )
+    columns = [
+        RecordColumn(name, ColumnOperation.PUT, held.get(name), version) for name, version in sorted(versions.items())
+    ]
+    columns += _more_cells(added, place)
+    originals = added[ORIGINAL_COLUMNS][place] or None
+    return StreamRecord(
+        record_type=RecordType(added[OPERATION][place]),
+        primary_key=key,
+        columns=tuple(columns),
+        sequence_info=SequenceInfo(added[EPOCH][place], added[TIMESTAMP][place], added[ROW_INDEX][place]),
+        original_columns=None if originals is None else tuple(_cell(one) for one in originals if one != _NOTHING),
+    )
+
+
+def _more_cells(added: Mapping[str, Sequence[Any]], place: int) -> Iterator[RecordColumn]:
+    for name in added[DELETED_COLUMNS][place] or ():
+        yield RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
+    for name, versions in added[DELETED_VERSIONS][place] or ():
+        for version in versions:
+            yield RecordColumn(name, ColumnOperation.DELETE_ONE_VERSION, None, version)
+    yield from map(_cell, added[OLDER_VERSIONS][place] or ())
+
+
+def _cell(plain: Mapping[str, Any]) -> RecordColumn:
+    value = None if plain["type"] is None else value_of(plain["type"], plain["value"])
+    return RecordColumn(plain["column"], ColumnOperation.PUT, value, plain["version"])

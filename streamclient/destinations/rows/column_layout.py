@@ -1,0 +1,313 @@
+"""Changes by column: what both the digest and the rows of a commit are made of, whichever way the records came.
+
+Column by column, each cell stands with its *place*: the index of its record in the order of the digest. From records,
+every cell passes through Python once. From the pages of a stream (``pages``) whole columns are taken over as they are,
+and only the few cells that need a decision pass through it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.column_types import text_of, type_of
+from streamclient.records import ColumnOperation, ColumnType, ColumnValue, PrimaryKey, RecordColumn, StreamRecord
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType
+
+NO_VERSION = -(2**63)
+"""Stands for an absent version; real ones are milliseconds since 1970."""
+
+Cell = tuple[int, int, str]
+"""Place, version, typed text."""
+
+Column = tuple[str, str, ColumnType]
+"""``key`` or ``value``, the name, and one type of its values."""
+
+
+@define
+class Cells:
+    """Places in ascending order, and what stands there."""
+
+    places: Array
+    values: Array
+
+
+@define(slots=False)
+class ChangeColumns:
+    """The changes of one shard by column, in the order of the digest. Nothing of it is to be changed.
+
+    Make it with ``of_records`` or ``pages.columns_of_pages``.
+    """
+
+    count: int
+    key: tuple[str, ...]
+    """Names of the key columns of the first record, in key order."""
+    operations: Array
+    sequences: tuple[Array, Array, Array]
+    """Epochs, timestamps in microseconds, row indexes."""
+    values: Mapping[Column, Cells]
+    versions: Mapping[str, Cells]
+    deleted: Mapping[str, Array]
+    """Places of the records that delete all versions of a column."""
+    lists: Mapping[tuple[str, str], Sequence[Cell]]
+    """``older``, ``original`` or ``deleted version``, and the name; in ascending order."""
+    originals: Array
+    """Places of the records that have previous values at all."""
+
+    @classmethod
+    def of_records(cls, records: Iterable[StreamRecord]) -> ChangeColumns:
+        """The columns of records, which may come in any order."""
+        ordered = in_order(list(records))
+        collector = Collector()
+        for place, record in enumerate(ordered):
+            collector.add(place, record)
+        sequences = [one.sequence_info for one in ordered]
+        return collector.finish(
+            len(ordered),
+            tuple(name for name, _ in ordered[0].primary_key) if ordered else (),
+            pyarrow().array([one.record_type.value for one in ordered], pyarrow().string()),
+            (
+                integers([one.epoch for one in sequences]),
+                integers([one.timestamp_micros for one in sequences]),
+                integers([one.row_index for one in sequences]),
+            ),
+        )
+
+    @cached_property
+    def everywhere(self) -> Array:
+        """All places."""
+        return counted(self.count)
+
+    def spread(self, cells: Cells) -> Array:
+        """The values as a whole column: null at the other places."""
+        if len(cells.places) == self.count:
+            return cells.values
+        return cells.values.take(compute().index_in(self.everywhere, value_set=cells.places))
+
+
+def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
+    """The columns of records; columns as they are."""
+    return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
+    """Records in the order that the digest is defined over."""
+    numbers = [(one.epoch, one.timestamp_micros, one.row_index) for one in (record.sequence_info for record in records)]
+    if all(first < second for first, second in pairwise(numbers)):
+        return list(records)
+    order = sorted(range(len(records)), key=numbers.__getitem__)
+    if any(numbers[first] == numbers[second] for first, second in pairwise(order)):
+        order.sort(key=lambda place: (numbers[place], key_order(records[place].primary_key)))
+    return [records[place] for place in order]
+
+
+def key_order(key: PrimaryKey) -> tuple[tuple[str, str, str], ...]:
+    """Order of the keys of records with equal sequence."""
+    return tuple((name, type_of(value).value, text_of(value)) for name, value in key)
+
+
+def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn], list[RecordColumn]]:
+    """The put cells of one record: the value of each column, and the older ones in the order of name and version."""
+    values: dict[str, RecordColumn] = {}
+    older: list[RecordColumn] = []
+    for cell in columns:
+        if cell.operation is not ColumnOperation.PUT:
+            continue
+        known = values.setdefault(cell.name, cell)
+        if known is cell:
+            continue
+        if cell_order(cell) > cell_order(known):
+            values[cell.name] = cell
+            older.append(known)
+        else:
+            older.append(cell)
+    return values, sorted(older, key=lambda one: (one.name, cell_order(one)))
+
+
+def cell_order(cell: RecordColumn) -> tuple[int, str]:
+    """Order of the cells of one column in one record."""
+    return version_number(cell.timestamp_millis), typed_text(cell.value)
+
+
+def version_number(version: int | None) -> int:
+    """A version, or the number that stands for none."""
+    return NO_VERSION if version is None else version
+
+
+def typed_text(value: ColumnValue | None) -> str:
+    """Type and text of a value in one; empty for none."""
+    return "" if value is None else f"{type_of(value).value}:{text_of(value)}"
+
+
+# --- making columns ---------------------------------------------------------------------------------------------------
+
+
+def integers(values: Iterable[int]) -> Array:
+    """Numbers of 64 bits, none of them null."""
+    numbers = values if isinstance(values, array) else array("q", values)
+    pa = pyarrow()
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def counted(count: int) -> Array:
+    """The numbers from 0 on, so many."""
+    pa = pyarrow()
+    return compute().cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
+
+
+def arrow_type(column: ColumnType) -> DataType:
+    """Type of the column that holds values of a type."""
+    return _arrow_types()[column]
+
+
+def column_type(kind: DataType) -> ColumnType | None:
+    """Type of the values that a column holds; ``None`` for one that holds none of the five."""
+    return next((column for column, own in _arrow_types().items() if own == kind), None)
+
+
+@cache
+def _arrow_types() -> dict[ColumnType, DataType]:
+    pa = pyarrow()
+    return {
+        ColumnType.INTEGER: pa.int64(),
+        ColumnType.DOUBLE: pa.float64(),
+        ColumnType.BOOLEAN: pa.bool_(),
+        ColumnType.STRING: pa.string(),
+        ColumnType.BINARY: pa.binary(),
+    }
+
+
+@define
+class Collector:
+    """Collects cells: one by one, and in parts of a column whose places ascend."""
+
+    _parts: dict[Column, list[Cells]] = field(factory=dict)
+    _version_parts: dict[str, list[Cells]] = field(factory=dict)
+    _values: dict[tuple[str, str], tuple[array[int], list[ColumnValue]]] = field(factory=dict)
+    _versions: dict[str, tuple[array[int], array[int]]] = field(factory=dict)
+    _deleted: dict[str, list[int]] = field(factory=dict)
+    _lists: dict[tuple[str, str], list[Cell]] = field(factory=dict)
+    _originals: list[int] = field(factory=list)
+
+    def add(self, place: int, record: StreamRecord) -> None:
+        """All cells of a record. Places come in ascending order, here and below."""
+        for name, value in record.primary_key:
+            self._value("key", name, place, value)
+        self.cells(place, record.columns)
+        if record.original_columns is not None:
+            self.original(place, record.original_columns)
+
+    def cells(self, place: int, columns: Sequence[RecordColumn]) -> None:
+        """Cells of one record: all that it has of their columns."""
+        values, older = split_cells(columns)
+        for name, cell in values.items():
+            if cell.value is not None:
+                self._value("value", name, place, cell.value)
+            known = self._versions.get(name)
+            if known is None:
+                known = self._versions.setdefault(name, (array("q"), array("q")))
+            known[0].append(place)
+            known[1].append(version_number(cell.timestamp_millis))
+        if len(values) == len(columns):
+            return
+        self._list("older", place, older)
+        for cell in columns:
+            if cell.operation is ColumnOperation.DELETE_ALL_VERSION:
+                self._deleted.setdefault(cell.name, []).append(place)
+            elif cell.operation is ColumnOperation.DELETE_ONE_VERSION:
+                self._list("deleted version", place, (cell,))
+
+    def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
+        """The previous cells of one record, even none."""
+        self._originals.append(place)
+        self._list("original", place, cells)
+
+    def part(self, column: Column, cells: Cells) -> None:
+        """A part of a column, without nulls."""
+        if len(cells.places):
+            self._parts.setdefault(column, []).append(cells)
+
+    def version_part(self, name: str, cells: Cells) -> None:
+        """The versions of a part of a column."""
+        if len(cells.places):
+            self._version_parts.setdefault(name, []).append(cells)
+
+    def _value(self, kind: str, name: str, place: int, value: ColumnValue) -> None:
+        known = self._values.get((kind, name))
+        if known is None:
+            known = self._values.setdefault((kind, name), (array("q"), []))
+        known[0].append(place)
+        known[1].append(value)
+
+    def _list(self, kind: str, place: int, cells: Iterable[RecordColumn]) -> None:
+        for cell in cells:
+            entry = (place, version_number(cell.timestamp_millis), typed_text(cell.value))
+            self._lists.setdefault((kind, cell.name), []).append(entry)
+
+    def finish(
+        self,
+        count: int,
+        key: tuple[str, ...],
+        operations: Array,
+        sequences: tuple[Array, Array, Array],
+        ranks: Array | None = None,
+    ) -> ChangeColumns:
+        """The columns of so many records. ``ranks`` are the places in order, by those under which cells came."""
+        for (kind, name), (places, values) in self._values.items():
+            for value_type, cells in _by_type(places, values):
+                self.part((kind, name, value_type), cells)
+        for name, (places, versions) in self._versions.items():
+            self.version_part(name, Cells(integers(places), integers(versions)))
+        moved: Mapping[int, int] | Sequence[int] = range(count) if ranks is None else ranks.to_pylist()
+        return ChangeColumns(
+            count=count,
+            key=key,
+            operations=operations,
+            sequences=sequences,
+            values={column: _joined(parts, ranks) for column, parts in self._parts.items()},
+            versions={name: _joined(parts, ranks) for name, parts in self._version_parts.items()},
+            deleted={
+                name: integers(sorted({moved[place] for place in places})) for name, places in self._deleted.items()
+            },
+            lists={
+                column: sorted((moved[place], version, text) for place, version, text in cells)
+                for column, cells in self._lists.items()
+            },
+            originals=integers(sorted(moved[place] for place in self._originals)),
+        )
+
+
+def _by_type(places: array[int], values: list[ColumnValue]) -> Iterator[tuple[ColumnType, Cells]]:
+    pa = pyarrow()
+    classes = list(dict.fromkeys(map(type, values)))
+    for one in classes:
+        own = values if len(classes) == 1 else [value for value in values if type(value) is one]
+        where = places if len(classes) == 1 else [p for p, v in zip(places, values, strict=True) if type(v) is one]
+        value_type = type_of(own[0])
+        yield value_type, Cells(integers(where), pa.array(own, arrow_type(value_type)))
+
+
+def _joined(parts: Sequence[Cells], ranks: Array | None) -> Cells:
+    """Parts in one, with ascending places."""
+    if len(parts) == 1 and ranks is None:
+        return parts[0]
+    pa = pyarrow()
+    places = pa.concat_arrays([part.places for part in parts])
+    values = pa.concat_arrays([part.values for part in parts])
+    if ranks is not None:
+        places = ranks.take(places)
+    elif all(first.places[-1].as_py() < second.places[0].as_py() for first, second in pairwise(parts)):
+        return Cells(places, values)
+    order = compute().sort_indices(places)
+    return Cells(places.take(order), values.take(order))

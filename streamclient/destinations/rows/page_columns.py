@@ -1,0 +1,210 @@
+"""Pages of a stream, as the codec lays them out by column, into the columns of changes.
+
+The layout is described in ``streamclient.wire.columns``. A page says which cell of a column it shows and lists the
+others; the digest chooses by its own rule. So where a record has a cell beside a column, all its cells of that column
+are taken together and chosen from as they are from a record. All other cells are taken over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.column_layout import (
+    NO_VERSION,
+    Cells,
+    ChangeColumns,
+    Collector,
+    column_type,
+    counted,
+    integers,
+    key_order,
+)
+from streamclient.errors import CodecError
+from streamclient.records import ColumnOperation, ColumnType, ColumnValue, RecordColumn
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
+
+_FIELDS = ("record_type", "sequence_info", "primary_key", "columns", "other_cells", "original_columns")
+_SEQUENCE = ("epoch", "timestamp_micros", "row_index")
+
+
+def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> ChangeColumns:
+    """The changes of one shard from what ``DecodedPage.arrow()`` gives of its pages, with or without a schema.
+
+    Equal to ``ChangeColumns.of_records`` of the records of these pages, or with ``keeps_order`` in the order in which
+    they stand there: rows of a tunnel's full data all have the same sequence, and to sort them by key is slow.
+
+    Raises:
+        CodecError: a page has another layout, or other key columns than the first one.
+    """
+    pa = pyarrow()
+    batches = [batch for batch in map(pa.record_batch, pages) if _checked(batch).num_rows]
+    if not batches:
+        return ChangeColumns.of_records(())
+    key = tuple(field.name for field in batches[0].schema.field("primary_key").type)
+    count = sum(batch.num_rows for batch in batches)
+    everywhere = counted(count)
+    collector = Collector()
+    first = 0
+    for batch in batches:
+        names = tuple(field.name for field in batch.schema.field("primary_key").type)
+        if names != key:
+            raise CodecError(f"a page has the key columns {names}, expected {key} as in the first: not of one table")
+        _add_page(collector, batch, everywhere.slice(first, batch.num_rows), first)
+        first += batch.num_rows
+    operations = pa.concat_arrays([batch.column("record_type").cast(pa.string()) for batch in batches])
+    flat = [dict(zip(_SEQUENCE, _children(batch, "sequence_info"), strict=True)) for batch in batches]
+    epochs, stamps, rows = (pa.concat_arrays([one[name] for one in flat]) for name in _SEQUENCE)
+    order = None if keeps_order else _order((epochs, stamps, rows), batches)
+    if order is None:
+        return collector.finish(count, key, operations, (epochs, stamps, rows))
+    sequences = (epochs.take(order), stamps.take(order), rows.take(order))
+    ranks = compute().sort_indices(order).cast(pa.int64())
+    return collector.finish(count, key, operations.take(order), sequences, ranks)
+
+
+def _checked(batch: RecordBatch) -> RecordBatch:
+    if tuple(batch.schema.names) != _FIELDS:
+        raise CodecError(f"expected a page by column with the fields {_FIELDS}, got {tuple(batch.schema.names)}")
+    return batch
+
+
+def _children(batch: RecordBatch, name: str) -> list[Array]:
+    children: list[Array] = batch.column(name).flatten()
+    return children
+
+
+def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Array | None:
+    """Indices of the records in the order of the digest; ``None`` if they are in it."""
+    pa, pc = pyarrow(), compute()
+    epochs, stamps, rows = sequences
+    if _ascend(epochs, stamps, rows):
+        return None
+    table = pa.table({"epoch": epochs, "stamp": stamps, "row": rows})
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    if _ascend(*(one.take(order) for one in sequences)):
+        return order
+    numbers = list(zip(*(one.to_pylist() for one in sequences), strict=True))
+    keys = [key_order(tuple(key.items())) for batch in batches for key in batch.column("primary_key").to_pylist()]
+    return pa.array(sorted(range(len(keys)), key=lambda index: (numbers[index], keys[index])), pa.uint64())
+
+
+def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
+    """Whether each sequence is greater than the one before."""
+    if not len(epochs):
+        return True
+    pc = compute()
+    later = [pc.greater(one[1:], one[:-1]) for one in (epochs, stamps, rows)]
+    equal = [pc.equal(one[1:], one[:-1]) for one in (epochs, stamps)]
+    deeper = pc.or_(later[1], pc.and_(equal[1], later[2]))
+    return bool(pc.or_(later[0], pc.and_(equal[0], deeper)).true_count == len(epochs) - 1)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+_Beside = dict[str, dict[int, list[RecordColumn]]]
+"""Listed cells by column and by row of the page."""
+
+
+def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: int) -> None:
+    pc = compute()
+    for field, values in zip(batch.schema.field("primary_key").type, _children(batch, "primary_key"), strict=True):
+        collector.part(("key", field.name, _column_type(field.type)), Cells(places, values))
+    beside: _Beside = {}
+    others, originals = batch.column("other_cells"), batch.column("original_columns")
+    for row, cells in _listed(others, pc.greater(pc.list_value_length(others), 0)):
+        for cell in cells:
+            beside.setdefault(cell.name, {}).setdefault(row, []).append(cell)
+    single: dict[int, list[RecordColumn]] = {}
+    """Cells to choose from, by row."""
+    for field, column in zip(batch.schema.field("columns").type, _children(batch, "columns"), strict=True):
+        listed = beside.get(field.name, {})
+        for row, cell in _add_column(collector, field.name, column, places, listed):
+            single.setdefault(row, []).append(cell)
+    for rows in beside.values():
+        for row, cells in rows.items():
+            single.setdefault(row, []).extend(cells)
+    for row in sorted(single):
+        collector.cells(first + row, single[row])
+    for row, cells in _listed(originals, originals.is_valid()):
+        collector.original(first + row, cells)
+
+
+def _add_column(
+    collector: Collector, name: str, column: Array, places: Array, listed: Mapping[int, Sequence[RecordColumn]]
+) -> Iterator[tuple[int, RecordColumn]]:
+    """Take over the put cells of a column, and give those that must be looked at, by row."""
+    pa, pc = pyarrow(), compute()
+    operations, values, versions = column.flatten()
+    put = operations.dictionary.to_pylist().index(ColumnOperation.PUT.value)
+    puts = pc.equal(operations.indices, pa.scalar(put, operations.indices.type))
+    if listed:
+        rows = counted(len(column))
+        puts = pc.and_(puts, pc.invert(pc.is_in(rows, value_set=integers(sorted(listed)))))
+    taken = puts.true_count
+    if taken < len(column):
+        some = pc.indices_nonzero(puts)
+        _take(collector, name, Cells(places.take(some), values.take(some)), versions.take(some))
+    else:
+        _take(collector, name, Cells(places, values), versions)
+    if taken + column.null_count < len(column):
+        rest = pc.indices_nonzero(pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(puts, False))))
+        for row, cell in zip(rest.to_pylist(), _shown(name, column.take(rest)), strict=True):
+            if not _is_listed_whole(cell, listed.get(row, ())):
+                yield row, cell
+
+
+def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> None:
+    pa, pc = pyarrow(), compute()
+    if versions.null_count:
+        versions = pc.fill_null(versions, pa.scalar(NO_VERSION, pa.int64()))
+    collector.version_part(name, Cells(cells.places, versions))
+    if pa.types.is_null(cells.values.type):
+        return  # not one value in the page
+    if cells.values.null_count:
+        cells = Cells(cells.places.filter(cells.values.is_valid()), cells.values.drop_null())
+    collector.part(("value", name, _column_type(cells.values.type)), cells)
+
+
+def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
+    """Whether the column shows only that there is a value, of another type, which is listed."""
+    return (
+        cell.operation is ColumnOperation.PUT
+        and cell.value is None
+        and any(
+            one.operation is ColumnOperation.PUT
+            and one.value is not None
+            and one.timestamp_millis == cell.timestamp_millis
+            for one in listed
+        )
+    )
+
+
+def _shown(name: str, cells: Array) -> Iterator[RecordColumn]:
+    for cell in cells.to_pylist():
+        yield RecordColumn(name, ColumnOperation(cell["operation"]), cell["value"], cell["timestamp_millis"])
+
+
+def _listed(lists: Array, some: Array) -> Iterator[tuple[int, list[RecordColumn]]]:
+    """The listed cells of some rows."""
+    rows = compute().indices_nonzero(some)
+    for row, cells in zip(rows.to_pylist(), lists.take(rows).to_pylist(), strict=True):
+        yield row, [_plain(cell) for cell in cells]
+
+
+_VALUES = tuple(kind.name.lower() for kind in ColumnType)
+
+
+def _plain(cell: Mapping[str, Any]) -> RecordColumn:
+    found: Iterator[ColumnValue] = (cell[name] for name in _VALUES if cell[name] is not None)
+    return RecordColumn(cell["name"], ColumnOperation(cell["operation"]), next(found, None), cell["timestamp_millis"])
+
+
+def _column_type(kind: Any) -> ColumnType:
+    found = column_type(kind)
+    if found is None:
+        raise CodecError(f"a column of a page holds {kind}, expected one of the types that Tablestore stores")
+    return found

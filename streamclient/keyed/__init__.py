@@ -1,7 +1,0 @@
-"""Processes the records of a shard key by key, different keys side by side, with exact checkpoints."""
-
-from __future__ import annotations
-
-from streamclient.keyed.factory import KeyedProcessorFactory
-
-__all__ = ["KeyedProcessorFactory"]

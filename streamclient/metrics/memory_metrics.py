@@ -1,0 +1,162 @@
+"""Metrics kept in this process: for tests, for tools, and as the store from which other systems are fed."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IMetrics
+from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
+from streamclient.model import Metric, MetricKind
+
+_Key = tuple[str, ...]
+"""Values of the labels, in the order in which the metric names them."""
+
+
+@frozen
+class Distribution:
+    """What a histogram knows of its values."""
+
+    count: int = 0
+    sum: float = 0.0
+    buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
+    """How many values lie at or below each bound of ``SECONDS_BUCKETS``, and, last, all of them."""
+
+
+@frozen
+class Series:
+    """One series at one moment."""
+
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+    """Total of a counter, value of a gauge, sum of a histogram."""
+    distribution: Distribution | None = None
+    """Only for a histogram."""
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{name}="{text}"' for name, text in self.labels.items())
+        count = "" if self.distribution is None else f" in {self.distribution.count}"
+        return f"{self.metric.name}{{{labels}}} {self.value:g}{count}"
+
+
+class _HistogramValues:
+    """The values of a growing histogram."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS_BUCKETS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+        self.total += seconds
+
+    def distribution(self) -> Distribution:
+        buckets = tuple(accumulate(self.counts))
+        return Distribution(buckets[-1], self.total, buckets)
+
+
+class MemoryMetrics(IMetrics):
+    """Keeps the present value of every series. Thread-safe.
+
+    A metric that ``METRICS`` does not have, labels that it does not name, and a verb that is not its own raise
+    ``ConfigurationError`` and change nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[Metric, dict[_Key, float]] = {
+            metric: {} for metric in METRICS if metric.kind is not MetricKind.HISTOGRAM
+        }
+        self._tallies: dict[Metric, dict[_Key, _HistogramValues]] = {
+            metric: {} for metric in METRICS if metric.kind is MetricKind.HISTOGRAM
+        }
+
+    def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        key = _key(metric, MetricKind.COUNTER, labels)
+        if amount < 0:
+            raise ConfigurationError(f"{metric.name} is a counter and cannot grow by {amount!r}")
+        with self._lock:
+            series = self._numbers[metric]
+            series[key] = series.get(key, 0.0) + amount
+
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
+        """Replace the value of a gauge."""
+        key = _key(metric, MetricKind.GAUGE, labels)
+        with self._lock:
+            self._numbers[metric][key] = value
+
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        """Add a value to a histogram."""
+        key = _key(metric, MetricKind.HISTOGRAM, labels)
+        with self._lock:
+            series = self._tallies[metric]
+            tally = series.get(key)
+            if tally is None:
+                tally = series[key] = _HistogramValues()
+            tally.add(seconds)
+
+    def forget(self, metric: Metric, /, **labels: str) -> None:
+        """Drop one series; it need not be there."""
+        key = _key(metric, metric.kind, labels)
+        kept = self._tallies if metric.kind is MetricKind.HISTOGRAM else self._numbers
+        with self._lock:
+            kept[metric].pop(key, None)
+
+    def snapshot(self, *metrics: Metric) -> tuple[Series, ...]:
+        """Every series of these metrics, or of all: by metric as given or as in the table, then as they began.
+
+        All values are of the same moment. Any thread.
+        """
+        with self._lock:
+            return tuple([series for metric in metrics or METRICS for series in self._series(metric)])
+
+    def value(self, metric: Metric, /, **labels: str) -> float | None:
+        """Sum over the series that have these labels, whatever their others; ``None`` if there are none.
+
+        Of a histogram, the number of its values.
+        """
+        found = [
+            series.value if series.distribution is None else series.distribution.count
+            for series in self.snapshot(metric)
+            if labels.items() <= series.labels.items()
+        ]
+        return sum(found) if found else None
+
+    def _series(self, metric: Metric) -> Iterator[Series]:
+        names = metric.labels
+        if metric.kind is MetricKind.HISTOGRAM:
+            for key, tally in self._tallies[metric].items():
+                yield Series(metric, dict(zip(names, key, strict=True)), tally.total, tally.distribution())
+        else:
+            for key, value in self._numbers[metric].items():
+                yield Series(metric, dict(zip(names, key, strict=True)), value)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {len(self.snapshot())} series>"
+
+
+_KNOWN = frozenset(METRICS)
+
+
+def _key(metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> _Key:
+    """The labels' values in the metric's order; raises ``ConfigurationError`` if the call does not fit the metric."""
+    if metric not in _KNOWN:
+        raise ConfigurationError(
+            f"{metric!r} is not in streamclient.metrics.metric_table, which names all that is kept"
+        )
+    if metric.kind is not kind:
+        raise ConfigurationError(f"{metric.name} is a {metric.kind.value}, not a {kind.value}")
+    if len(labels) == len(metric.labels):
+        with suppress(KeyError):
+            return tuple([labels[name] for name in metric.labels])
+    raise ConfigurationError(f"{metric.name} takes the labels {metric.labels}, not {tuple(labels)}")

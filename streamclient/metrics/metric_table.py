@@ -1,0 +1,176 @@
+"""Everything that is measured, as values. The documentation's table is drawn from ``METRICS``.
+
+Laws:
+
+* every series names the stream (``StreamConfig.name``) and the worker, so that workers may share a registry;
+* only counters and gauges name a shard, and only shards that the worker holds or has just held;
+* every other label has a handful of values, never a text of an error;
+* gauges that sum up, such as ``streamclient_leases``, split a whole into parts that do not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamclient.model import Metric, MetricKind
+
+SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
+"""Upper bounds of every histogram: from a read on a local network to a call that takes ten minutes."""
+
+WORKER_LABELS: Final = ("stream", "worker")
+SHARD_LABELS: Final = (*WORKER_LABELS, "shard")
+
+
+def _counter(name: str, unit: str, description: str, *labels: str, per_shard: bool = False) -> Metric:
+    own = SHARD_LABELS if per_shard else WORKER_LABELS
+    return Metric(f"streamclient_{name}_total", MetricKind.COUNTER, unit, description, (*own, *labels))
+
+
+def _gauge(name: str, unit: str, description: str, *labels: str, per_shard: bool = False) -> Metric:
+    own = SHARD_LABELS if per_shard else WORKER_LABELS
+    return Metric(f"streamclient_{name}", MetricKind.GAUGE, unit, description, (*own, *labels))
+
+
+def _seconds(name: str, description: str, *labels: str) -> Metric:
+    return Metric(f"streamclient_{name}_seconds", MetricKind.HISTOGRAM, "s", description, (*WORKER_LABELS, *labels))
+
+
+# --- records -------------------------------------------------------------------------------------------------------
+
+RECORDS_PROCESSED: Final = _counter(
+    "records_processed", "{record}", "Records that user code accepted, repetitions included.", per_shard=True
+)
+RECORDS_SIZE_BYTES: Final = _counter(
+    "records_size_bytes",
+    "By",
+    "Size of the answers that brought records which were all accepted or parked.",
+    per_shard=True,
+)
+BATCHES: Final = _counter("batches", "{batch}", "Calls of process_records; outcome is accepted or failed.", "outcome")
+USER_CODE_SECONDS: Final = _seconds(
+    "user_code_duration",
+    "Length of each call into user code; call is initialize, process_records, shutdown, or the parking store's "
+    "parked_keys or park.",
+    "call",
+)
+USER_CODE_FAILURES: Final = _counter(
+    "user_code_failures",
+    "{failure}",
+    "Calls into user code that raised; end_not_stored is a shard whose end the processor did not checkpoint.",
+    "call",
+)
+REDELIVERIES: Final = _counter("redeliveries", "{batch}", "Batches, whole or in part, delivered again in place.")
+RESTARTS: Final = _counter("restarts", "{processor}", "Processors made in place of one that failed or asked for it.")
+RECORDS_PARKED: Final = _counter("records_parked", "{record}", "Records put into the parking store.")
+STALLS: Final = _counter("stalls", "{consumer}", "Consumers whose lease was let go because they made no progress.")
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+READS: Final = _counter(
+    "reads",
+    "{read}",
+    "Reads of a page with all their retries. Result is records, empty, or the kind of error: throttled, transient, "
+    "ambiguous, permanent, trimmed, undecodable, other.",
+    "result",
+)
+READ_SECONDS: Final = _seconds("read_duration", "Length of each read of a page with all its retries.")
+STREAM_REQUESTS: Final = _counter(
+    "stream_requests",
+    "{request}",
+    "Requests to the stream, each retry by itself. Result is ok, or the kind of error: throttled, transient, "
+    "ambiguous, permanent, trimmed, other.",
+    "operation",
+    "result",
+)
+LAG_SECONDS: Final = _gauge(
+    "lag_seconds",
+    "s",
+    "Age of the oldest record that may be unread; 0 when caught up, absent while nothing is known.",
+    per_shard=True,
+)
+TIME_TO_LOSS_SECONDS: Final = _gauge(
+    "time_to_loss_seconds",
+    "s",
+    "How long the stream still keeps the oldest record that may be unread; absent when nothing is unread or known.",
+    per_shard=True,
+)
+PREFETCH_BUFFER_BYTES: Final = _gauge(
+    "prefetch_buffer_bytes", "By", "Size of pages read ahead that wait for user code."
+)
+
+# --- shards and leases ---------------------------------------------------------------------------------------------
+
+SHARDS: Final = _gauge(
+    "shards",
+    "{shard}",
+    "Held shards by state, as Worker.shard_statuses names it in small letters, and by the kind of their reason.",
+    "state",
+    "reason",
+)
+LEASES: Final = _gauge(
+    "leases", "{lease}", "Held leases; state is running (with a consumer), waiting, or finished.", "state"
+)
+LEASE_MOVES: Final = _counter(
+    "lease_moves",
+    "{lease}",
+    "Leases taken, handed_over on request or at a stop, given away finished, left for the next worker at a stop, "
+    "deleted with their shard, or lost, also by an operator's release.",
+    "move",
+)
+LEASE_WRITES: Final = _counter(
+    "lease_writes",
+    "{write}",
+    "Writes to lease rows, heartbeats (renew) included; outcome is accepted, refused or uncertain.",
+    "kind",
+    "outcome",
+)
+SESSION_WRITES: Final = _counter(
+    "session_writes",
+    "{write}",
+    "Writes to worker rows; kind is register, beat, kill (of another worker that stood still) or remove, outcome is "
+    "accepted, refused or uncertain.",
+    "kind",
+    "outcome",
+)
+WAKES: Final = _counter("wakes", "{wake}", "Wakes sent to other workers, so that they scan at once.")
+CHECKPOINTS: Final = _counter(
+    "checkpoints",
+    "{checkpoint}",
+    "Requests of user code; kind is checkpoint or prepare, outcome is stored, lease_lost, rejected or unknown.",
+    "kind",
+    "outcome",
+)
+CHECKPOINT_SECONDS: Final = _seconds(
+    "checkpoint_duration", "How long user code waited for a checkpoint to be stored, prepared or refused."
+)
+HAND_OVER_GAP_SECONDS: Final = _seconds(
+    "hand_over_gap",
+    "From seeing that a lease was handed to this worker until its first batch reached user code, or a read found "
+    "nothing to deliver.",
+)
+EPOCH_DRAWS: Final = _counter("epoch_draws", "{draw}", "Epochs asked for; outcome is drawn or failed.", "outcome")
+
+# --- the status table ----------------------------------------------------------------------------------------------
+
+STATUS_TABLE_REQUESTS: Final = _counter(
+    "status_table_requests",
+    "{request}",
+    "Requests to the status table, each retry by itself. Result is ok, or the kind of error: throttled, transient, "
+    "ambiguous, permanent, other.",
+    "operation",
+    "result",
+)
+STATUS_TABLE_ROWS_READ: Final = _counter("status_table_rows_read", "{row}", "Rows that the status table answered with.")
+STATUS_TABLE_ROWS_WRITTEN: Final = _counter(
+    "status_table_rows_written", "{row}", "Rows that requests asked the status table to write, refused ones included."
+)
+SCAN_SECONDS: Final = _seconds(
+    "scan_duration", "Length of each scan of the status table that succeeded, as the worker saw it."
+)
+
+# --- the worker ----------------------------------------------------------------------------------------------------
+
+UNHEALTHY: Final = _gauge("unhealthy", "{worker}", "1 while Worker.health is unhealthy, 0 while it is healthy.")
+
+METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])
+"""All of them, in the order of this module."""

@@ -1,0 +1,157 @@
+"""The state of a fleet at one time: how far its readers are behind, by groups of shards, kept with a snapshot.
+
+Of each time there are two files in one directory: ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and
+``NAME-TIME.report.json``. A file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from itertools import groupby
+from pathlib import Path
+from urllib.parse import quote
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+from streamclient.operate.operator_documents import Document
+from streamclient.operate.overview import Overview, ShardLine, overview_document
+from streamclient.operate.situations import Situation
+from streamclient.operate.snapshots import snapshot_text
+from streamclient.operate.text import duration
+
+REPORT_FORMAT = "streamclient-report-1"
+
+REPORTS_KEPT = 100
+"""Reports of a stream that stay in a directory by default: at one every ten minutes, those of most of a day."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@frozen
+class ShardGroup:
+    """The shards of a stream that are in one situation; at least one."""
+
+    table_name: str
+    lines: tuple[ShardLine, ...]
+
+    @property
+    def situation(self) -> Situation:
+        """What they have in common."""
+        return self.lines[0].explanation.situation
+
+    @property
+    def furthest_behind(self) -> ShardLine | None:
+        """Of those whose lag is known, the one with the longest."""
+        known = [line for line in self.lines if line.lag_seconds is not None]
+        return max(known, key=lambda line: line.lag_seconds or 0.0, default=None)
+
+    @property
+    def nearest_to_loss(self) -> ShardLine | None:
+        """Of those that have something to lose, the one that loses it first."""
+        known = [line for line in self.lines if line.seconds_to_loss is not None]
+        return min(known, key=lambda line: line.seconds_to_loss or 0.0, default=None)
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        noun = "shard" if len(self.lines) == 1 else "shards"
+        parts = [f"{self.table_name}: {len(self.lines)} {noun} {self.situation.name}"]
+        if (late := self.furthest_behind) is not None and late.lag_seconds is not None:
+            parts.append(f"longest lag {duration(late.lag_seconds)} (shard {late.shard_id})")
+        if (near := self.nearest_to_loss) is not None and near.seconds_to_loss is not None:
+            parts.append(f"first loss in {duration(near.seconds_to_loss)} (shard {near.shard_id})")
+        first = self.lines[0]
+        why = "" if self.situation.moves else f"; shard {first.shard_id} {first.explanation.predicate}"
+        return ", ".join(parts) + why
+
+
+def shard_groups(view: Overview) -> list[ShardGroup]:
+    """The unfinished shards by situation: those that do not move first, and of these the nearest to loss."""
+    lines = sorted(view.shards, key=lambda line: line.explanation.situation.name)  # stable: nearest to loss first
+    groups = [
+        ShardGroup(view.facts.stream.table_name, tuple(group))
+        for _, group in groupby(lines, key=lambda line: line.explanation.situation.name)
+    ]
+    return sorted(groups, key=lambda group: (group.situation.moves, view.shards.index(group.lines[0])))
+
+
+def fleet_report(view: Overview) -> Document:
+    """What ``top --json`` prints, and the groups."""
+    return {
+        "format": REPORT_FORMAT,
+        **overview_document(view),
+        "groups": [_group_document(group) for group in shard_groups(view)],
+    }
+
+
+def _group_document(group: ShardGroup) -> Document:
+    late, near = group.furthest_behind, group.nearest_to_loss
+    return {
+        "situation": group.situation.name,
+        "moves": group.situation.moves,
+        "shards": len(group.lines),
+        "longest_lag_seconds": None if late is None else late.lag_seconds,
+        "longest_lag_shard": None if late is None else late.shard_id,
+        "seconds_to_loss": None if near is None else near.seconds_to_loss,
+        "nearest_to_loss_shard": None if near is None else near.shard_id,
+    }
+
+
+class ReportDirectory:
+    """Keeps the newest snapshots and reports of each name; workers may share it.
+
+    Args:
+        path: made if it does not exist.
+        kept: how many times of each name stay.
+
+    Raises:
+        ConfigurationError: there is something else than a directory, or it may not be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], kept: int) -> None:
+        self._path = Path(path)
+        self._kept = kept
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"{self._path} cannot be a directory of reports: {error}") from error
+
+    def save(self, name: str, view: Overview, at_micros: int) -> Path:
+        """Write what is known of a fleet at a time, and forget what is too old; the file of the report.
+
+        Files are named by the minute. A second report of one minute takes the place of the first.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        stem = f"{quote(name, safe='')}-{_EPOCH + timedelta(microseconds=at_micros):%Y%m%dT%H%MZ}"
+        report = self._path / f"{stem}.report.json"
+        self._write(self._path / f"{stem}.snapshot.json", snapshot_text(view.facts))
+        self._write(report, json.dumps(fleet_report(view), ensure_ascii=False, indent=2) + "\n")
+        self._forget(name)
+        return report
+
+    def _write(self, path: Path, text: str) -> None:
+        unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _forget(self, name: str) -> None:
+        """What a killed process left unfinished goes with the others of its time."""
+        pattern = re.compile(rf"{re.escape(quote(name, safe=''))}-(\d{{8}}T\d{{4}}Z)\.(snapshot|report)\.json(\.\w+)?")
+        times = {path: found[1] for path in self._path.iterdir() if (found := pattern.fullmatch(path.name))}
+        kept = sorted(set(times.values()))[-self._kept :]
+        _remove(path for path, time in times.items() if time not in kept)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

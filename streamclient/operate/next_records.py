@@ -1,0 +1,121 @@
+"""The next unread record of a shard: one small read at its checkpoint, remembered for as long as it stays the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from attrs import frozen
+
+from streamclient.base.position import Position
+from streamclient.errors import StreamClientError, TrimmedDataException
+from streamclient.model import CheckpointPosition
+from streamclient.operate.facts import HeadFacts
+from streamclient.operate.site import text_of
+from streamclient.records import StreamRecord
+from streamclient.tablestore.stream_api import StreamApi
+
+MOST_EMPTY_PAGES = 5
+"""Pages without records that are followed: the service may answer a stretch without records in parts."""
+
+PARALLEL_READS = 8
+"""Reads under way at a time: quick for a fleet of a thousand shards, and no load beside its workers'."""
+
+QUIET_SECONDS = 5.0
+"""How long a shard at whose checkpoint nothing waited is taken to be still quiet."""
+
+
+@frozen
+class ShardHead:
+    """What stands at a position."""
+
+    record: StreamRecord | None
+    is_end: bool = False
+    """The shard is closed, and nothing is left behind the position."""
+
+
+def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> ShardHead:
+    """Read one record at a checkpoint: one to three requests, a few more in a stretch without records.
+
+    Raises:
+        TrimmedDataException: the position is past the stream's retention.
+    """
+    if checkpoint == CheckpointPosition.SHARD_END:
+        return ShardHead(None, is_end=True)
+    is_oldest = checkpoint == CheckpointPosition.TRIM_HORIZON
+    text = streams.get_shard_iterator(stream_id, shard_id) if is_oldest else checkpoint
+    for _ in range(MOST_EMPTY_PAGES):
+        page = streams.get_stream_record(text, 1)
+        if page.records:
+            return ShardHead(page.records[0])
+        if page.next_position == Position.SHARD_END:
+            return ShardHead(None, is_end=True)
+        if page.next_position.text == text:
+            break
+        text = page.next_position.text
+    return ShardHead(None)
+
+
+@frozen
+class _Remembered:
+    checkpoint: str
+    facts: HeadFacts
+    read_at: float
+
+
+class HeadReader:
+    """Reads heads of one stream and remembers them. One thread calls it; the reads go out side by side."""
+
+    def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._streams = streams
+        self.stream_id = stream_id
+        self._monotonic = monotonic
+        self._remembered: dict[str, _Remembered] = {}
+
+    def known(self, shard_id: str, checkpoint: str) -> HeadFacts | None:
+        """What is known without a read: an unread record stays the next one until the checkpoint moves."""
+        found = self._remembered.get(shard_id)
+        if found is None or found.checkpoint != checkpoint:
+            return None
+        # An end is looked up again: a page that was cut looks like one.
+        is_finished = checkpoint == CheckpointPosition.SHARD_END
+        is_lasting = found.facts.next_record_micros is not None or found.facts.is_trimmed or is_finished
+        return found.facts if is_lasting or self._monotonic() - found.read_at < QUIET_SECONDS else None
+
+    def forget_all_but(self, shard_ids: Container[str]) -> None:
+        """Keep nothing of shards that are gone: a reader may live as long as its worker."""
+        self._remembered = {key: found for key, found in self._remembered.items() if key in shard_ids}
+
+    def read(self, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
+        """Heads of these shards at these checkpoints, side by side; nothing is read that is known."""
+        heads = {key: head for key, text in checkpoints.items() if (head := self.known(key, text)) is not None}
+        missing = [(key, text) for key, text in checkpoints.items() if key not in heads]
+        if missing:
+            with ThreadPoolExecutor(min(PARALLEL_READS, len(missing))) as pool:
+                found = list(pool.map(lambda each: self._look(*each), missing))
+            heads.update((key, head) for (key, _), head in zip(missing, found, strict=True))
+        return heads
+
+    def read_some(self, checkpoints: Mapping[str, str], most: int) -> dict[str, HeadFacts]:
+        """What is remembered, of the present checkpoint or of an earlier one, after reading at most ``most`` heads.
+
+        Those that were never read come first, then those that were read longest ago.
+        """
+        stale = [key for key, text in checkpoints.items() if self.known(key, text) is None]
+        stale.sort(key=lambda key: self._remembered[key].read_at if key in self._remembered else float("-inf"))
+        self.read({key: checkpoints[key] for key in stale[:most]})
+        return {key: self._remembered[key].facts for key in checkpoints if key in self._remembered}
+
+    def _look(self, shard_id: str, checkpoint: str) -> HeadFacts:
+        try:
+            head = read_head(self._streams, self.stream_id, shard_id, checkpoint)
+            record = head.record
+            micros = None if record is None else record.sequence_info.timestamp_micros
+            facts = HeadFacts(next_record_micros=micros, is_end=head.is_end)
+        except TrimmedDataException:
+            facts = HeadFacts(is_trimmed=True)
+        except StreamClientError as error:
+            return HeadFacts(problem=text_of(error))
+        self._remembered[shard_id] = _Remembered(checkpoint, facts, self._monotonic())
+        return facts

@@ -1,0 +1,194 @@
+"""What the commands print with ``--json``: plain dictionaries, whose members the documentation names. Pure.
+
+Members are only ever added. Times are microseconds since 1970, durations seconds; what is not known is ``null``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import asdict
+
+from streamclient.model import Lease, Shard
+from streamclient.operate.audit import AuditRecord
+from streamclient.operate.evidence import checkpoint_kind, evidence
+from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
+from streamclient.operate.liveness import life, seconds_to_loss
+from streamclient.operate.operator_orders import OrderReport
+from streamclient.operate.plans import ChangePlan
+from streamclient.operate.verdict import Explanation
+
+Document = dict[str, Any]
+
+
+def fleet_document(facts: FleetFacts) -> Document:
+    """What every document about a fleet begins with."""
+    return {
+        "table": facts.stream.table_name,
+        "status_table": facts.status_table_name,
+        "stream": facts.stream.stream_id,
+        "now_micros": facts.now_micros,
+        "lease_duration_seconds": facts.lease_duration_seconds,
+        "expiration_hours": facts.stream.expiration_hours,
+    }
+
+
+def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
+    """One lease with the verdict about its shard."""
+    row = facts.rows.get(explanation.shard_id)
+    head = facts.heads.get(explanation.shard_id)
+    lag = None if head is None else head.lag_seconds(facts.now_micros)
+    return {
+        **row_document(explanation.shard_id, row),
+        "situation": explanation.situation.name,
+        "moves": explanation.situation.moves,
+        "heartbeat_seconds": None if row is None or not row.beat_micros else facts.age_seconds(row.beat_micros),
+        "checkpoint_seconds": (
+            None if row is None or not row.checkpoint_micros else facts.age_seconds(row.checkpoint_micros)
+        ),
+        "lag_seconds": lag,
+        "seconds_to_loss": seconds_to_loss(facts, head),
+    }
+
+
+def row_document(shard_id: str, row: RowFacts | None) -> Document:
+    """What stands in a lease row; a row that is missing or malformed has ``null`` for its columns."""
+    lease = None if row is None else row.lease
+    problem = "no lease row" if row is None else row.problem
+    if lease is None:
+        columns: Document = dict.fromkeys(
+            ("owner", "stealer", "counter", "checkpoint", "checkpoint_kind", "parents", "pause", "progress", "pending")
+        )
+        return {"shard": shard_id, **columns, "pause_acknowledged": False, "problem": problem}
+    return {"shard": shard_id, **lease_columns(lease), "problem": ""}
+
+
+def lease_columns(lease: Lease) -> Document:
+    """The columns of a lease."""
+    pending = None
+    if lease.pending is not None:
+        pending = {**asdict(lease.pending), "state": lease.pending.state.hex()}
+    return {
+        "owner": lease.owner,
+        "stealer": lease.stealer,
+        "counter": lease.counter,
+        "checkpoint": lease.checkpoint,
+        "checkpoint_kind": checkpoint_kind(lease.checkpoint),
+        "parents": sorted(lease.parent_shard_ids),
+        "pause": None if lease.pause is None else lease.pause.as_plain(),
+        "pause_acknowledged": lease.is_paused_by_owner,
+        "progress": None if lease.progress is None else asdict(lease.progress),
+        "pending": pending,
+    }
+
+
+def worker_document(facts: FleetFacts, name: str) -> Document:
+    """One worker, with a session row or without."""
+    worker = facts.workers.get(name)
+    owned = [lease for lease in facts.leases.values() if lease.owner == name]
+    return {
+        "worker": name,
+        "life": life(facts, name).value,
+        "leases": len(owned),
+        "unfinished": sum(not lease.is_finished for lease in owned),
+        "session": None if worker is None else session_document(facts, worker),
+    }
+
+
+def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
+    """A worker's session row."""
+    info = worker.info
+    return {
+        "state": worker.state,
+        "beat_seconds": facts.age_seconds(worker.beat_micros),
+        "host": info.host,
+        "pid": info.pid,
+        "process": worker.process.value,
+        "version": info.version,
+        "started_micros": info.started_micros,
+        "lease_duration_millis": info.lease_duration_millis,
+        "trouble": info.trouble,
+        "shards": {key: trouble.to_document() for key, trouble in info.shards.items()},
+        "left": list(info.left),
+    }
+
+
+def explanation_document(facts: FleetFacts, explanation: Explanation) -> Document:
+    """A verdict and what it rests on."""
+    return {
+        "shard": explanation.shard_id,
+        "situation": explanation.situation.name,
+        "moves": explanation.situation.moves,
+        "first_line": explanation.first_line,
+        "root": explanation.root,
+        "advice": explanation.situation.advice,
+        "evidence": evidence(facts, explanation.shard_id),
+    }
+
+
+def audit_document(record: AuditRecord) -> Document:
+    """One audit row."""
+    return {
+        "change": record.change_id,
+        "at_micros": record.at_micros,
+        "who": record.who,
+        "command": record.command,
+        "reason": record.reason,
+        "shard": record.shard_id,
+        "before": _parsed(record.before),
+        "after": _parsed(record.after),
+        "outcome": record.outcome,
+    }
+
+
+def report_document(command: str, report: OrderReport) -> Document:
+    """What a changing command did, or would do."""
+    return {
+        "command": command,
+        "status": report.status.value,
+        "change": report.change_id or None,
+        **plan_document(report.plan, report.outcomes),
+        "notes": [*report.plan.notes, *report.notes],
+    }
+
+
+def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
+    """The writes of a plan, with the columns that they change."""
+    changes = []
+    for change in plan.changes:
+        write = change.write
+        before, after = lease_columns(write.seen), lease_columns(write.result) if write.result is not None else {}
+        names = [name for name in before if before[name] != after.get(name)]
+        changes.append(
+            {
+                "shard": change.shard_id,
+                "write": write.kind.value,
+                "before": {name: before[name] for name in names},
+                "after": {name: after.get(name) for name in names},
+                "effect": change.effect,
+                "outcome": (outcomes or {}).get(change.shard_id),
+            }
+        )
+    refusals = [
+        {"shard": each.shard_id, "reason": each.reason, "hindrance": each.hindrance.value} for each in plan.refusals
+    ]
+    return {"changes": changes, "refusals": refusals}
+
+
+def shard_document(shard: Shard) -> Document:
+    """One shard as the stream lists it."""
+    return {"shard": shard.shard_id, "parents": sorted(shard.parent_shard_ids)}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def explanations_document(facts: FleetFacts, explanations: Sequence[Explanation]) -> Document:
+    """Verdicts about several shards."""
+    return {**fleet_document(facts), "shards": [explanation_document(facts, each) for each in explanations]}

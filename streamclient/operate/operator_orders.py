@@ -1,0 +1,278 @@
+"""Carrying an operator's command out: guard, audit, pause, write, resume.
+
+Laws:
+
+* nothing is written before the whole plan is allowed, and nothing but conditional writes afterwards;
+* the audit rows are stored before the first effect, a pause included, and completed after the last;
+* what was paused for a command is resumed when the command ends, however it ends. If its process dies, the pause ends
+  by itself ``ABANDONED_SECONDS`` after the command's own limit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+
+from attrs import field, frozen
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.errors import StreamClientError, StreamClientException
+from streamclient.model import Lease, Pause
+from streamclient.operate.audit import DONE, AuditLog, AuditRecord, records_for
+from streamclient.operate.collection import FleetReader
+from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.lease_writing import StatusTableWriter
+from streamclient.operate.liveness import is_pause_on, living_workers
+from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, ChangePlan, Hindrance, PlannedWrite, Planner, pause_lasts
+from streamclient.operate.site import Site, text_of
+from streamclient.operate.text import duration
+from streamclient.operate.watching import RowWatcher, may_be_read, still_there
+
+ABANDONED_SECONDS = 900.0
+"""How much longer than its command a pause lasts whose command never ended: long enough for slow answers and clocks
+that differ, short enough that nobody has to come and mend it."""
+
+
+class OrderStatus(Enum):
+    """How a command ended."""
+
+    PLANNED = "planned"
+    """Nothing was written, as was asked."""
+    DONE = "done"
+    UNCHANGED = "unchanged"
+    """There was nothing to do."""
+    REFUSED = "refused"
+    """Not allowed; nothing was written."""
+    GIVEN_UP = "given-up"
+    """A pause was not acknowledged in time; no position and no owner was changed."""
+    FAILED = "failed"
+    """Some writes were not accepted; the outcomes name them."""
+
+
+@frozen(kw_only=True)
+class Order:
+    """A command."""
+
+    command: str
+    """As typed, for the audit."""
+    prepare: Callable[[FleetFacts], Planner]
+    """Looks up what planning needs; called again after a pause, as the owner moved on until then.
+
+    Raises ``ConfigurationError`` if the command makes no sense for these facts.
+    """
+    reason: str = ""
+    wakes_all: bool = False
+    """Whether every worker should look at the rows at once, not only those that are concerned."""
+
+
+@frozen(kw_only=True)
+class OrderReport:
+    """What became of a command."""
+
+    status: OrderStatus
+    plan: ChangePlan
+    change_id: str = ""
+    """Of its audit rows; empty if nothing was to be written."""
+    outcomes: Mapping[str, str] = field(factory=dict)
+    """By shard: ``done``, or what went wrong."""
+    notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class _Work:
+    """A command whose plan is allowed and whose audit rows are stored."""
+
+    order: Order
+    plan: ChangePlan
+    planner: Planner
+    records: Sequence[AuditRecord]
+    still: Mapping[str, Lease]
+    """Leases that were seen to stand still: their owners are dead."""
+
+    def report(self, status: OrderStatus, outcomes: Mapping[str, str], *notes: str) -> OrderReport:
+        return OrderReport(
+            status=status, plan=self.plan, change_id=self.records[0].change_id, outcomes=outcomes, notes=notes
+        )
+
+
+class OrderExecutor:
+    """Carries commands out at one site. One thread."""
+
+    def __init__(
+        self,
+        site: Site,
+        collector: FleetReader,
+        who: str,
+        *,
+        watcher: RowWatcher | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._site = site
+        self._collector = collector
+        self._who = who
+        self._watcher = watcher or RowWatcher(collector)
+        self._writer = StatusTableWriter(site, collector)
+        self._say = say
+
+    def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> OrderReport:
+        """Plan, and unless it is a dry run, write. ``pause_seconds``: pause running owners, and wait that long.
+
+        Raises:
+            StreamClientError: a read failed, the audit could not be written, or the command makes no sense here;
+                nothing was changed.
+        """
+        facts = self._facts()
+        planner = order.prepare(facts)
+        facts, still = self._watched(facts, planner)
+        plan = planner(facts, still)
+        hindered = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
+        if len(plan.refusals) > (0 if pause_seconds is None else len(hindered)):
+            return OrderReport(status=OrderStatus.PLANNED if dry_run else OrderStatus.REFUSED, plan=plan)
+        whole = planner(facts, {*still, *hindered})
+        if dry_run:
+            return OrderReport(status=OrderStatus.PLANNED, plan=whole, notes=_first_paused(facts, hindered))
+        if not whole.changes:
+            return OrderReport(status=OrderStatus.UNCHANGED, plan=whole)
+        records = self._intend(order, whole.changes)
+        work = _Work(order=order, plan=whole, planner=planner, records=records, still=still)
+        to_pause = [*hindered, *_to_be_taken(facts, whole, still)]
+        if to_pause and pause_seconds is not None:
+            return self._paused(work, facts, to_pause, pause_seconds)
+        return self._completed(work, facts, self._writer.write(facts, planner, still, whole.changes))
+
+    def await_pauses(self, shard_ids: Sequence[str], seconds: float) -> list[str]:
+        """Wait until nothing reads these paused shards any more; those that may still be read after that time."""
+        return self._watcher.await_quiet(self._facts(), shard_ids, seconds)
+
+    def _facts(self) -> FleetFacts:
+        facts = self._collector.collect()
+        if facts.trouble:
+            raise StreamClientException(facts.trouble)
+        if facts.stream.stream_id is None:
+            raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
+        return facts
+
+    def _watched(self, facts: FleetFacts, planner: Planner) -> tuple[FleetFacts, Mapping[str, Lease]]:
+        """The facts once owners that seem dead were watched, and the leases that stood still."""
+        unobserved = [each.shard_id for each in planner(facts, ()).refusals if each.hindrance is Hindrance.UNOBSERVED]
+        if not unobserved:
+            return facts, {}
+        self._say(f"watching {len(unobserved)} lease(s) for up to {duration(facts.lease_duration_seconds)}")
+        still = self._watcher.standing_still(facts, unobserved)
+        facts = self._collector.refreshed(facts)
+        return facts, still_there(facts, still)
+
+    # --- pause, change, resume -------------------------------------------------------------------------------------
+
+    def _paused(self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], seconds: float) -> OrderReport:
+        pause = self._own_pause(work.order, seconds)
+        before = {key: lease.pause for key in to_pause if (lease := facts.lease(key)) is not None}
+        before = {key: old for key, old in before.items() if not pause_lasts(old, facts.now_micros)}
+        try:
+            late, outcomes = self._change_quietly(work, facts, to_pause, dict.fromkeys(before, pause), seconds)
+        except BaseException as error:
+            # Nothing else would ever complete these rows. What was written, if anything, the rows themselves show.
+            outcome = {record.shard_id: f"ended early: {type(error).__name__}: {error}" for record in work.records}
+            self._complete_audit(work.records, outcome)
+            raise
+        finally:
+            self._end_pauses(facts, pause, before)
+        return self._given_up(work, facts, late) if late else self._completed(work, facts, outcomes)
+
+    def _change_quietly(
+        self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes.
+
+        Whoever takes a lease meanwhile finds the pause in its row, and is waited for, too.
+        """
+        facts = self._writer.put_pauses(facts, pauses)
+        self._wake_owners(facts, to_pause)
+        self._say(f"paused {len(pauses)} shard(s), waiting up to {duration(seconds)} for their owners")
+        deadline, outcomes, taken = self._watcher.now() + seconds, dict[str, str](), to_pause
+        while taken:
+            late = self._watcher.await_quiet(facts, {*to_pause, *taken}, deadline - self._watcher.now())
+            if late:
+                return ([] if outcomes else late), outcomes
+            facts = self._collector.refreshed(facts)
+            outcomes = self._writer.write(facts, work.order.prepare(facts), work.still, work.plan.changes)
+            facts = self._collector.refreshed(facts)
+            taken = [key for key, outcome in outcomes.items() if outcome != DONE and may_be_read(facts, key)]
+        return (), outcomes
+
+    def _own_pause(self, order: Order, seconds: float) -> Pause:
+        lasting = seconds + ABANDONED_SECONDS + PAUSE_RESERVE_SECONDS
+        until = self._site.clock.now_micros() + round(lasting * MICROS_PER_SECOND)
+        return Pause(uuid.uuid4().hex[:12], self._who, f"while it is changed: {order.command}", until)
+
+    def _end_pauses(self, facts: FleetFacts, pause: Pause, before: Mapping[str, Pause | None]) -> None:
+        """Put back what stood there before, where it still has time to run."""
+        facts = self._collector.refreshed(facts)
+        now = self._site.clock.now_micros()
+        mine = {key: old for key, old in before.items() if (lease := facts.lease(key)) and lease.pause == pause}
+        lasting = {key: old if is_pause_on(old, now) else None for key, old in mine.items()}
+        facts = self._writer.put_pauses(facts, lasting)
+        self._wake_owners(facts, lasting)
+
+    def _given_up(self, work: _Work, facts: FleetFacts, late: Sequence[str]) -> OrderReport:
+        owners = sorted({lease.owner for key in late if (lease := facts.lease(key)) is not None})
+        note = (
+            f"worker {', '.join(owners)} did not stop reading {', '.join(late)} in time; nothing was changed. "
+            "`streamclient explain` says what it is doing"
+        )
+        outcomes = {change.shard_id: "not changed: not every owner paused in time" for change in work.plan.changes}
+        return work.report(OrderStatus.GIVEN_UP, outcomes, note, *self._complete_audit(work.records, outcomes))
+
+    # --- audit and end ---------------------------------------------------------------------------------------------
+
+    def _intend(self, order: Order, changes: Sequence[PlannedWrite]) -> Sequence[AuditRecord]:
+        records = records_for(
+            [change.write for change in changes],
+            at_micros=self._site.clock.now_micros(),
+            who=self._who,
+            command=order.command,
+            reason=order.reason,
+        )
+        self._audit.intend(records)
+        return records
+
+    def _completed(self, work: _Work, facts: FleetFacts, outcomes: Mapping[str, str]) -> OrderReport:
+        notes = self._complete_audit(work.records, outcomes)
+        names = {name for change in work.plan.changes for name in _concerned(change.write)}
+        self._site.wake({*names, *living_workers(facts)} if work.order.wakes_all else names)
+        is_done = all(outcome == DONE for outcome in outcomes.values())
+        return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
+
+    def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
+        """Complete the audit; a failure of that does not undo what was done."""
+        try:
+            self._audit.complete(records, outcomes)
+        except StreamClientError as error:
+            return (f"the audit rows of change {records[0].change_id} stay incomplete: {text_of(error)}",)
+        return ()
+
+    @property
+    def _audit(self) -> AuditLog:
+        return AuditLog(self._site.client, self._site.status_table, self._site.stream_id)
+
+    def _wake_owners(self, facts: FleetFacts, shard_ids: Iterable[str]) -> None:
+        self._site.wake(lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None)
+
+
+def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...]:
+    owners = sorted({lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None})
+    return (f"worker {', '.join(owners)} would first pause {', '.join(shard_ids)}",) if shard_ids else ()
+
+
+def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
+    """Leases on the way from one worker to another, or without an owner: by the time of the write they may be read."""
+    if not living_workers(facts):
+        return []
+    leases = {change.shard_id: change.write.seen for change in plan.changes}
+    return [key for key, lease in leases.items() if key not in still and (lease.is_handed_over or not lease.owner)]
+
+
+def _concerned(write: LeaseWrite) -> tuple[str, ...]:
+    """Workers that should look at the row at once: its owner, and who is to get it."""
+    return (write.seen.owner, "" if write.result is None else write.result.stealer)

@@ -1,0 +1,256 @@
+"""Faults by rule: which request is harmed, how, and how often. Pure matching and counters; nothing here waits.
+
+Laws:
+
+1. Rules are consulted in the order in which they were added. Every latency that is due applies, and they add up; the
+   first due rule of another kind decides the request, and later rules do not count it.
+2. A rule counts the requests that match it. It is due on request ``after + 1`` and then on every ``every``-th, at most
+   ``times`` times; ``probability`` is drawn from a generator of the rule's own seed. Equal requests in equal order
+   therefore meet equal faults.
+3. Only authenticated requests are harmed, so that a rule never hides a wrong key.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from attrs import define, field, frozen
+
+from streamclient.base import checks
+from streamclient.errors import ConfigurationError
+
+MAX_DELAY_SECONDS = 3600.0
+"""Longest pause of one fault: far beyond every client's time-out, and short enough to notice a slip of units."""
+
+MAX_RULES = 1000
+"""Rules of one server: each is consulted for each request, so a leak in a test shows here and not as slowness."""
+
+
+_delay = checks.number(
+    f"a number of seconds from 0 to {MAX_DELAY_SECONDS:g}", lambda value: 0 <= value <= MAX_DELAY_SECONDS
+)
+_optional_text = checks.optional(checks.text)
+_at_least_once = checks.optional(checks.positive)
+
+
+@checks.explains_names
+@frozen
+class Latency:
+    """Wait before the request is executed."""
+
+    seconds: float = field(validator=_delay)
+
+
+@checks.explains_names
+@frozen
+class Fail:
+    """Answer with an error; nothing is executed. Status and message default to those of the code in the service.
+
+    ``OTSFlowControl`` is throttling with status 429; any code can be given that status, or another one.
+    """
+
+    code: str = field(validator=checks.text)
+    message: str | None = field(default=None, validator=_optional_text)
+    http_status: int | None = field(
+        default=None,
+        validator=checks.optional(checks.Check("an error status from 400 to 599", checks.whole(400, 599).fits)),
+    )
+
+
+@frozen
+class Cut:
+    """Cut the connection; nothing is executed."""
+
+
+@checks.explains_names
+@frozen
+class LoseAnswer:
+    """Execute, then cut the connection without an answer, after ``seconds`` of silence.
+
+    With more seconds than the client's time-out, the client gives up by itself.
+    """
+
+    seconds: float = field(default=0.0, validator=_delay)
+
+
+@checks.explains_names
+@frozen
+class LateAnswer:
+    """Execute at once, and answer after ``seconds``."""
+
+    seconds: float = field(validator=_delay)
+
+
+def _positions(given: Iterable[int]) -> tuple[int, ...]:
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
+    if found is None or not all(map(checks.not_negative.fits, found)):
+        raise ConfigurationError(f"rows must be row positions from 0, not {checks.shown(given)}")
+    return found
+
+
+@checks.explains_names
+@frozen
+class FailRows:
+    """Fail some rows of a batch, and execute the others.
+
+    ``rows`` are positions counted over all tables of the request, from 0; ``every`` fails each n-th row (with 3: rows
+    2, 5, 8, …). Both may be given. Only batch operations are harmed; other operations do not count for the rule.
+    """
+
+    rows: tuple[int, ...] = field(default=(), converter=_positions)
+    every: int | None = field(default=None, validator=_at_least_once)
+    code: str = field(default="OTSServerBusy", validator=checks.text)
+    message: str | None = field(default=None, validator=_optional_text)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.rows and self.every is None:
+            raise ConfigurationError("FailRows needs rows=(positions) or every=n, and got neither")
+
+    def harms(self, position: int) -> bool:
+        """Whether the row at this position of the batch fails."""
+        return position in self.rows or (self.every is not None and (position + 1) % self.every == 0)
+
+
+FaultAction = Latency | Fail | Cut | LoseAnswer | LateAnswer | FailRows
+
+_action = checks.Check(
+    "Latency, Fail, Cut, LoseAnswer, LateAnswer or FailRows", lambda value: isinstance(value, FaultAction)
+)
+_seed = checks.Check("a whole number", checks.is_whole)
+
+BATCH_OPERATIONS = ("BatchWriteRow", "BatchGetRow")
+"""Operations whose rows carry results of their own."""
+
+
+@checks.explains_names
+@frozen
+class FaultRule:
+    """Which requests meet a fault, and which fault.
+
+    ``operation`` and ``table`` are shell patterns (``*Row``, ``Get*``, ``*``), case-sensitive. A request over several
+    tables matches if one of them does; a rule with a table never matches requests that name none, such as ListTable.
+    """
+
+    operation: str = field(validator=checks.text)
+    action: FaultAction = field(validator=_action)
+    table: str | None = field(default=None, kw_only=True, validator=_optional_text)
+    times: int | None = field(default=None, kw_only=True, validator=_at_least_once)
+    """How often it strikes before it is spent; ``None``: without end."""
+    after: int = field(default=0, kw_only=True, validator=checks.not_negative)
+    """How many matching requests pass unharmed first."""
+    every: int = field(default=1, kw_only=True, validator=checks.positive)
+    """Then it strikes each ``every``-th matching request."""
+    probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
+    seed: int = field(default=0, kw_only=True, validator=_seed)
+
+    def matches(self, operation: str, tables: Iterable[str]) -> bool:
+        """Whether a request of this operation, over these tables, counts for the rule."""
+        if isinstance(self.action, FailRows) and operation not in BATCH_OPERATIONS:
+            return False
+        if not fnmatchcase(operation, self.operation):
+            return False
+        return self.table is None or any(fnmatchcase(table, self.table) for table in tables)
+
+
+@frozen
+class Harm:
+    """What happens to one request: a pause, and at most one other fault."""
+
+    delay_seconds: float = 0.0
+    action: Fail | Cut | LoseAnswer | LateAnswer | FailRows | None = None
+
+
+NO_HARM = Harm()
+
+
+@frozen
+class FaultStatus:
+    """A rule with its identity and counters, as ``FaultBook.rules`` lists it."""
+
+    fault_id: int
+    rule: FaultRule
+    seen: int
+    """Requests that matched."""
+    struck: int
+    """Requests that were harmed."""
+
+
+@define
+class _Entry:
+    fault_id: int
+    rule: FaultRule
+    generator: random.Random
+    seen: int = 0
+    struck: int = 0
+
+    def strikes(self) -> bool:
+        rule = self.rule
+        self.seen += 1
+        position = self.seen - rule.after - 1
+        if position < 0 or position % rule.every or (rule.times is not None and self.struck >= rule.times):
+            return False
+        if rule.probability is not None and self.generator.random() >= rule.probability:
+            return False
+        self.struck += 1
+        return True
+
+
+class FaultBook:
+    """The rules of one server, with their counters. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: list[_Entry] = []
+        self._last_id = 0
+
+    def add(self, rule: FaultRule) -> int:
+        """Add a rule behind the others; returns its id, unique for the life of the server."""
+        with self._lock:
+            if len(self._entries) >= MAX_RULES:
+                raise ValueError(f"there are already {MAX_RULES} fault rules; clear them first")
+            self._last_id += 1
+            self._entries.append(_Entry(self._last_id, rule, random.Random(rule.seed)))
+            return self._last_id
+
+    def remove(self, fault_id: int) -> bool:
+        """Forget one rule; returns whether it was there."""
+        with self._lock:
+            kept = [entry for entry in self._entries if entry.fault_id != fault_id]
+            removed = len(kept) < len(self._entries)
+            self._entries = kept
+            return removed
+
+    def clear(self) -> int:
+        """Forget all rules; returns how many there were. Requests already being harmed are not released."""
+        with self._lock:
+            count = len(self._entries)
+            self._entries = []
+            return count
+
+    def rules(self) -> tuple[FaultStatus, ...]:
+        """The rules in the order in which they are consulted, spent ones included."""
+        with self._lock:
+            return tuple(FaultStatus(entry.fault_id, entry.rule, entry.seen, entry.struck) for entry in self._entries)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request meets any."""
+        return not self._entries
+
+    def harm(self, operation: str, tables: Iterable[str]) -> Harm:
+        """Count a request and say what happens to it."""
+        if not self._entries:  # the common case takes no lock: a rule added meanwhile starts with the next request
+            return NO_HARM
+        delay = 0.0
+        with self._lock:
+            for entry in self._entries:
+                if not entry.rule.matches(operation, tables) or not entry.strikes():
+                    continue
+                action = entry.rule.action
+                if not isinstance(action, Latency):
+                    return Harm(delay, action)
+                delay += action.seconds
+        return Harm(delay)

@@ -1,0 +1,136 @@
+"""HTTP transport: one background thread with an event loop of its own per server.
+
+Requests are executed inline in the loop: the engine's lock would serialize them anyway, and handing each one to a pool
+would cost more than most of them take. Only injected faults wait, and they wait without holding anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from streamclient.base.pools import start_thread
+from streamclient.server.admin import Admin
+from streamclient.server.auth import Doors
+from streamclient.server.connections import Connections
+from streamclient.server.http_service import Service
+from streamclient.server.plain_http import PlainHttp
+
+if TYPE_CHECKING:
+    from streamclient.server.any_http import AnyHttp
+
+STOP_TIMEOUT_SECONDS = 1.0
+"""How long a stop waits for running requests. Those that wait for an injected fault are woken; what remains are bodies
+that their clients have not finished sending."""
+
+JOIN_TIMEOUT_SECONDS = 30.0
+"""How long a stop waits for the thread before it reports that the thread hangs."""
+
+MAX_PORT = 65535
+
+BACKLOG = 4096
+"""Connections that may queue before they are accepted: an SDK opens up to 500 at once. The system may allow fewer."""
+
+ACCEPTED_AT_ONCE = 8
+"""Connections taken from that queue in one go. Between two goes, those that have to make room are closed. The event
+loop takes all that wait otherwise, and without a file for one more it reports each of them, every second."""
+
+
+class HttpServer:
+    """Listens on one port for one service. ``start`` once, ``stop`` once; both from any thread but the server's own."""
+
+    def __init__(self, service: Service, admin: Admin, doors: Doors, *, host: str, port: int) -> None:
+        self._service = service
+        self._admin = admin
+        self._doors = doors
+        self._host = host
+        self._wanted_port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._connections: Connections | None = None
+        self._other: AnyHttp | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+        """The port listened on, once started."""
+
+    def start(self) -> None:
+        """Bind, and return once requests are answered.
+
+        Raises:
+            NoThreadError: the system refused the thread; nothing is bound any more.
+            OSError: the address cannot be bound; the message names it.
+            ValueError: no port has this number.
+        """
+        listener = _bind(self._host, self._wanted_port)
+        self.port = listener.getsockname()[1]
+        ready = threading.Event()
+        try:
+            self._thread = start_thread(
+                lambda: asyncio.run(self._serve(listener, ready)), f"local-tablestore-{self.port}"
+            )
+        except BaseException:
+            listener.close()
+            raise
+        if not ready.wait(JOIN_TIMEOUT_SECONDS):
+            raise RuntimeError(f"the server thread on port {self.port} did not start in {JOIN_TIMEOUT_SECONDS:g} s")
+
+    def stop(self) -> None:
+        """Stop listening, close every connection, and wait for the thread to end. Does nothing when not running."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        thread.join(JOIN_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            raise RuntimeError(f"the server thread on port {self.port} did not end in {JOIN_TIMEOUT_SECONDS:g} s")
+
+    async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._loop.set_exception_handler(self._loop_failed)
+        plain = PlainHttp(self._service, self._doors)
+        self._connections = Connections(lambda: self._any_http().protocol(), plain)
+        acceptor = await self._loop.create_server(self._connections, sock=listener, backlog=ACCEPTED_AT_ONCE)
+        listener.listen(BACKLOG)  # the loop set the queue's length, too
+        ready.set()
+        await self._stopping.wait()
+        acceptor.close()
+        self._connections.close_plain()
+        if self._other is not None:
+            await self._other.stop(STOP_TIMEOUT_SECONDS)
+        await acceptor.wait_closed()
+
+    def _any_http(self) -> AnyHttp:
+        """What answers requests that are not plain, once there is one."""
+        if self._other is None:
+            from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- see there
+
+            assert self._connections is not None
+            assert self._stopping is not None
+            self._other = AnyHttp(self._service, self._admin, self._doors, self._connections, self._stopping)
+        return self._other
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Too many open files: a waiting connection makes room. Everything else is logged as ever."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE) and self._connections is not None:
+            self._connections.make_more_room("too many files are open")
+        elif self._stopping is None or not self._stopping.is_set():
+            loop.default_exception_handler(context)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(
+            f"cannot listen on {host}:{port}: a port is a number from 0 to {MAX_PORT}, 0 means any free one"
+        )
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another address or port, or port 0 for any"
+        raise OSError(error.errno, text) from error

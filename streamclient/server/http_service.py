@@ -1,0 +1,192 @@
+"""From an authentic request to an answer: counters, faults, and the engine. No network here, and no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from streamclient.base import logs
+from streamclient.server.auth import Credentials, Signer
+from streamclient.server.counters import RequestCounters
+from streamclient.server.engine import EngineAnswer
+from streamclient.server.envelope import OpenedRequest, error_body, error_body_json, open_request, seal, speaks_json
+from streamclient.server.fault_rules import Fail, FailRows, FaultBook, Harm
+from streamclient.server.inspection import Inspected, inspect, rows_read
+from streamclient.server.observing import Exchange, Observer
+from streamclient.server.partial import execute_partially
+from streamclient.server.server_errors import ServiceError
+
+_log = logs.logger(__name__)
+
+DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
+    "OTSAuthFailed": (403, "Signature mismatch."),
+    "OTSCapacityUnitExhausted": (403, "Capacity unit is not enough."),
+    "OTSConditionCheckFail": (403, "Condition check failed."),
+    "OTSFlowControl": (429, "The request is throttled."),
+    "OTSInternalServerError": (500, "Internal server error."),
+    "OTSMethodNotAllowed": (405, "Method not allowed."),
+    "OTSNoPermissionAccess": (403, "You have no permission to access the requested resource."),
+    "OTSNotEnoughCapacityUnit": (403, "Remaining capacity unit is not enough."),
+    "OTSObjectAlreadyExist": (409, "Requested table already exists."),
+    "OTSObjectNotExist": (404, "Requested table does not exist."),
+    "OTSOperationThrottled": (403, "The operation is throttled."),
+    "OTSPartitionUnavailable": (503, "The partition is not available."),
+    "OTSQuotaExhausted": (403, "Too frequent table operations."),
+    "OTSRequestBodyTooLarge": (413, "The size of POST data is too large."),
+    "OTSRequestTimeout": (408, "Request timeout."),
+    "OTSRowOperationConflict": (409, "Data is being modified by the other request."),
+    "OTSServerBusy": (503, "Server is busy."),
+    "OTSServerUnavailable": (503, "Server is not available."),
+    "OTSTableNotReady": (404, "The table is not ready."),
+    "OTSTimeout": (503, "Operation timeout."),
+    "OTSTooFrequentReservedThroughputAdjustment": (403, "Capacity unit adjustment is too frequent."),
+    "OTSTrimmedDataAccess": (404, "Requested stream data is already trimmed or does not exist."),
+    "OTSPermissionDenied": (403, "Permission denied."),
+    "OTSResourceGone": (410, "The client has no session."),
+    "OTSSequenceNumberNotMatch": (400, "The sequence number does not match."),
+    "OTSTunnelExist": (409, "The tunnel already exists."),
+    "OTSTunnelExpired": (400, "The incremental log of the tunnel is expired."),
+    "OTSTunnelServerUnavailable": (503, "The tunnel server is not available."),
+}
+"""Status and text of codes, as the product documentation lists them, for injected errors that give only a code."""
+
+_TOKEN_HEADER = "x-ots-ststoken"
+
+_OTHER_ERROR = (400, "Injected error.")
+"""For injected codes that are not in the list."""
+
+
+class Executor(Protocol):
+    """What the service needs of the engine."""
+
+    def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
+        """Answer of one operation, whose request may be parsed already; raises ``ServiceError``."""
+
+
+@frozen
+class Answer:
+    """An answer ready to be sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@frozen
+class Admitted:
+    """A request that passed the envelope, with what happens to it."""
+
+    path: str
+    opened: OpenedRequest
+    json: bool
+    """Whether the caller speaks JSON, as the SDKs do for some operations that are not served here."""
+    about: Inspected
+    harm: Harm
+    caller: str = ""
+    """The security token that came along."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Those that the request names."""
+        return self.about.tables
+
+
+def real_time() -> datetime:
+    """The time that envelopes carry: never the server's own clock, which can be advanced away from the clients'."""
+    return datetime.now(timezone.utc)
+
+
+class Service:
+    """One instance of the service: credentials, faults, counters, engine. Thread-safe as far as its engine is."""
+
+    def __init__(self, engine: Executor, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.faults = FaultBook()
+        self.counters = RequestCounters()
+        self.observers: tuple[Observer, ...] = ()
+        self._engine = engine
+
+    def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
+        """Check the envelope and draw the faults.
+
+        Raises:
+            ServiceError: the envelope is wrong; answer with ``refuse``.
+        """
+        opened = open_request(path, headers, body, self.credentials, real_time())
+        about = inspect(opened.operation, opened.body)
+        harm = self.faults.harm(opened.operation, about.tables)
+        return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
+
+    def execute(self, admitted: Admitted) -> Answer:
+        """Execute as far as the faults let it, count, tell observers, and sign the answer. Never raises."""
+        answer = self._executed(admitted)
+        for observer in self.observers:
+            self._tell(observer, admitted, answer)
+        return answer
+
+    def _tell(self, observer: Observer, admitted: Admitted, answer: Answer) -> None:
+        opened = admitted.opened
+        try:
+            observer(
+                Exchange(admitted.caller, opened.operation, admitted.tables, opened.body, answer.status, answer.body)
+            )
+        except Exception:
+            _log.exception("an observer failed at %s", opened.operation)
+
+    def _executed(self, admitted: Admitted) -> Answer:
+        operation = admitted.opened.operation
+        try:
+            answer = self._answer(admitted)
+        except ServiceError as error:
+            self.counters.add(operation, admitted.tables, failed=True)
+            return _error_answer(admitted.path, error, admitted.opened.signer, json=admitted.json)
+        self.counters.add(
+            operation,
+            admitted.tables,
+            rows_read=answer.rows_read,
+            rows_written=admitted.about.rows_written,
+        )
+        return Answer(200, seal(admitted.path, answer.body, real_time(), admitted.opened.signer), answer.body)
+
+    def drop(self, admitted: Admitted) -> None:
+        """Count a request that is cut off before it is executed."""
+        self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
+
+    def refuse(self, path: str, headers: Mapping[str, str], error: ServiceError) -> Answer:
+        """The unsigned answer to a request whose caller is not proven."""
+        return _error_answer(path, error, None, json=speaks_json(headers))
+
+    def _answer(self, admitted: Admitted) -> EngineAnswer:
+        operation, body, action = admitted.opened.operation, admitted.opened.body, admitted.harm.action
+        if isinstance(action, Fail):
+            raise _injected(action)
+        if isinstance(action, FailRows):
+            _, text = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
+            merged = execute_partially(operation, body, action, action.message or text, self._run_part)
+            return EngineAnswer(merged, rows_read(operation, merged))
+        return self._run(operation, body, admitted.about.message)
+
+    def _run_part(self, operation: str, body: bytes) -> bytes:
+        return self._run(operation, body).body
+
+    def _run(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
+        try:
+            return self._engine.answer(operation, body, message)
+        except ServiceError:
+            raise
+        except Exception as error:
+            _log.exception("%s failed inside the server", operation)
+            raise ServiceError(500, "OTSInternalServerError", "Internal server error.") from error
+
+
+def _injected(action: Fail) -> ServiceError:
+    status, message = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
+    return ServiceError(action.http_status or status, action.code, action.message or message)
+
+
+def _error_answer(path: str, error: ServiceError, signer: Signer | None, *, json: bool) -> Answer:
+    body = error_body_json(error) if json else error_body(error)
+    return Answer(error.http_status, seal(path, body, real_time(), signer), body)

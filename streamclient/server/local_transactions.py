@@ -1,0 +1,181 @@
+"""Local transactions: writes to one partition key of one table that take effect together, or not at all.
+
+Laws:
+
+- A transaction holds its partition key from its start to its end: nobody else writes there, everybody reads what is
+  committed. Its own reads see its own writes.
+- It ends by commit, by abort, when its time is over, with its table, or with the server; only a commit has an effect.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections import OrderedDict
+
+from attrs import field, frozen
+
+from streamclient.records import KeyValue
+from streamclient.server.drafts import Draft
+from streamclient.server.keys import encode_key
+from streamclient.server.server_errors import ServiceError, busy, invalid, out_of_range, row_conflict, session_missing
+from streamclient.server.stored_tables import Key, Table
+from streamclient.server.writes import WritePlan
+from streamclient.wire.plainbuffer import KeyBound
+
+_RANDOM_BYTES = 16
+_CHECK_BYTES = 4
+_MICROS_PER_SECOND = 1_000_000
+
+PLAN_BYTES = 1_500
+"""What a planned write of a few bytes takes in memory besides them, as measured."""
+
+_Lock = tuple[int, bytes]
+"""A table's number and the encoded partition key."""
+
+
+def new_transaction_id(table_name: str) -> str:
+    """A text that no one guesses, and that says of itself whether it is whole."""
+    data = table_name.encode() + uuid.uuid4().bytes
+    return base64.b64encode(data + binascii.crc32(data).to_bytes(_CHECK_BYTES, "big")).decode()
+
+
+def table_of_transaction(transaction_id: str) -> str:
+    """The table that a transaction id names.
+
+    Raises:
+        ServiceError: the text is no transaction id; one of a transaction that ended is.
+    """
+    try:
+        data = base64.b64decode(transaction_id, validate=True)
+        whole, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+        if len(whole) > _RANDOM_BYTES and binascii.crc32(whole).to_bytes(_CHECK_BYTES, "big") == check:
+            return whole[:-_RANDOM_BYTES].decode()
+    except (ValueError, UnicodeDecodeError):
+        pass
+    raise invalid("TransactionID is invalid.")
+
+
+def partition_key_text(value: KeyValue | KeyBound) -> str:
+    """A partition key as the service's texts show it."""
+    if isinstance(value, KeyBound):
+        return value.name
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+@frozen
+class Transaction:
+    """One open transaction."""
+
+    transaction_id: str
+    table: Table
+    partition_key: KeyValue
+    started_micros: int
+    draft: Draft = field(eq=False)
+
+    @property
+    def lock(self) -> _Lock:
+        """What it holds."""
+        return _lock(self.table, self.partition_key)
+
+    def check_scope(self, table: Table, *keys: Key) -> None:
+        """Raise ``OTSDataOutOfRange`` unless keys, or bounds of a range, are of its table and partition key."""
+        if table is not self.table:
+            raise self._out_of_scope("Table", self.table.definition.name, table.definition.name)
+        for key in keys:
+            given = key[0][1]
+            if given != self.partition_key:
+                raise self._out_of_scope("PartKey", partition_key_text(self.partition_key), partition_key_text(given))
+
+    def _out_of_scope(self, what: str, own: str, given: str) -> ServiceError:
+        return out_of_range(f"Data out of scope of transaction. Transaction {what}:{own}. Data {what}:{given}")
+
+
+def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
+    return table.definition.number, encode_key((partition_key,))
+
+
+class Transactions:
+    """The open transactions of one server, oldest first. Kept in memory only."""
+
+    def __init__(self, lifetime_seconds: int, most_open: int, most_bytes: int) -> None:
+        self._lifetime_micros = lifetime_seconds * _MICROS_PER_SECOND
+        self._most_open = most_open
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+        """Of the writes of all open transactions, with what planning them takes."""
+        # Oldest first. A plain dictionary walks over all that was taken from its front to find the next.
+        self._open: OrderedDict[str, Transaction] = OrderedDict()
+        self._locks: dict[_Lock, Transaction] = {}
+
+    def start(self, table: Table, partition_key: KeyValue, now_micros: int) -> Transaction:
+        """Open a transaction.
+
+        Raises:
+            ServiceError: another one holds the partition key, or too many are open.
+        """
+        self._expire(now_micros)
+        if self.is_locked(table, partition_key, now_micros):
+            raise row_conflict()
+        if len(self._open) >= self._most_open:
+            raise busy(f"{self._most_open} local transactions are open; those that are abandoned end by their time")
+        transaction = Transaction(
+            new_transaction_id(table.definition.name), table, partition_key, now_micros, Draft(table)
+        )
+        self._open[transaction.transaction_id] = transaction
+        self._locks[transaction.lock] = transaction
+        return transaction
+
+    def find(self, transaction_id: str, now_micros: int) -> Transaction:
+        """An open transaction.
+
+        Raises:
+            ServiceError: it was committed or aborted, its time is over, or this server never had it.
+        """
+        self._expire(now_micros)
+        transaction = self._open.get(transaction_id)
+        if transaction is None:
+            raise session_missing()
+        return transaction
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raise ``OTSServerBusy`` if the open transactions hold too much for one more write of this size."""
+        if self.held_bytes + size_bytes + PLAN_BYTES > self._most_bytes:
+            raise busy(f"the open local transactions hold {self.held_bytes} bytes; they end by commit, abort or time")
+
+    def add(self, transaction: Transaction, plan: WritePlan) -> None:
+        """Plan one more write of an open transaction."""
+        transaction.draft.add(plan)
+        self.held_bytes += plan.write.size_bytes + PLAN_BYTES
+
+    @property
+    def are_open(self) -> bool:
+        """Whether there is any; one whose time is over counts until somebody asks for it."""
+        return bool(self._open)
+
+    def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:
+        """Whether a transaction holds this partition key."""
+        if not self._open:
+            return False
+        self._expire(now_micros)
+        return _lock(table, partition_key) in self._locks
+
+    def end(self, transaction: Transaction) -> None:
+        """Forget a transaction and free its partition key."""
+        del self._open[transaction.transaction_id]
+        del self._locks[transaction.lock]
+        draft = transaction.draft
+        self.held_bytes -= draft.size_bytes + len(draft.plans) * PLAN_BYTES
+
+    def drop_table(self, table: Table) -> None:
+        """End all transactions of a table."""
+        for transaction in [each for each in self._open.values() if each.table is table]:
+            self.end(transaction)
+
+    def _expire(self, now_micros: int) -> None:
+        while self._open:
+            oldest = next(iter(self._open.values()))
+            if now_micros - oldest.started_micros < self._lifetime_micros:
+                return
+            self.end(oldest)

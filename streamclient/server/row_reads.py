@@ -1,0 +1,137 @@
+"""What a read returns of a row: which columns, which versions, and whether the row at all."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import cast
+
+from attrs import frozen
+
+from streamclient.records import KeyValue
+from streamclient.server.capacity import units
+from streamclient.server.filters import ColumnPagination, RowFilter, judge_of
+from streamclient.server.keys import encode_key
+from streamclient.server.stored_rows import Rows, StoredRow, Version, alive, make_row
+from streamclient.server.stored_tables import Key, Table
+from streamclient.wire.plainbuffer import HEADER
+from streamclient.wire.puts import Columns
+
+
+@frozen
+class TimeRange:
+    """Versions with start <= timestamp < end, in milliseconds."""
+
+    start_millis: int
+    end_millis: int
+
+    def versions(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
+        """Those of a column that are in it."""
+        return tuple(version for version in versions if self.start_millis <= version[0] < self.end_millis)
+
+
+@frozen
+class Selection:
+    """The reading half of GetRow, GetRange and BatchGetRow."""
+
+    columns_to_get: frozenset[str] = frozenset()
+    """Empty for all."""
+    max_versions: int | None = None
+    """``None`` for as many as the table keeps."""
+    time_range: TimeRange | None = None
+    row_filter: RowFilter | None = None
+    pagination: ColumnPagination | None = None
+    start_column: str | None = None
+    """Columns with start <= name < end."""
+    end_column: str | None = None
+
+    @property
+    def fits_matrix(self) -> bool:
+        """Whether rows can be returned as a matrix: named columns, one version of each."""
+        return bool(self.columns_to_get) and self.max_versions == 1
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether each row is returned as it is, if no column of it has two versions."""
+        return self.row_filter is None and not self.is_partial
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it leaves out columns, or versions by their time."""
+        return bool(
+            self.columns_to_get
+            or self.time_range
+            or self.pagination
+            or self.start_column is not None
+            or self.end_column is not None
+        )
+
+
+class RowReader:
+    """Reads rows of one table by one selection: what does not depend on the row is worked out once."""
+
+    def __init__(self, table: Table, selection: Selection) -> None:
+        self._table = table
+        self._selection = selection
+        names, wanted = table.key_names, selection.columns_to_get
+        self._judge = None if selection.row_filter is None else judge_of(selection.row_filter, names)
+        self._is_partial = selection.is_partial
+        # A request for key columns only gets the key of every row.
+        self._needs_a_column = not wanted <= frozenset(names)
+        limit = table.definition.options.max_versions
+        self._limit = limit if selection.max_versions is None else min(limit, selection.max_versions)
+
+    def read(self, row: StoredRow) -> tuple[StoredRow | None, int]:
+        """The selected part of a live row, ``None`` if the row is left out; and the bytes that the read is charged.
+
+        A row is left out if the filter does not let it pass, which sees the key and the selected columns with all
+        their versions of the selected time; or if columns are named and it has none of them. The charge is for the key
+        and the selected columns, also of a row that is left out.
+        """
+        if self._selection.takes_all and row.is_single:
+            return row, self._table.size_of(row)
+        key, stored = row.parts()
+        columns = self._selected(stored) if self._is_partial else stored
+        limit = self._limit
+        fits = row.is_single or all(len(versions) <= limit for versions in columns.values())
+        kept = columns if fits else {name: versions[:limit] for name, versions in columns.items()}
+        part = row if kept is stored else make_row(self._table.key_names, key, kept, row.written_millis)
+        passes = self._judge is None or self._judge(key, columns)
+        is_returned = passes and (not self._needs_a_column or bool(kept))
+        return (part if is_returned else None), self._table.size_of(part)
+
+    def _selected(self, columns: Columns) -> Columns:
+        selection = self._selection
+        selected: dict[str, tuple[Version, ...]] = {}
+        for name in self._names_of(columns):
+            versions = columns[name]
+            if selection.time_range is not None:
+                versions = selection.time_range.versions(versions)
+            if versions:
+                selected[name] = versions
+        if selection.pagination is not None:
+            window = selection.pagination
+            kept = list(selected)[window.offset : window.offset + window.limit]
+            selected = {name: selected[name] for name in kept}
+        return selected
+
+    def _names_of(self, columns: Columns) -> list[str]:
+        """The columns that are asked for, by name."""
+        selection = self._selection
+        names = sorted(selection.columns_to_get & columns.keys() if selection.columns_to_get else columns)
+        start = 0 if selection.start_column is None else bisect_left(names, selection.start_column)
+        end = len(names) if selection.end_column is None else bisect_left(names, selection.end_column)
+        return names[start:end]
+
+
+def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
+    """The row with a whole key, as readers see it now."""
+    encoded = encode_key(cast(KeyValue, value) for _, value in key)
+    return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
+
+
+def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
+    """The selected part of a row as a PlainBuffer frame, empty for none, and the read capacity it cost."""
+    if row is None:
+        return b"", 1
+    part, size_bytes = RowReader(table, selection).read(row)
+    return (b"" if part is None else HEADER + part.body(table.key_names)), units(size_bytes)

@@ -1,0 +1,155 @@
+"""The server's clock: the machine's time plus an offset that tests move forward.
+
+Laws:
+
+- While the server runs, its time never goes back. If the machine's time goes back, the server's goes on at half the
+  pace until the machine's has caught up.
+- While the server runs, it does not follow the machine's time ahead by more than ``LONGEST_STEP_MICROS`` beyond what
+  passed: retention and time to live would end data whose time did not pass. It comes back with the machine's clock, or
+  follows it from the next start on, which believes the machine.
+- A start goes on from the last commit if that is at most ``LARGEST_LEAD_MICROS`` ahead of the machine's time; otherwise
+  an earlier clock was wrong, and the server comes back to the machine's time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from streamclient.base import logs
+
+_log = logs.logger(__name__)
+
+_MICROS_PER_SECOND = 1_000_000
+_MICROS_PER_HOUR = 3_600 * _MICROS_PER_SECOND
+
+LATEST_MICROS = 253_402_300_799_000_000
+"""The end of the year 9999, which dates can still name; in milliseconds and nanoseconds it fits into 64 bits."""
+
+LARGEST_LEAD_MICROS = 2 * _MICROS_PER_HOUR
+"""More than an hour of daylight saving that was set twice, and caught up within half a working day. The shortest
+retention of a stream is an hour: a larger lead would end records that were just written."""
+
+LONGEST_STEP_MICROS = 24 * _MICROS_PER_HOUR
+"""The shortest time to live, and the usual retention: a step up to this ends nothing that is fresh. A virtual machine
+that slept overnight is set right by less."""
+
+_CHECK_MICROS = _MICROS_PER_HOUR
+"""How much of the machine's time may pass before it is held against the steady clock again."""
+
+_CATCH_UP_DIVISOR = 2
+"""While the machine's time is behind, the server's goes at this part of its pace."""
+
+
+def _wall_micros() -> int:
+    return time.time_ns() // 1000
+
+
+_STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts the time in which the machine was suspended, too, where the system has such a clock."""
+
+
+def _steady_micros() -> int:
+    return time.clock_gettime_ns(_STEADY_CLOCK) // 1000
+
+
+class Clock:
+    """Microseconds since 1970, never decreasing. Safe to use from any thread."""
+
+    def __init__(
+        self, wall_micros: Callable[[], int] | None = None, steady_micros: Callable[[], int] | None = None
+    ) -> None:
+        """With a wall clock of one's own and no steady one, steps ahead are followed; time stands still otherwise."""
+        if wall_micros is None:
+            wall_micros, steady_micros = _wall_micros, steady_micros or _steady_micros
+        self._machine_micros = wall_micros
+        self._is_checked = steady_micros is not None
+        self._steady_micros = steady_micros or (lambda: 0)
+        self._lock = threading.Lock()
+        self._offset_micros = 0
+        self._latest_micros = 0
+        self._ahead_since: tuple[int, int] | None = None
+        """While the machine's time is behind: the time when that was noticed, and the steady clock's."""
+        self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
+        """The machine's time and the steady clock's, when they were last held against each other."""
+        self._not_followed_micros = 0
+        """By how much the machine's time went ahead of what passed."""
+
+    @property
+    def offset_micros(self) -> int:
+        """How far the clock was moved ahead of the machine's time."""
+        return self._offset_micros
+
+    def now_micros(self) -> int:
+        """The present time: the machine's, or while that is behind an earlier answer, that answer and what passed."""
+        with self._lock:
+            now = self._wall_micros() + self._offset_micros
+            if self._ahead_since is not None:
+                noticed, steady = self._ahead_since
+                passed = (self._steady_micros() - steady) // _CATCH_UP_DIVISOR
+                self._latest_micros = max(self._latest_micros, noticed + passed)
+            if now >= self._latest_micros:
+                self._ahead_since = None
+                self._latest_micros = now
+            elif self._ahead_since is None:
+                self._ahead_since = (self._latest_micros, self._steady_micros())
+            return self._latest_micros
+
+    def _wall_micros(self) -> int:
+        """The machine's time without the steps ahead that are not followed."""
+        wall = self._machine_micros()
+        if self._is_checked and (self._not_followed_micros or abs(wall - self._checked_at[0]) > _CHECK_MICROS):
+            self._check(wall, self._steady_micros())
+        return wall - self._not_followed_micros
+
+    def _check(self, wall: int, steady: int) -> None:
+        checked_wall, checked_steady = self._checked_at
+        self._checked_at = (wall, steady)
+        step = wall - checked_wall - (steady - checked_steady)
+        if step > LONGEST_STEP_MICROS:
+            self._not_followed_micros += step
+            _log.warning(
+                "the machine's clock went ahead by %d s beyond the time that passed; the server goes on without that, "
+                "so that it does not delete what is not past. If the machine's clock is right now, restart the server",
+                step // _MICROS_PER_SECOND,
+            )
+        elif step < 0:
+            self._not_followed_micros = max(0, self._not_followed_micros + step)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward, for retention and time to live to take effect without waiting.
+
+        Raises:
+            ValueError: ``seconds`` is negative, as stored versions and stream records would lie in the future, or
+                leads behind the year 9999.
+        """
+        if not seconds >= 0:
+            raise ValueError(f"the clock only moves forward: got {seconds} seconds, expected 0 or more")
+        now = self.now_micros()
+        with self._lock:
+            step = round(seconds * _MICROS_PER_SECOND)
+            if now + step > LATEST_MICROS:
+                raise ValueError(f"the clock does not move behind the year 9999: got {seconds} seconds")
+            self._offset_micros += step
+            if self._ahead_since is not None:
+                self._latest_micros += step
+                self._ahead_since = None
+
+    def resume(self, offset_micros: int, latest_micros: int) -> bool:
+        """Go on where an earlier run on the same data ended, unless this clock is already further ahead.
+
+        Returns whether it came back instead: that run's time was so far ahead that its clock was wrong.
+        """
+        with self._lock:
+            self._offset_micros = max(self._offset_micros, offset_micros)
+            lead = latest_micros - self._wall_micros() - self._offset_micros
+            if lead > LARGEST_LEAD_MICROS:
+                _log.warning(
+                    "the last commit is %d s after the machine's time, so an earlier clock was wrong; the server comes "
+                    "back to the machine's time",
+                    lead // _MICROS_PER_SECOND,
+                )
+                return True
+            self._latest_micros = max(self._latest_micros, latest_micros)
+            return False

@@ -1,0 +1,404 @@
+"""The whole state of one server: tables, streams, and the changes not yet committed.
+
+Everything that changes a table, row, stream or shard passes through here, and each method notes what the storage
+must write down. The engine calls ``commit`` before it answers. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from streamclient.server.admin_changes import (
+    AppendRecord,
+    Change,
+    DeleteRow,
+    DropShard,
+    DropStream,
+    DropTable,
+    DropTunnel,
+    DropTunnelPart,
+    PutRow,
+    PutSetting,
+    PutShard,
+    PutStream,
+    PutTable,
+    PutTunnelPart,
+    Storage,
+    TrimRecords,
+)
+from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
+from streamclient.server.local_transactions import Transaction, Transactions
+from streamclient.server.server_clock import Clock
+from streamclient.server.server_errors import stream_missing, table_missing
+from streamclient.server.server_limits import DEFAULT_LIMITS, Limits
+from streamclient.server.stored_rows import Rows, StoredRow
+from streamclient.server.stored_streams import ShardDefinition, ShardLog, Stream, StreamDefinition, shard_id_for
+from streamclient.server.stored_tables import Key, ServedTable, Table
+from streamclient.server.tunnels.tunnel_channels import Tunnel
+from streamclient.server.tunnels.tunnel_journal import ChangedParts
+from streamclient.server.tunnels.tunnel_positions import follow, records_forgotten, shard_forgotten
+
+CLOCK_OFFSET = "clock_offset_micros"
+"""Name of the setting that keeps the clock's offset, so that it survives the end of the process."""
+
+CLOCK_LATEST = "clock_latest_micros"
+"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there."""
+
+CLOCK_AHEAD = "clock_ahead_micros"
+"""Name of the setting that keeps the highest time that was ever given out, while the clock is not there yet: the time
+of a clock that was wrong, or an AUTO_INCREMENT value. What is made meanwhile is still the newest."""
+
+RECORD_COUNT = "record_count"
+"""Name of the setting that keeps how many stream records are retained. A record that vanished from the middle of a
+shard is missed by its position; the last ones of a shard are missed by the count."""
+
+
+class ServerState:
+    """Tables by name, streams and tunnels by id, and the journal of changes."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        storage: Storage,
+        limits: Limits = DEFAULT_LIMITS,
+        stream_enabling_millis: int = 0,
+        instance_name: str = "",
+    ) -> None:
+        self.instance_name = instance_name
+        self.clock = clock
+        self.limits = limits
+        self.stream_enabling_millis = stream_enabling_millis
+        self.tables: dict[str, Table] = {}
+        self.streams: dict[str, Stream] = {}
+        self.tunnels: dict[str, Tunnel] = {}
+        self.transactions = Transactions(
+            limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
+        )
+        self.last_number = 0
+        """The highest number that a table, stream or shard has; numbers are not shared between them."""
+        self.last_creation_micros = 0
+        self.last_generated = 0
+        """The highest AUTO_INCREMENT value of any table. It is made of the time, and may run ahead of it."""
+        self.ahead_micros = self._stored_ahead_micros = 0
+        """Up to here, versions may have been given a time that the clock has not reached since it came back."""
+        self.stored_offset_micros = 0
+        self.record_count = self.stored_record_count = 0
+        """Stream records that are retained, of all streams."""
+        self._streams_by_table: dict[int, Stream] = {}
+        self._tunnels_by_stream: dict[str, list[Tunnel]] = {}
+        self._changed_tunnels: set[str] = set()
+        self._expiry = RowExpiry()
+        self._storage = storage
+        self._keeps = storage.keeps
+        self._changes: list[Change] = []
+
+    def table(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        table = self.tables.get(name)
+        if table is None:
+            raise table_missing()
+        return table
+
+    def stream(self, stream_id: str) -> Stream:
+        """The stream of that id, without records past retention.
+
+        Raises:
+            ServiceError: there is none, or it was switched off or deleted with its table.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise stream_missing()
+        self.forget_expired(stream)
+        return stream
+
+    def stream_of(self, table: Table) -> Stream | None:
+        """The table's stream, if it is switched on."""
+        return self._streams_by_table.get(table.definition.number)
+
+    def transaction(self, transaction_id: str | None) -> Transaction | None:
+        """The open transaction of that id; none for a request that is part of none.
+
+        Raises:
+            ServiceError: it ended, or its time is over.
+        """
+        return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
+
+    def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
+        """What a read of these keys, or between these bounds, sees: what is committed, or its transaction's view.
+
+        Raises:
+            ServiceError: the transaction ended, or the keys are not its own.
+        """
+        transaction = self.transaction(transaction_id)
+        if transaction is None:
+            return table.rows
+        transaction.check_scope(table, *keys)
+        return transaction.draft.rows
+
+    def commit(self) -> None:
+        """Hand the changes so far to the storage, after what expired meanwhile is forgotten."""
+        self._forget_expired_rows()
+        self._note_tunnels()
+        if self.clock.offset_micros != self.stored_offset_micros:
+            self.stored_offset_micros = self.clock.offset_micros
+            self._note(PutSetting(CLOCK_OFFSET, str(self.stored_offset_micros)))
+        if self.record_count != self.stored_record_count:
+            self.stored_record_count = self.record_count
+            self._note(PutSetting(RECORD_COUNT, str(self.record_count)))
+        if self._changes:
+            now_micros = self.clock.now_micros()
+            self._note(PutSetting(CLOCK_LATEST, str(now_micros)))
+            ahead = max(self.ahead_micros, self.last_generated)
+            if ahead > now_micros and ahead != self._stored_ahead_micros:
+                self._stored_ahead_micros = ahead
+                self._note(PutSetting(CLOCK_AHEAD, str(ahead)))
+            changes, self._changes = self._changes, []
+            self._storage.commit(changes)
+
+    def _note(self, change: Change) -> None:
+        if self._keeps:
+            self._changes.append(change)
+
+    def next_number(self) -> int:
+        """A number for a new table, stream or shard."""
+        self.last_number += 1
+        return self.last_number
+
+    def creation_micros(self) -> int:
+        """The present time, but different for each call: ids are made of it."""
+        self.last_creation_micros = max(self.clock.now_micros(), self.last_creation_micros + 1)
+        return self.last_creation_micros
+
+    # Tables and rows
+
+    def add_table(self, definition: ServedTable) -> Table:
+        """Create an empty table."""
+        table = Table(definition)
+        self.adopt_table(table)
+        self._note(PutTable(definition.number, definition.to_json()))
+        return table
+
+    def adopt_table(self, table: Table) -> None:
+        """Make a table known that was created or restored with its rows."""
+        self.tables[table.definition.name] = table
+        for key, row in table.rows.ascending(b"", HIGHEST_KEY):
+            self._expiry.expect(table, key, row)
+
+    def define(self, table: Table, definition: ServedTable) -> None:
+        """Replace a table's definition."""
+        table.definition = definition
+        self._note(PutTable(definition.number, definition.to_json()))
+
+    def drop_table(self, table: Table) -> None:
+        """Delete a table with its rows, its stream, its tunnels and its open transactions."""
+        self.switch_off(table)
+        self.transactions.drop_table(table)
+        for tunnel in list(self.tunnels.values()):
+            if tunnel.definition.table_number == table.definition.number:
+                self.drop_tunnel(tunnel.definition.tunnel_id)
+        del self.tables[table.definition.name]
+        self._expiry.forget(table)
+        self._note(DropTable(table.definition.number))
+
+    def put_row(self, table: Table, key: bytes, row: StoredRow) -> None:
+        """Store or replace a row."""
+        table.rows.put(key, row)
+        self._expiry.expect(table, key, row)
+        if self._keeps:
+            self._note(PutRow(table.definition.number, key, row.written_millis, row.body(table.key_names)))
+
+    def delete_row(self, table: Table, key: bytes) -> None:
+        """Delete a row, if it is stored."""
+        if table.rows.get(key) is not None:
+            table.rows.delete(key)
+            self._expiry.forget_row(table, key)
+            self._note(DeleteRow(table.definition.number, key))
+
+    def forget_all_expired(self) -> None:
+        """Let go of everything past retention or time to live, also of what no request is about."""
+        for stream in self.streams.values():
+            self.forget_expired(stream)
+        while self._forget_expired_rows():
+            continue
+
+    def _forget_expired_rows(self) -> int:
+        """Let go of what no reader sees any more because of a table's time to live; of how many rows."""
+        return sum(self.forget_expired_rows(table) for table in self.tables.values())
+
+    def forget_expired_rows(self, table: Table) -> int:
+        """Let go of rows of one table, and of versions, past its time to live; of how many rows."""
+        count = 0
+        for key, row in self._expiry.due(table, self.clock.now_micros()):
+            count += 1
+            if row is None:
+                self.delete_row(table, key)
+            else:
+                self.put_row(table, key, row)
+        return count
+
+    # Streams
+
+    def switch_on(self, table: Table, *, expiration_hours: int, origin_columns: tuple[str, ...] = ()) -> Stream:
+        """Give a table without stream a new one, with one open shard for each of its partitions."""
+        created = self.creation_micros()
+        definition = table.definition
+        stream = Stream(
+            StreamDefinition(
+                stream_id=f"{definition.name}_{created}",
+                number=self.next_number(),
+                table_number=definition.number,
+                table_name=definition.name,
+                created_micros=created,
+                expiration_hours=expiration_hours,
+                origin_columns=origin_columns,
+            )
+        )
+        self.adopt(stream)
+        self._note(PutStream(stream.definition.number, stream.definition.to_json()))
+        for partition in range(len(definition.boundaries) + 1):
+            begin, end = table.partition_range(partition)
+            self._open_shard(stream, 0, begin, end)
+        return stream
+
+    def adopt(self, stream: Stream) -> None:
+        """Make a stream known that was created or restored."""
+        self.streams[stream.stream_id] = stream
+        self._streams_by_table[stream.definition.table_number] = stream
+
+    def switch_off(self, table: Table) -> None:
+        """Drop the table's stream with all its records, if there is one."""
+        stream = self._streams_by_table.pop(table.definition.number, None)
+        if stream is not None:
+            del self.streams[stream.stream_id]
+            self.record_count -= sum(shard.record_count for shard in stream.shards.values())
+            self._note(DropStream(stream.definition.number))
+
+    def append(self, stream: Stream, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> None:
+        """Add a record, by its parts, to an open shard of a stream without expired records."""
+        position = stream.append(shard, timestamp_micros, size_bytes, element)
+        self.record_count += 1
+        if self._keeps:
+            self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
+
+    def forget_expired(self, stream: Stream) -> None:
+        """Drop the records past retention, and the shards that were closed long ago."""
+        cutoff = stream.cutoff_micros(self.clock.now_micros())
+        while (shard := stream.next_due(cutoff)) is not None:
+            self._forget(stream, shard, shard.position_at(cutoff))
+            wake_micros = shard.wake_micros(stream.retention_micros)
+            if shard.is_open or wake_micros is None or wake_micros >= cutoff:
+                stream.await_expiry(shard)
+            else:
+                self._drop_shard(stream, shard)
+
+    def _drop_shard(self, stream: Stream, shard: ShardLog) -> None:
+        for tunnel in self._tunnels_of(stream):
+            shard_forgotten(tunnel, shard)
+        stream.forget(shard)
+        self._note(DropShard(shard.definition.number))
+
+    def _forget(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
+        if before_position > shard.first_position:
+            for tunnel in self._tunnels_of(stream):
+                follow(tunnel, stream)
+                records_forgotten(tunnel, shard, before_position)
+        count = shard.forget_before(before_position)
+        if count:
+            self.record_count -= count
+            self._write_down(stream, shard)
+            self._note(TrimRecords(shard.definition.number, shard.first_position))
+        stream.unlist(shard, stream.cutoff_micros(self.clock.now_micros()))
+        return count
+
+    def _tunnels_of(self, stream: Stream) -> list[Tunnel]:
+        return self._tunnels_by_stream.get(stream.stream_id, [])
+
+    def trim(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
+        """Drop the records of a shard before a position; how many were dropped."""
+        return self._forget(stream, shard, before_position)
+
+    def expire_iterators(self, stream: Stream) -> None:
+        """Make every iterator handed out so far unusable."""
+        stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
+        self._note(PutStream(stream.definition.number, stream.definition.to_json()))
+
+    def _open_shard(self, stream: Stream, epoch: int, begin: bytes, end: bytes | None, *parents: ShardLog) -> ShardLog:
+        number = self.next_number()
+        shard_id = shard_id_for(stream.definition, number)
+        shard = ShardLog(ShardDefinition(shard_id, number, epoch, begin, end, *(parent.shard_id for parent in parents)))
+        stream.add(shard)
+        self._write_down(stream, shard)
+        return shard
+
+    def _write_down(self, stream: Stream, shard: ShardLog) -> None:
+        if self._keeps:
+            self._note(PutShard(shard.definition.number, stream.definition.number, shard.to_json()))
+
+    def _close(self, stream: Stream, shard: ShardLog) -> None:
+        stream.close(shard, self.clock.now_micros())
+        self._write_down(stream, shard)
+
+    def split(self, table: Table, stream: Stream, parent: ShardLog, boundary: bytes) -> tuple[ShardLog, ShardLog]:
+        """Close an open shard and open two for its range, cut at an encoded key strictly inside."""
+        old = parent.definition
+        self._close(stream, parent)
+        boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
+        self.define(table, evolve(table.definition, boundaries=boundaries))
+        lower, upper = (
+            self._open_shard(stream, old.epoch + 1, begin, end, parent)
+            for begin, end in ((old.begin, boundary), (boundary, old.end))
+        )
+        return lower, upper
+
+    def merge(self, table: Table, stream: Stream, lower: ShardLog, upper: ShardLog) -> ShardLog:
+        """Close two open shards with adjoining ranges and open one for both."""
+        boundary = upper.definition.begin
+        self._close(stream, lower)
+        self._close(stream, upper)
+        boundaries = tuple(other for other in table.definition.boundaries if other != boundary)
+        self.define(table, evolve(table.definition, boundaries=boundaries))
+        epoch = max(lower.definition.epoch, upper.definition.epoch) + 1
+        return self._open_shard(stream, epoch, lower.definition.begin, upper.definition.end, lower, upper)
+
+    # Tunnels
+
+    def add_tunnel(self, tunnel: Tunnel) -> None:
+        """Make a new tunnel known."""
+        self.adopt_tunnel(tunnel)
+        if tunnel.journal is not None:
+            tunnel.journal.note(*tunnel.part)
+
+    def adopt_tunnel(self, tunnel: Tunnel) -> None:
+        """Make a tunnel known that was created or restored. Whatever changes of it is written down from now on."""
+        definition = tunnel.definition
+        tunnel.keep_journal(ChangedParts(definition.tunnel_id, self._changed_tunnels))
+        self.tunnels[definition.tunnel_id] = tunnel
+        self._tunnels_by_stream.setdefault(definition.stream_id, []).append(tunnel)
+
+    def drop_tunnel(self, tunnel_id: str) -> None:
+        """Delete a tunnel with its sessions."""
+        tunnel = self.tunnels.pop(tunnel_id)
+        others = self._tunnels_by_stream[tunnel.definition.stream_id]
+        others.remove(tunnel)
+        if not others:
+            del self._tunnels_by_stream[tunnel.definition.stream_id]
+        self._note(DropTunnel(tunnel_id))
+
+    def _note_tunnels(self) -> None:
+        for tunnel_id in sorted(self._changed_tunnels):
+            tunnel = self.tunnels.get(tunnel_id)
+            if tunnel is None or tunnel.journal is None:
+                continue
+            parts = tunnel.journal.take()
+            for kind, part_id in parts if self._keeps else ():
+                document = tunnel.part_json((kind, part_id))
+                if document is None:
+                    self._note(DropTunnelPart(tunnel_id, kind.value, part_id))
+                else:
+                    self._note(PutTunnelPart(tunnel_id, kind.value, part_id, document))
+        self._changed_tunnels.clear()

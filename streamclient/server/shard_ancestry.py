@@ -1,0 +1,173 @@
+"""The control surface's view of shards: list, split, merge and trim them. Python values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from streamclient.records import KeyValue
+from streamclient.server.keys import decode_key, encode_key
+from streamclient.server.server_errors import invalid, shard_missing
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_streams import ShardLog, StoredRecord, Stream
+from streamclient.server.stored_tables import TYPE_NAMES, Table, value_type_name
+
+
+@frozen
+class ShardView:
+    """A shard as an operator sees it."""
+
+    shard_id: str
+    parent_ids: tuple[str, ...]
+    """None, one after a split, two after a merge."""
+    is_open: bool
+    key_range: str
+    """Its half-open range of keys, as text."""
+    record_count: int
+    """Records that are retained."""
+    oldest_sequence: str | None
+    """Epoch and timestamp of the oldest retained record; ``None`` if there is none."""
+    newest_sequence: str | None
+
+
+def stream_of(state: ServerState, table_name: str) -> Stream:
+    """The table's stream, without records past retention.
+
+    Raises:
+        ServiceError: there is no such table, or its stream is off.
+    """
+    stream = state.stream_of(state.table(table_name))
+    if stream is None:
+        raise invalid(f"The table '{table_name}' has no stream: enable it first.")
+    state.forget_expired(stream)
+    return stream
+
+
+def view_shards(state: ServerState, table_name: str) -> list[ShardView]:
+    """The listed shards: closed ones, parents before their children, then the open ones in the order of their keys.
+
+    Open shards share out the whole key space, so open neighbours in the list are those that can be merged.
+    """
+    stream = stream_of(state, table_name)
+    shards = sorted(
+        stream.listed(),
+        key=lambda shard: (shard.is_open, shard.definition.begin if shard.is_open else b""),
+    )
+    return [_view(shard) for shard in shards]
+
+
+def _view(shard: ShardLog) -> ShardView:
+    definition = shard.definition
+    parents = (definition.parent_id, definition.parent_sibling_id)
+    return ShardView(
+        shard_id=shard.shard_id,
+        parent_ids=tuple(parent for parent in parents if parent is not None),
+        is_open=shard.is_open,
+        key_range=f"[{_place(definition.begin, 'INF_MIN')}, {_place(definition.end, 'INF_MAX')})",
+        record_count=shard.record_count,
+        oldest_sequence=_sequence(shard, shard.oldest),
+        newest_sequence=_sequence(shard, shard.newest),
+    )
+
+
+def _sequence(shard: ShardLog, record: StoredRecord | None) -> str | None:
+    return None if record is None else f"{shard.definition.epoch}/{record.timestamp_micros}"
+
+
+def _place(boundary: bytes | None, unbounded: str) -> str:
+    return repr(decode_key(boundary)) if boundary else unbounded
+
+
+def _open_shard(stream: Stream, shard_id: str) -> ShardLog:
+    shard = stream.shards.get(shard_id)
+    if shard is None:
+        raise shard_missing()
+    if not shard.is_open:
+        raise invalid(f"The shard '{shard_id}' is closed; only open shards can be split or merged.")
+    return shard
+
+
+def _row_count(table: Table, shard: ShardLog) -> int:
+    return table.rows.count(shard.definition.begin, shard.definition.end)
+
+
+def split_shard(
+    state: ServerState, table_name: str, shard_id: str | None, at: Sequence[KeyValue] | None
+) -> tuple[str, str]:
+    """Split the shard, or the one that owns ``at``, or the one with the most rows."""
+    stream = stream_of(state, table_name)
+    table = state.table(table_name)
+    boundary = None if at is None else _boundary(table, at)
+    if shard_id is not None:
+        parent = _open_shard(stream, shard_id)
+    elif boundary is not None:
+        parent = stream.open_shards[table.partition_of(boundary)]
+    else:
+        parent = max(stream.open_shards, key=lambda shard: _row_count(table, shard))
+    if boundary is None:
+        boundary = _median(table, parent)
+    begin, end = parent.definition.begin, parent.definition.end
+    if boundary <= begin or (end is not None and boundary >= end):
+        raise invalid(
+            f"The key {decode_key(boundary)!r} does not split {_view(parent).key_range}: it must be strictly inside."
+        )
+    lower, upper = state.split(table, stream, parent, boundary)
+    return lower.shard_id, upper.shard_id
+
+
+def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
+    columns = table.definition.key
+    if not 1 <= len(at) <= len(columns):
+        raise invalid(f"A place to split is a key or its leading columns: got {len(at)} of {len(columns)} columns.")
+    for column, value in zip(columns, at, strict=False):
+        if isinstance(value, bool) or value_type_name(value) != TYPE_NAMES[column.type]:
+            raise invalid(f"The key column '{column.name}' is {TYPE_NAMES[column.type]}: got {value!r}.")
+    return encode_key(at)
+
+
+def _median(table: Table, shard: ShardLog) -> bytes:
+    """The median row's key: its first column only, if that cuts the shard, so that partition keys stay whole."""
+    count = _row_count(table, shard)
+    if count < 2:
+        raise invalid(
+            f"The shard '{shard.shard_id}' holds {count} rows, which have no median: give the key to split at."
+        )
+    begin = shard.definition.begin
+    median, first = table.rows.key_at(begin, count // 2), table.rows.key_at(begin, 0)
+    partition_key = encode_key(decode_key(median)[:1])
+    return partition_key if partition_key > first and partition_key > begin else median
+
+
+def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str) -> str:
+    """Merge two open shards, named in any order."""
+    stream = stream_of(state, table_name)
+    lower, upper = sorted(
+        (_open_shard(stream, shard_a), _open_shard(stream, shard_b)), key=lambda shard: shard.definition.begin
+    )
+    if lower.definition.end is None or lower.definition.end != upper.definition.begin:
+        raise invalid(
+            f"The shards '{shard_a}' and '{shard_b}' do not adjoin: "
+            f"{_view(lower).key_range} and {_view(upper).key_range}."
+        )
+    return state.merge(state.table(table_name), stream, lower, upper).shard_id
+
+
+def trim(
+    state: ServerState, table_name: str, shard_id: str | None, before_micros: int | None, keep_last: int | None
+) -> int:
+    """Forget records of one shard or of all."""
+    stream = stream_of(state, table_name)
+    if keep_last is not None and keep_last < 0:
+        raise invalid(f"The number of records to keep must be 0 or more: got {keep_last}.")
+    if shard_id is not None and shard_id not in stream.shards:
+        raise shard_missing()
+    count = 0
+    for shard in stream.shards.values() if shard_id is None else (stream.shards[shard_id],):
+        position = shard.next_position
+        if before_micros is not None:
+            position = shard.position_at(before_micros)
+        if keep_last is not None:
+            position = min(position, shard.next_position - keep_last)
+        count += state.trim(stream, shard, position)
+    return count

@@ -1,0 +1,234 @@
+"""A table: its definition, its rows, and the key ranges that its stream's shards follow."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from streamclient.records import KeyValue
+from streamclient.server.server_errors import invalid, invalid_key
+from streamclient.server.server_limits import Limits
+from streamclient.server.stored_rows import VERSION_BYTES, KeyNames, RowStore, StoredRow, value_size
+from streamclient.wire import _tags as tags
+from streamclient.wire.plainbuffer import KeyBound
+from streamclient.wire.puts import key_column_form
+from streamclient.wire.schema import PrimaryKeyType
+
+_MILLIS_PER_SECOND = 1000
+
+Key = tuple[tuple[str, KeyValue | KeyBound], ...]
+"""A key, leading columns of one, or a bound, as a request gives it: names and values."""
+
+TYPE_NAMES = {
+    PrimaryKeyType.INTEGER: "VT_INTEGER",
+    PrimaryKeyType.STRING: "VT_STRING",
+    PrimaryKeyType.BINARY: "VT_BLOB",
+}
+"""Types as the service's error texts write them."""
+
+_VALUE_TYPES = {
+    PrimaryKeyType.INTEGER: tags.TYPE_INTEGER,
+    PrimaryKeyType.STRING: tags.TYPE_STRING,
+    PrimaryKeyType.BINARY: tags.TYPE_BLOB,
+}
+"""Types as rows write them."""
+
+
+@frozen
+class KeyColumn:
+    """One column of the primary key."""
+
+    name: str
+    type: PrimaryKeyType
+    auto_increment: bool = False
+
+
+@frozen
+class TableOptions:
+    """What a table keeps. The defaults are the service's."""
+
+    time_to_live_seconds: int = -1
+    """-1 keeps data for ever."""
+    max_versions: int = 1
+    deviation_seconds: int = 86_400
+    allow_update: bool = True
+    update_full_row: bool = False
+    """Echoed; what it means for global tables and search indexes, which there are none of here."""
+
+    @property
+    def counts_timestamps(self) -> bool:
+        """Whether the size of a row counts the timestamps of its versions: not if there is one that never expires."""
+        return self.max_versions > 1 or self.time_to_live_seconds >= 0
+
+
+@frozen
+class Encryption:
+    """Server-side encryption as it was asked for; echoed, not applied."""
+
+    enable: bool = False
+    key_type: int | None = None
+    key_id: str = ""
+    """Hexadecimal."""
+    role_arn: str = ""
+    """Hexadecimal."""
+
+
+@frozen
+class ServedTable:
+    """Everything about a table but its rows. Replaced as a whole when something changes."""
+
+    name: str
+    number: int
+    """Never used twice, so that a table created anew under an old name does not meet the old one's rows."""
+    key: tuple[KeyColumn, ...]
+    created_micros: int
+    defined_columns: tuple[tuple[str, int], ...] = ()
+    """Declared attribute columns as (name, DefinedColumnType)."""
+    options: TableOptions = TableOptions()
+    read_capacity: int = 0
+    write_capacity: int = 0
+    last_increase_seconds: int = 0
+    last_decrease_seconds: int | None = None
+    encryption: Encryption = Encryption()
+    boundaries: tuple[bytes, ...] = ()
+    """Encoded keys at which partitions begin, ascending, without the first partition's."""
+    local_transactions: bool = True
+    """Whether it was created for local transactions; see ``allows_transactions``."""
+    key_names: KeyNames = field(init=False)
+    defined_types: Mapping[str, int] = field(init=False, eq=False)
+    """DefinedColumnType by the name of declared attribute columns."""
+    generates_keys: bool = field(init=False)
+    """Whether the service fills a column of the key."""
+    key_form: bytes = field(init=False)
+    """Types and names of the key, as the compiled reader compares them."""
+
+    @key_names.default
+    def _key_names(self) -> KeyNames:
+        return tuple(column.name for column in self.key)
+
+    @defined_types.default
+    def _defined_types(self) -> Mapping[str, int]:
+        return dict(self.defined_columns)
+
+    @generates_keys.default
+    def _generates_keys(self) -> bool:
+        return any(column.auto_increment for column in self.key)
+
+    @key_form.default
+    def _key_form(self) -> bytes:
+        return b"".join([key_column_form(column.name, _VALUE_TYPES[column.type]) for column in self.key])
+
+    @property
+    def allows_transactions(self) -> bool:
+        """Whether transactions can be started; never where the service makes keys."""
+        return self.local_transactions and not self.generates_keys
+
+    def to_json(self) -> str:
+        """The form in which it is stored."""
+        document = attrs.asdict(self, filter=lambda attribute, _: attribute.init)
+        document["boundaries"] = [boundary.hex() for boundary in self.boundaries]
+        return json.dumps(document)
+
+    @classmethod
+    def from_json(cls, text: str) -> ServedTable:
+        """The definition that ``to_json`` wrote."""
+        document: dict[str, Any] = json.loads(text)
+        document["key"] = tuple(
+            KeyColumn(column["name"], PrimaryKeyType(column["type"]), column["auto_increment"])
+            for column in document["key"]
+        )
+        document["defined_columns"] = tuple((name, kind) for name, kind in document["defined_columns"])
+        document["options"] = TableOptions(**document["options"])
+        document["encryption"] = Encryption(**document["encryption"])
+        document["boundaries"] = tuple(bytes.fromhex(boundary) for boundary in document["boundaries"])
+        return cls(**document)
+
+
+class Table:
+    """A definition with rows. Only the state changes it, under the engine's lock."""
+
+    def __init__(self, definition: ServedTable) -> None:
+        self.definition = definition
+        self.rows = RowStore()
+
+    @property
+    def key_names(self) -> KeyNames:
+        """Names of the key columns, in key order."""
+        return self.definition.key_names
+
+    def expired_before_millis(self, now_micros: int) -> int | None:
+        """Versions older than this are expired; ``None`` if the table keeps data for ever."""
+        seconds = self.definition.options.time_to_live_seconds
+        return None if seconds < 0 else now_micros // 1000 - seconds * _MILLIS_PER_SECOND
+
+    @property
+    def stamp_bytes(self) -> int:
+        """What a version's timestamp adds to the size of a row."""
+        return VERSION_BYTES if self.definition.options.counts_timestamps else 0
+
+    def size_of(self, row: StoredRow) -> int:
+        """Bytes of a row, or of a part of one, by the capacity rule."""
+        return row.size_bytes + self.stamp_bytes * row.version_count
+
+    def partition_of(self, key: bytes) -> int:
+        """Number of the partition that owns an encoded key."""
+        return bisect_right(self.definition.boundaries, key)
+
+    def partition_range(self, partition: int) -> tuple[bytes, bytes | None]:
+        """Encoded begin, and end or ``None`` for the last partition. The end is not part of the range."""
+        boundaries = self.definition.boundaries
+        begin = boundaries[partition - 1] if partition else b""
+        return begin, boundaries[partition] if partition < len(boundaries) else None
+
+
+def value_type_name(value: KeyValue | KeyBound) -> str:
+    """The type of a key value as the service's error texts write it."""
+    if isinstance(value, KeyBound):
+        return f"VT_{value.name}"
+    if isinstance(value, str):
+        return "VT_STRING"
+    return "VT_INTEGER" if isinstance(value, int) else "VT_BLOB"
+
+
+def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
+    """Raise unless the value is of the column's type. Bounds are judged by whoever knows whether they may occur."""
+    if isinstance(value, KeyBound):
+        if value is KeyBound.AUTO_INCREMENT and not column.auto_increment:
+            raise invalid_key(f"Validate PK type fail. Input: VT_AUTO_INCREMENT, Meta: {TYPE_NAMES[column.type]}.")
+        return
+    given = value_type_name(value)
+    if given != TYPE_NAMES[column.type]:
+        raise invalid_key(f"Validate PK type fail. Input: {given}, Meta: {TYPE_NAMES[column.type]}.")
+
+
+def check_key(definition: ServedTable, key: Key) -> None:
+    """Raise ``OTSInvalidPK`` unless the key has the columns of the table: number, then names in order, then types."""
+    if len(key) != len(definition.key):
+        raise invalid_key(f"Validate PK size fail. Input: {len(key)}, Meta: {len(definition.key)}.")
+    check_leading_key(definition, key)
+
+
+def check_leading_key(definition: ServedTable, key: Key) -> None:
+    """Raise ``OTSInvalidPK`` unless names and types of the leading columns are those of the table."""
+    for column, (name, _) in zip(definition.key, key, strict=False):
+        if name != column.name:
+            raise invalid_key(f"Validate PK name fail. Input: {name}, Meta: {column.name}.")
+    for column, (_, value) in zip(definition.key, key, strict=False):
+        _check_type(column, value)
+
+
+def check_key_values(key: Key, limits: Limits) -> None:
+    """Raise unless every STRING and BINARY value of a key is short enough."""
+    for name, value in key:
+        if isinstance(value, (str, bytes, bytearray)):
+            size = value_size(value)
+            if size > limits.key_value_bytes:
+                raise invalid(
+                    f"The length of primary key column: '{name}' exceeds the "
+                    f"MaxLength:{limits.key_value_bytes} with CurrentLength:{size}."
+                )

@@ -1,0 +1,346 @@
+"""The operations of the Tunnel Service: one function per request, each under the engine's lock.
+
+Rules: the observed protocol of the Java and Go SDKs. What is not known of the service is chosen on the page
+``tunnels`` of the decisions.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from streamclient.server.server_errors import ServiceError, invalid, quota_exhausted
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_streams import Stream
+from streamclient.server.stored_tables import Table
+from streamclient.server.tunnels import balance, lifecycle, tunnel_reads
+from streamclient.server.tunnels.tunnel_channels import (
+    NANOS_PER_MICRO,
+    TYPE_NAMES,
+    Client,
+    Definition,
+    Status,
+    Tunnel,
+    TunnelChannel,
+    point_of,
+)
+from streamclient.server.tunnels.tunnel_positions import first_token, require_number
+from streamclient.wire import schema
+from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
+
+DEFAULT_TIMEOUT_SECONDS = 300
+"""Of a session whose client names none: the clients' own default."""
+
+MAX_TIMEOUT_SECONDS = 86_400
+"""A session that nobody ends holds its channels this long at most."""
+
+START_MARGIN_MICROS = 5 * 60 * 1_000_000
+"""A start time must be at least this much younger than the oldest log, so that reading can begin before it is lost."""
+
+
+# --- tunnels -------------------------------------------------------------------------------------------------------
+
+
+def create(state: ServerState, request: Any) -> Any:
+    """Make a tunnel; one with incremental data switches the table's stream on if it is off."""
+    wanted = request.tunnel
+    table = _table(state, wanted.table_name)
+    if not 1 <= len(wanted.tunnel_name.encode()) <= state.limits.name_bytes:
+        raise invalid(f"Invalid tunnel name: '{wanted.tunnel_name}'.")
+    if len(state.tunnels) >= state.limits.tunnels:
+        raise quota_exhausted(f"Number of tunnels exceeds the max: {state.limits.tunnels}.")
+    if wanted.tunnel_type not in TYPE_NAMES:
+        raise invalid(f"Invalid tunnel type: {wanted.tunnel_type}.")
+    if _find(state, wanted.table_name, wanted.tunnel_name) is not None:
+        raise ServiceError(409, "OTSTunnelExist", f"The tunnel '{wanted.tunnel_name}' already exists.")
+    kind = TunnelTypeNumber(wanted.tunnel_type)
+    stream = state.stream_of(table)
+    hours = state.limits.stream_expiration_hours if stream is None else stream.definition.expiration_hours
+    start_micros = _start_micros(state, wanted.stream_tunnel_config, hours)
+    if stream is None and kind is not TunnelTypeNumber.BASE_DATA:
+        stream = state.switch_on(table, expiration_hours=hours)
+    created = state.creation_micros()
+    config = wanted.stream_tunnel_config
+    definition = Definition(
+        tunnel_id=str(uuid.uuid4()),
+        name=wanted.tunnel_name,
+        type=kind,
+        table_name=wanted.table_name,
+        table_number=table.definition.number,
+        stream_id="" if stream is None or kind is TunnelTypeNumber.BASE_DATA else stream.stream_id,
+        created_micros=created,
+        flag=StartOffsetFlag(config.flag),
+        start_nanos=config.start_offset,
+        end_nanos=config.end_offset,
+        has_config=kind is not TunnelTypeNumber.BASE_DATA,
+    )
+    if start_micros is None:
+        # Every record that exists is older, also one that a batch dated ahead of the clock.
+        start_micros = created if stream is None else stream.next_timestamp(created)
+    state.add_tunnel(Tunnel(definition, start_micros))
+    return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
+
+
+def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
+    """Where the incremental data starts; ``None`` for now."""
+    if config.flag not in tuple(StartOffsetFlag):
+        raise invalid(f"Invalid start offset flag: {config.flag}.")
+    if config.end_offset and config.end_offset < config.start_offset:
+        raise invalid(f"The end offset {config.end_offset} lies before the start offset {config.start_offset}.")
+    if not config.start_offset:
+        return 0 if config.flag == StartOffsetFlag.EARLIEST else None
+    now = state.clock.now_micros()
+    start = int(config.start_offset) // NANOS_PER_MICRO
+    oldest = now - hours * 3_600_000_000 + START_MARGIN_MICROS
+    if not oldest <= start <= now:
+        raise invalid(f"The start offset {config.start_offset} is outside of the log: [{oldest}, {now}] microseconds.")
+    return start
+
+
+def delete(state: ServerState, request: Any) -> Any:
+    """Remove a tunnel; its clients' next heartbeats are refused."""
+    _table(state, request.table_name)
+    tunnel = _find(state, request.table_name, request.tunnel_name)
+    if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
+        raise _no_tunnel(request.tunnel_id or request.tunnel_name)
+    state.drop_tunnel(tunnel.definition.tunnel_id)
+    return schema.DeleteTunnelResponse()
+
+
+def list_tunnels(state: ServerState, request: Any) -> Any:
+    """The tunnels of one table, or of all."""
+    if request.table_name:
+        _table(state, request.table_name)
+    response = schema.ListTunnelResponse()
+    for tunnel in list(state.tunnels.values()):
+        if request.table_name in ("", tunnel.definition.table_name):
+            lifecycle.refresh(state, tunnel)
+            response.tunnels.append(_info(state, tunnel))
+    return response
+
+
+def describe(state: ServerState, request: Any) -> bytes:
+    """A tunnel with its channels, first those that are over, and how far it was consumed."""
+    _table(state, request.table_name)
+    tunnel = _find(state, request.table_name, request.tunnel_name)
+    if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
+        raise _no_tunnel(request.tunnel_id or request.tunnel_name)
+    lifecycle.refresh(state, tunnel)
+    whole = schema.DescribeTunnelResponse(tunnel=_info(state, tunnel), tunnel_rpo=_consume_point(tunnel))
+    live = [channel.element() for channel in tunnel.live.values()]
+    return b"".join((whole.SerializeToString(), *tunnel.past_elements.values(), *live))
+
+
+def get_rpo(state: ServerState, request: Any) -> Any:
+    """The consume points as JSON: per channel, and of the tunnel."""
+    tunnel = _by_id(state, request.tunnel_id)
+    live = [channel.point() for channel in tunnel.live.values()]
+    channels = b", ".join((*tunnel.past_points.values(), *live))
+    whole = point_of(tunnel.stage.value, tunnel.record_count, _consume_point(tunnel))
+    return schema.GetRpoResponse(
+        rpo_infos=b"{%b}" % channels,
+        tunnel_rpo_infos=json.dumps({tunnel.definition.tunnel_id: whole}).encode(),
+        tunnel_id=tunnel.definition.tunnel_id,
+    )
+
+
+def schedule(state: ServerState, request: Any) -> Any:
+    """Suspend, resume or end channels by hand: all that are named, or none."""
+    tunnel = _by_id(state, request.tunnel_id)
+    ended = set()
+    for wanted in request.channels:
+        channel = _channel(tunnel, wanted.channel_id)
+        if channel.is_over or channel.channel_id in ended:
+            raise invalid(f"The channel {channel.channel_id} is terminated.")
+        if wanted.status not in (ChannelStatusNumber.OPEN, ChannelStatusNumber.CLOSING, ChannelStatusNumber.TERMINATED):
+            raise invalid(f"Invalid channel status: {wanted.status}.")
+        if wanted.status == ChannelStatusNumber.TERMINATED:
+            ended.add(channel.channel_id)
+    for wanted in request.channels:
+        channel = tunnel.channels[wanted.channel_id]
+        if wanted.status == ChannelStatusNumber.TERMINATED:
+            tunnel.finish(channel, is_consumed=False)
+        else:
+            channel.is_suspended = wanted.status == ChannelStatusNumber.CLOSING
+            channel.change(Status.CLOSING if channel.is_suspended else Status.OPEN)
+    return schema.ScheduleResponse()
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+def connect(state: ServerState, request: Any) -> Any:
+    """Begin a session."""
+    tunnel = _usable(state, request.tunnel_id)
+    config = request.client_config
+    timeout_seconds = config.timeout or DEFAULT_TIMEOUT_SECONDS
+    if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise invalid(f"Invalid timeout: {timeout_seconds}, expected 1 to {MAX_TIMEOUT_SECONDS} seconds.")
+    if len(config.client_tag.encode()) > state.limits.name_bytes:
+        raise invalid(f"Invalid client tag: it is longer than {state.limits.name_bytes} bytes.")
+    if len(tunnel.clients) >= state.limits.tunnel_sessions:
+        raise quota_exhausted(f"Number of sessions of the tunnel exceeds the max: {state.limits.tunnel_sessions}.")
+    client_id = f"{config.client_tag or 'client'}_{uuid.uuid4()}"
+    tunnel.begin_session(Client(client_id, timeout_seconds, state.clock.now_micros()))
+    return schema.ConnectResponse(client_id=client_id)
+
+
+def heartbeat(state: ServerState, request: Any) -> Any:
+    """Take the client's reports first, then say what it shall hold: by omission, what it must drop."""
+    tunnel = _usable(state, request.tunnel_id)
+    client = tunnel.clients.get(request.client_id)
+    if client is None:
+        raise ServiceError(410, "OTSResourceGone", f"The client '{request.client_id}' has no session.")
+    for report in request.channels:
+        known = tunnel.channels.get(report.channel_id)
+        require_number("channel version", report.version, 0 if known is None else known.version)
+    client.seen_micros = state.clock.now_micros()
+    for report in request.channels:
+        _take_report(tunnel, client.client_id, report)
+    balance.ask_for_surplus(tunnel)
+    balance.lease_free(tunnel, client.client_id)
+    response = schema.HeartbeatResponse()
+    for channel in tunnel.held_by(client.client_id):
+        response.channels.append(
+            schema.Channel(channel_id=channel.channel_id, version=channel.version, status=int(channel.status.number))
+        )
+    return response
+
+
+def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
+    """Believe what is newer than what is known, of channels that this client holds."""
+    channel = tunnel.live.get(report.channel_id)
+    if channel is None or channel.client_id != client_id or report.version <= channel.version:
+        return
+    if report.status == ChannelStatusNumber.TERMINATED:
+        tunnel.finish(channel, report.version)
+    elif report.status == ChannelStatusNumber.CLOSE:
+        tunnel.release(channel, report.version)
+
+
+def shutdown(state: ServerState, request: Any) -> Any:
+    """End a session; one that is unknown has ended already."""
+    tunnel = _by_id(state, request.tunnel_id)
+    tunnel.end_session(request.client_id)
+    return schema.ShutdownResponse()
+
+
+# --- data ----------------------------------------------------------------------------------------------------------
+
+
+def get_checkpoint(state: ServerState, request: Any) -> Any:
+    """Where a channel is read next, and the number of the last checkpoint. No session is needed."""
+    tunnel = _usable(state, request.tunnel_id)
+    channel = _channel(tunnel, request.channel_id)
+    text = channel.checkpoint or first_token(channel, _stream_of(state, tunnel))
+    return schema.GetCheckpointResponse(checkpoint=text, sequence_number=channel.sequence_number)
+
+
+def read_records(state: ServerState, request: Any) -> bytes:
+    """A page of records. No session is needed. Of an expired tunnel, changes that are left can be read."""
+    tunnel = _by_id(state, request.tunnel_id)
+    return tunnel_reads.read(state, tunnel, _channel(tunnel, request.channel_id), request.token).answer()
+
+
+def checkpoint(state: ServerState, request: Any) -> Any:
+    """Store how far a channel was consumed; ``finished`` ends it.
+
+    Refused if a later checkpoint is stored, if the channel went from this session to another, or if it is over.
+    """
+    tunnel = _usable(state, request.tunnel_id)
+    channel = _channel(tunnel, request.channel_id)
+    is_outdated = request.sequence_number < channel.sequence_number
+    is_behind_the_end = channel.is_over and request.checkpoint != FINISHED
+    is_known = request.client_id in tunnel.clients or request.client_id in tunnel.former_clients
+    went_on = channel.client_id not in ("", request.client_id) and is_known
+    if is_outdated or is_behind_the_end or went_on:
+        raise ServiceError(
+            400,
+            "OTSSequenceNumberNotMatch",
+            f"The sequence number {request.sequence_number} does not match {channel.sequence_number}.",
+        )
+    require_number("sequence number", request.sequence_number, channel.sequence_number)
+    if request.checkpoint == FINISHED:
+        tunnel.finish(channel)
+    else:
+        tunnel_reads.checkpoint(state, tunnel, channel, request.checkpoint)
+    channel.sequence_number = request.sequence_number
+    return schema.CheckpointResponse()
+
+
+# --- tools ---------------------------------------------------------------------------------------------------------
+
+
+def _table(state: ServerState, name: str) -> Table:
+    table = state.tables.get(name)
+    if table is None:
+        raise invalid(f"The table '{name}' does not exist.")
+    return table
+
+
+def _find(state: ServerState, table_name: str, tunnel_name: str) -> Tunnel | None:
+    for tunnel in state.tunnels.values():
+        if (tunnel.definition.table_name, tunnel.definition.name) == (table_name, tunnel_name):
+            return tunnel
+    return None
+
+
+def _no_tunnel(name: str) -> ServiceError:
+    return invalid(f"The tunnel '{name}' does not exist.")
+
+
+def _by_id(state: ServerState, tunnel_id: str) -> Tunnel:
+    tunnel = state.tunnels.get(tunnel_id)
+    if tunnel is None:
+        raise _no_tunnel(tunnel_id)
+    lifecycle.refresh(state, tunnel)
+    return tunnel
+
+
+def _usable(state: ServerState, tunnel_id: str) -> Tunnel:
+    tunnel = _by_id(state, tunnel_id)
+    if tunnel.is_expired:
+        raise tunnel_reads.expired(tunnel)
+    return tunnel
+
+
+def _channel(tunnel: Tunnel, channel_id: str) -> TunnelChannel:
+    channel = tunnel.channels.get(channel_id)
+    if channel is None:
+        raise invalid(f"The channel '{channel_id}' does not exist.")
+    return channel
+
+
+def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
+    return state.streams.get(tunnel.definition.stream_id)
+
+
+def _consume_point(tunnel: Tunnel) -> int:
+    """Nanoseconds: the slowest unfinished stream channel, 0 while one of them has none; the latest if all ended."""
+    unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
+    return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO
+
+
+def _info(state: ServerState, tunnel: Tunnel) -> Any:
+    definition = tunnel.definition
+    info = schema.TunnelInfo(
+        tunnel_id=definition.tunnel_id,
+        tunnel_type=TYPE_NAMES[definition.type],
+        table_name=definition.table_name,
+        instance_name=state.instance_name,
+        stream_id=definition.stream_id,
+        stage=tunnel.stage.value,
+        expired=tunnel.is_expired,
+        tunnel_name=definition.name,
+        public=False,
+        create_time=definition.created_micros * NANOS_PER_MICRO,
+    )
+    if definition.has_config:
+        info.stream_tunnel_config.CopyFrom(
+            schema.StreamTunnelConfig(
+                flag=int(definition.flag), start_offset=definition.start_nanos, end_offset=definition.end_nanos
+            )
+        )
+    return info

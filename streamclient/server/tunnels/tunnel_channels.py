@@ -1,0 +1,486 @@
+"""Channels and tunnels: what there is, as values with a few moves. No table, no stream and no clock in here.
+
+Laws:
+
+- Whether a channel can be read (``status``) and who holds it (``client_id``) are two things: consumers without a
+  session read open channels that nobody holds.
+- Every change of a channel's state raises its version; clients compare versions and nothing else.
+- TERMINATED is final.
+- Whatever is assigned to a tunnel, a channel or a session that is to be kept is noted in the journal, by attrs, so that
+  no move can forget it: only the parts that changed are written down.
+- Work is done on the channels that are not over; those that are over stand as an answer holds them, for good.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import Enum
+
+import attrs
+from attrs import Attribute, define, field, frozen
+from attrs.setters import NO_OP
+
+from streamclient.server.tunnels.tunnel_journal import ChangedParts, Part, PartKind, noted
+from streamclient.wire import schema
+from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
+
+
+class Status(Enum):
+    """State of a channel, in the spelling that DescribeTunnel uses; Java knows exactly these."""
+
+    WAIT = "WAIT"
+    OPEN = "OPEN"
+    CLOSING = "CLOSING"
+    CLOSE = "CLOSE"
+    """Nobody holds it at present; ready to be leased again."""
+    TERMINATED = "TERMINATED"
+
+    @property
+    def number(self) -> ChannelStatusNumber:
+        """The number that travels in heartbeats; WAIT never does."""
+        return ChannelStatusNumber[self.name]
+
+
+class Stage(Enum):
+    """Progress of a tunnel, in the spelling of DescribeTunnel."""
+
+    INIT = "InitBaseDataAndStreamShard"
+    BASE = "ProcessBaseData"
+    STREAM = "ProcessStream"
+
+
+BASE_CHANNEL = "BaseData"
+STREAM_CHANNEL = "Stream"
+
+NANOS_PER_MICRO = 1_000
+
+TYPE_NAMES = {
+    TunnelTypeNumber.BASE_DATA: "BaseData",
+    TunnelTypeNumber.STREAM: "Stream",
+    TunnelTypeNumber.BASE_AND_STREAM: "BaseAndStream",
+}
+
+
+@frozen
+class ChannelRange:
+    """The half-open range of encoded keys of one channel of full data; ``None`` is unbounded."""
+
+    begin: bytes
+    end: bytes | None
+
+
+def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]:
+    """How far a channel or a tunnel was consumed, with the keys that the Go SDK reads."""
+    return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
+
+
+@define(on_setattr=noted)
+class TunnelChannel:
+    """One channel. ``key_range`` is set for full data; a stream channel's id is its shard's."""
+
+    channel_id: str
+    status: Status
+    number: int = 0
+    """Its place in the order in which the tunnel's channels appeared."""
+    key_range: ChannelRange | None = None
+    parent_ids: tuple[str, ...] = ()
+    """Channels of this tunnel that must end first."""
+    start_position: int = 0
+    """Of a stream channel: position of its first record when the channel appeared."""
+    version: int = 0
+    client_id: str = ""
+    is_suspended: bool = False
+    """Taken from its holder by an operator; leased to nobody until it is resumed."""
+    checkpoint: str = ""
+    """The last token stored; empty before the first, when reading starts at the beginning."""
+    sequence_number: int = 0
+    position: int = 0
+    """Of a stream channel: position of the first record behind the checkpoint."""
+    record_count: int = 0
+    consumed_micros: int = 0
+    """How far the checkpoint is, in the time of the log; 0 before the first, and for full data."""
+    final_count: int | None = None
+    """Records up to the end, known once a page was delivered that has no next one: ``finished`` says no number."""
+    final_micros: int = 0
+    """How far in the log that page reached."""
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down."""
+        return PartKind.CHANNEL, self.channel_id
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it delivers full data."""
+        return self.key_range is not None
+
+    @property
+    def kind(self) -> str:
+        """As answers spell it."""
+        return BASE_CHANNEL if self.is_base else STREAM_CHANNEL
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything in it was consumed."""
+        return self.status is Status.TERMINATED
+
+    @property
+    def can_be_leased(self) -> bool:
+        """Whether a client may get it now."""
+        return self.status in (Status.OPEN, Status.CLOSE) and not self.client_id and not self.is_suspended
+
+    @property
+    def counts_as_load(self) -> bool:
+        """Whether balancing spreads it over the clients."""
+        return self.status in (Status.OPEN, Status.CLOSING, Status.CLOSE) and not self.is_suspended
+
+    def change(self, status: Status) -> None:
+        """Enter a state."""
+        self.status = status
+        self.version += 1
+
+    def lease(self, client_id: str) -> None:
+        """Give it to a client. A fresh channel keeps its version: the client has seen none yet."""
+        if self.status is Status.CLOSE:
+            self.change(Status.OPEN)
+        self.client_id = client_id
+
+    def release(self, version: int | None = None) -> None:
+        """Take it from its client, which may have given it a version of its own."""
+        self.client_id = ""
+        if self.is_over:
+            return
+        self.change(Status.CLOSING if self.is_suspended else Status.CLOSE)
+        if version is not None:
+            self.version = version
+
+    def finish(self, version: int | None = None, *, is_consumed: bool = True) -> None:
+        """Nothing in it is left to be consumed; its last page counts, unless an operator ended it."""
+        if not self.is_over:
+            self.change(Status.TERMINATED)
+            if is_consumed and self.final_count is not None:
+                self.record_count = self.final_count
+                self.consumed_micros = max(self.consumed_micros, self.final_micros)
+        self.version = self.version if version is None else max(self.version, version)
+        self.checkpoint = FINISHED
+        self.client_id = ""
+
+    def element(self) -> bytes:
+        """It as one of the channels in DescribeTunnel's answer."""
+        info = schema.ChannelInfo(channel_id=self.channel_id, channel_type=self.kind, channel_status=self.status.value)
+        info.client_id, info.channel_count = self.client_id, self.record_count
+        info.channel_rpo = self.consumed_micros * NANOS_PER_MICRO
+        return bytes(schema.DescribeTunnelResponse(channels=[info]).SerializePartialToString())
+
+    def point(self) -> bytes:
+        """It as a member of the JSON object in GetRpo's answer."""
+        point = point_of(self.status.value, self.record_count, self.consumed_micros * NANOS_PER_MICRO)
+        return json.dumps({self.channel_id: {self.client_id: {"ChannelTyp": self.kind, **point}}})[1:-1].encode()
+
+    def to_json(self) -> str:
+        """The form in which it is stored."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> TunnelChannel:
+        """The channel that ``to_json`` wrote."""
+        document = json.loads(text)
+        document["status"] = Status(document["status"])
+        document["parent_ids"] = tuple(document["parent_ids"])
+        bounds = document["key_range"]
+        if bounds is not None:
+            end = bounds["end"]
+            document["key_range"] = ChannelRange(
+                bytes.fromhex(bounds["begin"]), None if end is None else bytes.fromhex(end)
+            )
+        return cls(**document)
+
+
+@define(on_setattr=noted)
+class Client:
+    """A session."""
+
+    client_id: str
+    timeout_seconds: int
+    seen_micros: int = field(default=0, on_setattr=NO_OP)
+    """When it last gave a sign of life; not kept, as after a restart the server was away, not the client."""
+    number: int = 0
+    """Its place in the order in which the tunnel's sessions began."""
+    has_ended: bool = False
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down."""
+        return PartKind.SESSION, self.client_id
+
+    def is_over(self, now_micros: int) -> bool:
+        """Whether its heartbeats stopped for longer than it allowed itself."""
+        return now_micros - self.seen_micros > self.timeout_seconds * 1_000_000
+
+    def to_json(self) -> str:
+        """The form in which it is stored."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str, now_micros: int) -> Client:
+        """The session that ``to_json`` wrote; it counts as seen now."""
+        return cls(**{**json.loads(text), "seen_micros": now_micros})
+
+
+@frozen
+class Definition:
+    """What does not change in the life of a tunnel."""
+
+    tunnel_id: str
+    name: str
+    type: TunnelTypeNumber
+    table_name: str
+    table_number: int
+    stream_id: str
+    """Empty for full data only."""
+    created_micros: int
+    flag: StartOffsetFlag = StartOffsetFlag.LATEST
+    start_nanos: int = 0
+    """0: as the flag says."""
+    end_nanos: int = 0
+    """0: never."""
+    has_config: bool = False
+
+    @property
+    def has_base(self) -> bool:
+        """Whether it delivers full data."""
+        return self.type is not TunnelTypeNumber.STREAM
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether it delivers incremental data."""
+        return self.type is not TunnelTypeNumber.BASE_DATA
+
+
+FORMER_SESSIONS = 1_000
+"""Ended sessions that are remembered for a late checkpoint; far more than any fleet restarts within a time-out."""
+
+
+@define(on_setattr=noted)
+class Tunnel:
+    """A tunnel with its channels, in order of creation, and its sessions, in order of arrival."""
+
+    definition: Definition
+    start_micros: int
+    """Records written before are not part of it."""
+    stage: Stage = Stage.INIT
+    is_expired: bool = False
+    newest_shard: int = 0
+    """Number of the last shard that was looked at."""
+    finished_micros: int = 0
+    """How far the stream channels that are over were consumed, the furthest."""
+    forgotten_count: int = 0
+    """Records of channels that are over and forgotten."""
+    channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
+    live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
+    """Those that are not over."""
+    past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
+    """Those that are over, as DescribeTunnel answers them: they are joined, not walked over."""
+    past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
+    """The same, as GetRpo answers them."""
+    clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
+    former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
+    """Sessions that ended lately: their late checkpoints are told apart from those of consumers without a session."""
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    _past_count: int = field(default=0, on_setattr=NO_OP)
+    """Records of the channels that are over and not forgotten."""
+    _live_base: int = field(default=0, on_setattr=NO_OP)
+    _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
+    """Channels that wait, by the parents that must end first."""
+    _last_number: int = field(default=0, on_setattr=NO_OP)
+    _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
+    """Channels by the clients that hold them, and by their ids."""
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down, but for its channels and sessions."""
+        return PartKind.TUNNEL, ""
+
+    def keep_journal(self, journal: ChangedParts) -> None:
+        """Note every change from now on."""
+        self.journal = journal
+        parts: list[TunnelChannel | Client] = [*self.channels.values(), *self.clients.values()]
+        for part in (*parts, *self.former_clients.values()):
+            part.journal = journal
+
+    def held_by(self, client_id: str) -> list[TunnelChannel]:
+        """Channels leased to a client, in the order in which it got them."""
+        return list(self._held.get(client_id, {}).values())
+
+    @property
+    def record_count(self) -> int:
+        """Records of all channels that it has, or had."""
+        return self.forgotten_count + self._past_count + sum(channel.record_count for channel in self.live.values())
+
+    # Channels
+
+    def add(self, channel: TunnelChannel) -> None:
+        """Take a new channel, and open it if nothing has to end before."""
+        channel.number = self._next_number()
+        self.adopt(channel)
+        self._noted(channel)
+        self._open_if_ready(channel)
+
+    def adopt(self, channel: TunnelChannel) -> None:
+        """Take a channel as it is."""
+        channel.journal = self.journal
+        self._last_number = max(self._last_number, channel.number)
+        self.channels[channel.channel_id] = channel
+        if channel.is_over:
+            self._passed(channel)
+            return
+        self.live[channel.channel_id] = channel
+        self._live_base += channel.is_base
+        if channel.client_id:
+            self._hold(channel)
+        if channel.status is Status.WAIT:
+            for parent in channel.parent_ids:
+                self._children.setdefault(parent, []).append(channel)
+
+    def lease(self, channel: TunnelChannel, client_id: str) -> None:
+        """Give a free channel to a client."""
+        channel.lease(client_id)
+        self._hold(channel)
+
+    def release(self, channel: TunnelChannel, version: int | None = None) -> None:
+        """Take a channel from its client, which may have given it a version of its own."""
+        self._let_go(channel)
+        channel.release(version)
+
+    def _hold(self, channel: TunnelChannel) -> None:
+        self._held.setdefault(channel.client_id, {})[channel.channel_id] = channel
+
+    def _let_go(self, channel: TunnelChannel) -> None:
+        held = self._held.get(channel.client_id, {})
+        held.pop(channel.channel_id, None)
+        if not held:
+            self._held.pop(channel.client_id, None)
+
+    def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
+        """End a channel, and open what waited for it: its children, or after the last full data the whole stream."""
+        self._let_go(channel)
+        channel.finish(version, is_consumed=is_consumed)
+        if self.live.pop(channel.channel_id, None) is None:
+            return
+        self._passed(channel)
+        if not channel.is_base:
+            self.finished_micros = max(self.finished_micros, channel.consumed_micros)
+        self._live_base -= channel.is_base
+        if self.stage is Stage.BASE and not self._live_base:
+            self.enter(Stage.STREAM)
+        for child in self._children.pop(channel.channel_id, ()):
+            self._open_if_ready(child)
+
+    def _passed(self, channel: TunnelChannel) -> None:
+        self.past_elements[channel.channel_id] = channel.element()
+        self.past_points[channel.channel_id] = channel.point()
+        self._past_count += channel.record_count
+
+    def forget(self, channel: TunnelChannel) -> None:
+        """Let go of a channel that is over."""
+        for past in (self.channels, self.past_elements, self.past_points):
+            del past[channel.channel_id]
+        self._past_count -= channel.record_count
+        self.forgotten_count += channel.record_count
+        self._noted(channel)
+
+    def enter(self, stage: Stage) -> None:
+        """Begin a stage."""
+        self.stage = stage
+        for channel in self.live.values() if stage is Stage.STREAM else ():
+            self._open_if_ready(channel)
+
+    def _open_if_ready(self, channel: TunnelChannel) -> None:
+        is_due = channel.status is Status.WAIT and self.stage is Stage.STREAM
+        if is_due and not any(parent in self.live for parent in channel.parent_ids):
+            channel.status = Status.OPEN
+
+    # Sessions
+
+    def begin_session(self, client: Client) -> None:
+        """Take a new session."""
+        client.number = self._next_number()
+        self.adopt_session(client)
+        self._noted(client)
+
+    def adopt_session(self, client: Client) -> None:
+        """Take a session as it is."""
+        client.journal = self.journal
+        self._last_number = max(self._last_number, client.number)
+        (self.former_clients if client.has_ended else self.clients)[client.client_id] = client
+
+    def end_session(self, client_id: str) -> None:
+        """Free a client's channels; the session is remembered for a while. One that is unknown has ended already."""
+        client = self.clients.pop(client_id, None)
+        if client is None:
+            return
+        for channel in self.held_by(client_id):
+            self.release(channel)
+        client.has_ended = True
+        self.former_clients[client_id] = client
+        while len(self.former_clients) > FORMER_SESSIONS:
+            self._noted(self.former_clients.pop(next(iter(self.former_clients))))
+
+    # Writing down
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _noted(self, part: TunnelChannel | Client) -> None:
+        if self.journal is not None:
+            self.journal.note(*part.part)
+
+    def part_json(self, part: Part) -> str | None:
+        """The form in which a part is stored; ``None`` if it is gone."""
+        kind, part_id = part
+        if kind is PartKind.TUNNEL:
+            return _to_json(self)
+        found = self.channels.get(part_id) if kind is PartKind.CHANNEL else self._session(part_id)
+        return None if found is None else found.to_json()
+
+    def _session(self, client_id: str) -> Client | None:
+        return self.clients.get(client_id) or self.former_clients.get(client_id)
+
+    @classmethod
+    def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
+        """The tunnel that was stored in parts."""
+        document = json.loads(text)
+        definition = document.pop("definition")
+        definition["type"] = TunnelTypeNumber(definition["type"])
+        definition["flag"] = StartOffsetFlag(definition["flag"])
+        document["stage"] = Stage(document["stage"])
+        tunnel = cls(definition=Definition(**definition), **document)
+        for channel in sorted(channels, key=lambda channel: channel.number):
+            tunnel.adopt(channel)
+        for session in sorted(sessions, key=lambda session: session.number):
+            tunnel.adopt_session(session)
+        return tunnel
+
+
+_STORED = (TunnelChannel, Client, Tunnel)
+_NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if each.on_setattr is NO_OP}
+
+
+def _is_kept(attribute: Attribute[object], value: object) -> bool:
+    """What is assigned with a note in the journal is what is stored."""
+    return attribute.name not in _NOT_KEPT
+
+
+def _to_json(instance: TunnelChannel | Client | Tunnel) -> str:
+    return json.dumps(attrs.asdict(instance, filter=_is_kept, value_serializer=_plain))
+
+
+def _plain(instance: object, attribute: object, value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,191 @@
+"""ReadRecords: the next page of a channel.
+
+Full data is read live, in key order: a row that is written while its range is being read may be delivered as full data
+and again in the stream. Incremental data comes in the order of the log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+
+from attrs import evolve, frozen
+
+from streamclient.errors import CodecError
+from streamclient.server.keys import encode_key
+from streamclient.server.server_errors import ServiceError, invalid, trimmed
+from streamclient.server.server_state import ServerState
+from streamclient.server.stored_rows import StoredRow, alive
+from streamclient.server.stored_streams import ShardLog, Stream
+from streamclient.server.stored_tables import Table, check_key
+from streamclient.server.tunnels.tunnel_channels import ChannelRange, Tunnel, TunnelChannel
+from streamclient.server.tunnels.tunnel_positions import read_token, stream_place, stream_token
+from streamclient.wire import schema
+from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.plainbuffer import HEADER, KeyBound, Row, decode_row, encode_row
+from streamclient.wire.schema import ActionType
+from streamclient.wire.tunnel import Token
+
+_HIGHEST = encode_key((KeyBound.INF_MAX,))
+_NANOS_PER_MICRO = 1_000
+_PUT_ROW = int(ActionType.PUT_ROW)
+_MOST_ROWS = 2**40
+"""Far more than a table ever has here; sums over all channels fit into 64 bits."""
+
+
+@frozen
+class Page:
+    """What one call returns."""
+
+    body: bytes
+    """The records, each as an element of the answer."""
+    next_token: str
+    may_more_record: bool
+    total_count: int = 0
+    """Records of the channel up to the end of this page."""
+    reached_micros: int = 0
+    """Of the log: how far this page goes."""
+
+    def answer(self) -> bytes:
+        """The serialized answer."""
+        rest = schema.ReadRecordsResponse(next_token=self.next_token, may_more_record=self.may_more_record)
+        return self.body + bytes(rest.SerializePartialToString())
+
+
+def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> Page:
+    """The page at a token.
+
+    Raises:
+        ServiceError: the token is none of this channel, its records are past retention, or the tunnel has expired.
+    """
+    if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
+        raise expired(tunnel)
+    if text == FINISHED:
+        return Page(b"", FINISHED, False)
+    token = read_token(text)
+    if channel.key_range is not None:
+        table = state.table(tunnel.definition.table_name)
+        start = base_start(table, channel, channel.key_range, token)
+        page = _read_base(state, table, start, channel.key_range, token)
+    else:
+        stream = state.stream(tunnel.definition.stream_id)
+        page = _read_stream(state, tunnel, stream, stream.shards[channel.channel_id], token)
+    if page.next_token == FINISHED and not channel.is_over:
+        channel.final_count, channel.final_micros = page.total_count, page.reached_micros
+    return page
+
+
+def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> None:
+    """Take over how far a channel was consumed, by a token that is not ``finished``.
+
+    Raises:
+        ServiceError: the token is none of this channel, or what follows it is past retention. Nothing was changed.
+    """
+    token = read_token(text)
+    if channel.key_range is not None:
+        base_start(state.table(tunnel.definition.table_name), channel, channel.key_range, token)
+    else:
+        stream = state.stream(tunnel.definition.stream_id)
+        shard = stream.shards[channel.channel_id]
+        place = stream_place(stream, shard, token, state.clock.now_micros())
+        if place.position < shard.first_position:
+            raise invalid(f"Invalid token: what follows it in channel {channel.channel_id} is past retention.")
+        channel.position = place.position
+        channel.consumed_micros = token.timestamp
+    channel.checkpoint = text
+    channel.record_count = token.total_count
+
+
+# --- full data -----------------------------------------------------------------------------------------------------
+
+
+def _read_base(state: ServerState, table: Table, start: bytes, key_range: ChannelRange, token: Token) -> Page:
+    rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
+    expired_before = table.expired_before_millis(state.clock.now_micros())
+    names, most_rows, most_bytes = table.key_names, state.limits.range_rows, state.limits.range_bytes
+    answer = schema.ReadRecordsResponse()  # one for all: to make and to write one for each row costs as much as the row
+    add = answer.records.add
+    count = size = 0
+    for _, row in rows:
+        if count >= most_rows or size >= most_bytes:
+            following = evolve(token, primary_key=_key_frame(table, row), total_count=token.total_count + count)
+            return Page(bytes(answer.SerializePartialToString()), following.encode(), True)
+        live = alive(row, names, expired_before)
+        if live is not None:
+            add(action_type=_PUT_ROW, record=HEADER + live.body(names))
+            count += 1
+            size += live.size_bytes
+    return Page(bytes(answer.SerializePartialToString()), FINISHED, False, token.total_count + count)
+
+
+def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:
+    """The encoded key at which a channel of full data is read next.
+
+    Raises:
+        ServiceError: the token is none of this channel.
+    """
+    if token.is_stream:
+        raise invalid(f"Invalid token: it is one of a stream channel, but {channel.channel_id} holds full data.")
+    if token.timestamp or not 0 <= token.total_count <= _MOST_ROWS:
+        raise invalid(f"Invalid token: time {token.timestamp} and {token.total_count} rows are not those of full data.")
+    if not token.primary_key:
+        return key_range.begin
+    try:
+        key = decode_row(token.primary_key).primary_key
+        check_key(table.definition, key)
+        if any(isinstance(value, KeyBound) for _, value in key):
+            raise ValueError("a bound is no key")
+        start = encode_key(value for _, value in key)
+    except (CodecError, ServiceError, ValueError) as error:
+        raise invalid(f"Invalid token: it holds no key of table '{table.definition.name}': {error}.") from error
+    if start < key_range.begin or (key_range.end is not None and start >= key_range.end):
+        raise invalid(f"Invalid token: its key is not one of channel {channel.channel_id}.")
+    return start
+
+
+def _key_frame(table: Table, row: StoredRow) -> bytes:
+    return encode_row(Row(tuple(zip(table.key_names, row.key, strict=True))))
+
+
+# --- incremental data ----------------------------------------------------------------------------------------------
+
+
+def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: ShardLog, token: Token) -> Page:
+    now_micros = state.clock.now_micros()
+    place = stream_place(stream, shard, token, now_micros)
+    if place.position < shard.first_position or place.generation < stream.definition.generation:
+        raise lost_log()
+    end_micros = tunnel.definition.end_nanos // _NANOS_PER_MICRO or None
+    page = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
+    found = len(page.elements)
+    kept = found if end_micros is None else bisect_right(page.timestamps, end_micros)
+    position = place.position + kept
+    is_past_end = end_micros is not None and (kept < found or now_micros > end_micros)
+    is_at_tail = position == shard.next_position
+    # Encoded as elements of GetStreamRecord's answer, whose fields have the same numbers as those of ReadRecords.
+    records = b"".join(page.before(kept))
+    if kept < found or (is_at_tail and (not shard.is_open or is_past_end)):
+        reached_micros = page.timestamps[kept - 1] if kept else token.timestamp
+        return Page(records, FINISHED, False, token.total_count + kept, reached_micros)
+    following = evolve(
+        stream_token(token, stream, shard.shard_id, position),
+        timestamp=now_micros if is_at_tail else page.timestamps[kept - 1],
+        total_count=token.total_count + kept,
+    )
+    return Page(records, following.encode(), not is_at_tail)
+
+
+def lost_log() -> ServiceError:
+    """400: the record at a token is past retention.
+
+    The service passes on the error of the table service, written out as the text of an error of its own.
+    """
+    inner = trimmed()
+    return ServiceError(400, "OTSTunnelServerUnavailable", f"{inner.code} {inner.message} {uuid.uuid4()}")
+
+
+def expired(tunnel: Tunnel) -> ServiceError:
+    """400: the log that the tunnel still needs is past retention."""
+    return ServiceError(
+        400, "OTSTunnelExpired", f"The incremental log of tunnel '{tunnel.definition.tunnel_id}' is expired."
+    )

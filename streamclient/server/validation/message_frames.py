@@ -1,0 +1,164 @@
+"""Rows inside requests: decoding with the service's refusals, and rules for their values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from streamclient.errors import CodecError
+from streamclient.server import work
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import CELL_TIMESTAMP_MAX_MILLIS, Limits
+from streamclient.server.stored_rows import value_size
+from streamclient.server.stored_tables import Key, check_key_values
+from streamclient.server.validation.table_names import check_attribute_name
+from streamclient.wire import _tags as tags
+from streamclient.wire.plainbuffer import HEADER, Cell, KeyBound, Row, decode_row
+
+
+def read_frame(data: bytes) -> Row:
+    """The one row that a request carries."""
+    if len(data) > _UNCOUNTED_BYTES:
+        pay_for_cells(_count_cells(data))
+    try:
+        row = decode_row(data)
+    except CodecError as error:
+        padded = _read_padded_frame(data)
+        if padded is None:
+            raise invalid(f"Cell data broken, {error}.") from error
+        row = padded
+    if len(data) <= _UNCOUNTED_BYTES:
+        pay_for_cells(len(row.cells))
+    return row
+
+
+_UNCOUNTED_BYTES = 256 * 1024
+"""A cell takes at least eleven bytes, so a row that is not longer has at most 24,000, which are read in a tenth of a
+second. Those of a longer one are counted before they are read."""
+
+
+def pay_for_cells(count: int) -> None:
+    """Take the work for the cells of one row from the request's purse."""
+    work.pay(work.CELL_WORK * count, "The rows have too many cells, this one has %d or more", count)
+
+
+def _count_cells(data: bytes) -> int:
+    """How many cells a frame has, up to the first that no purse pays for. What is no row is left to who reads it."""
+    most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
+    count, offset, end = 0, len(HEADER) + 1, len(data)
+    while offset < end and count < most:
+        tag = data[offset]
+        offset += 1
+        if tag in (tags.TAG_CELL_NAME, tags.TAG_CELL_VALUE):
+            offset += 4 + int.from_bytes(data[offset : offset + 4], "little")
+        elif tag in (tags.TAG_CELL, tags.TAG_ROW_DATA):
+            count += tag == tags.TAG_CELL
+        elif tag in (tags.TAG_CELL_OPERATION, tags.TAG_CELL_CHECKSUM):
+            offset += 1
+        elif tag == tags.TAG_CELL_TIMESTAMP:
+            offset += 8
+        else:
+            break
+    return count
+
+
+def _read_padded_frame(data: bytes) -> Row | None:
+    """A row with zero bytes after its end, or ``None`` if that is not what is wrong with the frame.
+
+    The Node SDK reserves more bytes than it writes for range bounds, deleted versions and key placeholders, and sends
+    what is left over as zeros. The row's checksum, its last byte, may be a zero itself: both readings are tried, and
+    the checksum decides.
+    """
+    stripped = data.rstrip(b"\0")
+    for candidate in (stripped, stripped + b"\0"):
+        try:
+            return decode_row(candidate)
+        except CodecError:
+            continue
+    return None
+
+
+def _check_key_count(key: Key, limits: Limits) -> None:
+    if not 1 <= len(key) <= limits.key_columns:
+        raise invalid(f"The number of primary key columns must be in range: [1, {limits.key_columns}].")
+
+
+def check_write_key(key: Key, limits: Limits) -> Key:
+    """A key of one row: as many columns as any table has, no range bounds, no name twice, values short enough."""
+    _check_key_count(key, limits)
+    seen = set()
+    for name, value in key:
+        if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
+            raise invalid(f"VT_{value.name} is an invalid type for the primary key.")
+        if name in seen:
+            raise invalid(f"Duplicated primary key name: '{name}'.")
+        seen.add(name)
+    check_key_values(key, limits)
+    return key
+
+
+def read_key(data: bytes, limits: Limits) -> Key:
+    """The key of a row to be read."""
+    row = read_frame(data)
+    if row.cells or row.delete_marker:
+        raise invalid("Attribute column cannot be given while reading data.")
+    _refuse_placeholder(row.primary_key)
+    return check_write_key(row.primary_key, limits)
+
+
+def read_bound(data: bytes, limits: Limits) -> Key:
+    """One end of a range; its columns may be INF_MIN or INF_MAX."""
+    row = read_frame(data)
+    if row.cells or row.delete_marker:
+        raise invalid("Attribute column cannot be given while reading data.")
+    _refuse_placeholder(row.primary_key)
+    _check_key_count(row.primary_key, limits)
+    check_key_values(row.primary_key, limits)
+    return row.primary_key
+
+
+def _refuse_placeholder(key: Key) -> None:
+    if any(value is KeyBound.AUTO_INCREMENT for _, value in key):
+        raise invalid("PKAutoIncr can't be used for read operations.")
+
+
+def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
+    """Rules for the names, number, values and timestamps of a write's cells."""
+    key_names = {name for name, _ in key}
+    names = set()
+    for cell in cells:
+        if cell.name not in names:
+            check_attribute_name(cell.name, limits)
+            names.add(cell.name)
+        if cell.name in key_names:
+            raise invalid(f"Duplicated attribute column name with primary key column: '{cell.name}'.")
+        if cell.value is not None:
+            _check_value(cell.name, cell.value, limits)
+        if cell.timestamp_millis is not None and not 0 <= cell.timestamp_millis < CELL_TIMESTAMP_MAX_MILLIS:
+            raise invalid("Timestamp must be in range [0, INT64_MAX/1000).")
+    if len(names) > limits.attribute_columns:
+        raise invalid(
+            f"The number of attribute columns exceeds the limit, limit count: {limits.attribute_columns}, "
+            f"column count: {len(names)}."
+        )
+
+
+def _check_value(name: str, value: Any, limits: Limits) -> None:
+    if isinstance(value, KeyBound):
+        raise invalid(f"VT_{value.name} is an invalid type for the attribute column: '{name}'.")
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise invalid("NaN can't be set to double value.")
+        if math.isinf(value):
+            raise invalid("Infinity can't be set to double value.")
+    check_value_length(name, value, limits)
+
+
+def check_value_length(name: str, value: Any, limits: Limits) -> None:
+    """Raise unless the value of an attribute column, or one that a filter compares it with, is short enough."""
+    size = value_size(value) if isinstance(value, (str, bytes)) else 0
+    if size > limits.attribute_value_bytes:
+        raise invalid(
+            f"The length of attribute column: '{name}' exceeds the MaxLength:{limits.attribute_value_bytes} "
+            f"with CurrentLength:{size}."
+        )

@@ -1,0 +1,53 @@
+"""Rules for names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from streamclient.server.server_errors import invalid
+from streamclient.server.server_limits import Limits
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def text_bytes(text: str) -> int:
+    """Length of a text in UTF-8, which is what the service limits."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _is_plain(name: str, limits: Limits) -> bool:
+    """Letters, digits and underscores, not starting with a digit, up to the limit."""
+    return len(name) <= limits.name_bytes and _NAME.fullmatch(name) is not None
+
+
+def check_table_name(name: str, limits: Limits) -> str:
+    """The name, if a table may have it."""
+    if not _is_plain(name, limits):
+        raise invalid(f"Invalid table name: '{name}'.")
+    return name
+
+
+def check_key_name(name: str, limits: Limits) -> str:
+    """The name, if a key column may have it."""
+    if not _is_plain(name, limits):
+        raise invalid(f"Invalid column name: '{name}'.")
+    return name
+
+
+def check_attribute_name(name: str, limits: Limits) -> str:
+    """The name, if an attribute column may have it: any text that does not begin with ``#``."""
+    if not name or name.startswith("#") or text_bytes(name) > limits.name_bytes:
+        raise invalid(f"Invalid column name: '{name}'.")
+    return name
+
+
+def check_requested_columns(names: Iterable[str], limits: Limits) -> frozenset[str]:
+    """The names of ``columns_to_get``."""
+    given = list(names)
+    if len(given) > limits.requested_columns:
+        raise invalid(
+            "The number of columns from the request exceeds the limit, limit count: "
+            f"{limits.requested_columns}, column count: {len(given)}."
+        )
+    return frozenset(check_attribute_name(name, limits) for name in given)

@@ -1,0 +1,139 @@
+"""Changes folded into the rows that they leave, or into all states that rows have had, in Spark.
+
+Spark brings the changes of each key together and in order; its Python processes fold them as mirrors do, by
+``streamclient.destinations.folding``. Its own expressions could do so as well, but a plan of them grows with the number
+of columns: for a thousand no end was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from streamclient.base import checks
+from streamclient.destinations.folding.merged_tables import SEQUENCE, Fold, fold_table, folded_batches, history_table
+from streamclient.destinations.rows.change_rows import (
+    DELETED_COLUMNS,
+    DELETED_VERSIONS,
+    OLDER_VERSIONS,
+    OPERATION,
+    PASSING,
+    RESERVED,
+    TIMESTAMP,
+    UNFIT,
+    VALIDITY,
+    VERSIONS,
+)
+from streamclient.destinations.rows.column_names import original_name
+from streamclient.errors import ConfigurationError
+from streamclient.spark.processor.arrow import map_in_arrow, quoted
+from streamclient.spark.spark_packages import spark_types
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_KEY_BESIDE = PASSING[2]
+"""What the columns of the key do not hold exactly: rows of which only that differs are different ones."""
+
+
+def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
+    """The rows that changes leave: keys, attributes, what those do not hold exactly, and the place of the last change.
+
+    Changes of one key are ordered by epoch, time stamp and row index, which grow from parent shards to their children.
+    A change that occurs twice counts once. Rows whose beginning is not among the changes show what was written since.
+
+    Executors need this package and pyarrow. All changes of one key pass through the memory of one Python process.
+
+    Args:
+        changes: a frame in the layout of ``destinations.change_rows``: of a sink, or of a table that changes went into.
+            Its columns may have become others, of any type that Spark shows to Python through Arrow.
+        primary_key: names of the key columns.
+        max_versions: the table's limit of versions per column.
+
+    Raises:
+        ConfigurationError: there is no key, or the changes have no such column.
+    """
+    _check(changes, primary_key, max_versions)
+    return _folded(changes, primary_key, max_versions, fold_table, ())
+
+
+def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
+    """Every state that rows have had, and from when to when: a slowly changing table, of type 2.
+
+    The columns are those of ``fold_changes``, with the change that led to the state, then ``_valid_from``, the time of
+    that change, and ``_valid_to``, the time of the row's next one; null for the row as it is now. A row that was
+    removed has no state until it is made again.
+
+    Args:
+        changes: as ``fold_changes`` takes them, from the beginning.
+        primary_key: names of the key columns.
+        max_versions: the table's limit of versions per column.
+
+    Raises:
+        ConfigurationError: as ``fold_changes``.
+    """
+    _check(changes, primary_key, max_versions)
+    return _folded(changes, primary_key, max_versions, history_table, VALIDITY)
+
+
+_key = checks.Check(
+    "a sequence of one or more names of key columns", lambda value: checks.names.fits(value) and len(value) > 0
+)
+_versions = checks.whole(1, 2**31 - 1)
+"""What Spark takes as the length of an array."""
+
+
+def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
+    """Without a key all rows would be one, and a key column by another name would pass for an attribute."""
+    _versions.require("max_versions", max_versions)
+    _key.require("primary_key", primary_key)
+    missing = [name for name in primary_key if name not in changes.columns]
+    if missing:
+        raise ConfigurationError(
+            f"primary_key names {', '.join(map(repr, missing))}, and the changes have the columns "
+            f"{checks.shown(changes.columns)}: give the names as the frame has them"
+        )
+
+
+def _folded(
+    changes: DataFrame, primary_key: Sequence[str], max_versions: int, make: Fold, further: Sequence[str]
+) -> DataFrame:
+    """What is made of each key's changes, with further columns behind, which are times."""
+    attributes = [name for name in changes.columns if name not in RESERVED and name not in primary_key]
+    keys = [*primary_key, _KEY_BESIDE]
+    needed = (*SEQUENCE, OPERATION, VERSIONS, DELETED_COLUMNS, DELETED_VERSIONS, OLDER_VERSIONS, UNFIT)
+    columns = [*map(quoted, [*primary_key, *attributes]), *needed, f"{_key_beside(primary_key)} as {_KEY_BESIDE}"]
+    by_key = changes.selectExpr(*columns).repartition(*map(quoted, keys))
+    ordered = by_key.sortWithinPartitions(*map(quoted, keys), *SEQUENCE)
+    schema = _schema(changes, [*primary_key, *attributes, UNFIT, *SEQUENCE], further)
+
+    names = ordered.columns
+
+    def fold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        # Where Arrow comes from Java, a name ends at its first zero byte.
+        return folded_batches((one.rename_columns(names) for one in batches), make, keys, max_versions)
+
+    return map_in_arrow(ordered, fold, schema)
+
+
+def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> StructType:
+    """The columns as they are, but that each of them may be without a value, and times behind them."""
+    types = spark_types()
+    kinds = {one.name: one.dataType for one in changes.schema.fields}
+    kinds |= dict.fromkeys(times, kinds[TIMESTAMP])
+    return types.StructType([types.StructField(name, kinds[name]) for name in (*names, *times)])
+
+
+def _key_beside(primary_key: Sequence[str]) -> str:
+    """What keys hold beside their columns as one text, null for nearly all of them."""
+    names = f"array({', '.join(literal(original_name(name)) for name in primary_key)})"
+    held = f"transform({names}, one -> try_element_at({UNFIT}, one))"
+    return f"if(exists({names}, one -> map_contains_key({UNFIT}, one)), to_json({held}), null)"
+
+
+def literal(text: str) -> str:
+    """A text as Spark's expressions take it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,286 @@
+"""The thread that commits the batches of all shards of a worker, and the room they share.
+
+One thread, because one job with many small shards is much cheaper than many jobs, and because it keeps the batches of
+each shard in order. It runs while there are processors, and ends by itself after the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from streamclient.base import logs
+from streamclient.base.pools import start_thread
+from streamclient.base.processes import Birthplace
+from streamclient.errors import FencedException, StreamClientException
+from streamclient.records import SequenceInfo
+from streamclient.spark.processor.batch import Outcome, Piece
+from streamclient.spark.processor.buffer import BufferedPage
+from streamclient.spark.processor.jobs import CancellableJobs
+from streamclient.spark.processor.shard_share import MOST_SHARDS, ShardShare
+from streamclient.spark.processor.spark_config import SparkConfig
+
+_log = logs.logger(__name__)
+
+_COMPANION_AGE = 0.5
+"""Share of ``max_age_millis`` after which a shard joins a job that runs anyway: it would be due during or soon after
+that job, and a file of half the size is cheaper than another job."""
+
+_PAGES_MAX = 4_000
+"""Reads that one shard may have waiting, however small they are. Twice as many, waiting and in flight, stay well below
+the positions that a worker remembers as permitted checkpoints (10,000)."""
+
+CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
+
+_LOOK_SECONDS = 0.25
+"""How often somebody who waits looks whether the lease is lost, and those of the commit under way: then nobody else may
+notice for minutes, as the worker's threads for user code may all wait here."""
+
+
+class Committer:
+    """Collects pages of many shards and commits what is due. Thread-safe."""
+
+    def __init__(
+        self,
+        config: SparkConfig,
+        commit: Callable[[Sequence[Piece], CancellableJobs], Outcome],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``commit`` runs its Spark jobs as these, which are cancelled when all of its shards are lost."""
+        self._config = config
+        self._commit = commit
+        self._clock = clock
+        self._birthplace = Birthplace()
+        self._changed = threading.Condition()
+        self._shares: list[ShardShare] = []
+        self._thread: threading.Thread | None = None
+        self._under_way: Sequence[ShardShare] = ()
+        """Shards of the batch that is being committed."""
+        self._jobs = CancellableJobs()
+        """What Spark runs for it."""
+        self._buffered_bytes = 0
+        self._waiting_for_room = 0
+        self._is_closed = False
+        self._suspects: dict[str, SequenceInfo] = {}
+        """Shards whose last batch failed, and how far it went. Up to there each page is committed in the call that
+        brings it: so a failure is met by a call, which the worker counts, and not by a processor without records."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Room taken by records that wait or are being written."""
+        with self._changed:
+            return self._buffered_bytes
+
+    def register(self, share: ShardShare) -> None:
+        """Take part; starts the thread if it does not run."""
+        self._birthplace.require("the SparkRecordProcessorFactory")
+        with self._changed:
+            self._refuse_if_closed()
+            if self._thread is None:
+                self._thread = start_thread(self._run, "streamclient-spark-committer")
+            self._shares.append(share)
+
+    def offer(self, share: ShardShare, page: BufferedPage) -> None:
+        """Add a page, once there is room for it; raises the shard's failure as soon as there is one.
+
+        After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
+        """
+        with self._changed:
+            self._wait_for_room(share, page)
+            share.raise_error()
+            self._refuse_if_closed()
+            if share.is_lost:
+                return
+            share.buffer.add(page)
+            self._buffered_bytes += page.size_bytes
+            self._changed.notify_all()
+            if share.shard_info.shard_id in self._suspects:
+                self._await_commit(share, "its batch")
+                share.raise_error()
+
+    def flush(self, share: ShardShare) -> None:
+        """Commit all that the shard has waiting; returns, or raises its failure, once that is settled.
+
+        Returns at once when the lease is lost meanwhile.
+        """
+        with self._changed:
+            try:
+                self._await_commit(share, "its last batch")
+            except StreamClientException:
+                self._abandon(share)
+                raise
+
+    def abandon(self, share: ShardShare) -> None:
+        """The lease is lost: drop what waits.
+
+        A batch on its way is cancelled, unless it has other shards whose leases are held. Then this one's part is
+        neither published, if the sink asks, nor stored.
+        """
+        with self._changed:
+            self._abandon(share)
+        self._cancel_in_vain()
+
+    def leave(self, share: ShardShare) -> None:
+        """Take no further part."""
+        with self._changed:
+            if share in self._shares:
+                self._shares.remove(share)
+            self._buffered_bytes -= share.buffer.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop what waits, let the batch on its way finish, and refuse everything from now on."""
+        self._birthplace.require("the SparkRecordProcessorFactory")
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self._config.max_wait_millis / 1000)
+
+    def _await_commit(self, share: ShardShare, what: str) -> None:
+        share.is_flushing = True
+        self._changed.notify_all()
+        try:
+            self._wait_for(lambda: share.is_settled or share.is_lost or self._is_closed, share, what)
+        finally:
+            share.is_flushing = False
+        if not share.is_ended and not share.is_settled:
+            self._refuse_if_closed()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StreamClientException(CLOSED)
+
+    def _has_room(self, share: ShardShare, page: BufferedPage) -> bool:
+        if share.buffer.is_incomplete:
+            return True  # nothing becomes free before it has come as a whole; it had room once
+        if len(share.buffer.pages) >= _PAGES_MAX:
+            return False
+        # What waits for the rest of a prepared batch becomes free only after further calls, for which all threads of
+        # an executor may be wanting while they wait here.
+        taken = self._buffered_bytes - sum(one.buffer.size_bytes for one in self._shares if one.buffer.is_incomplete)
+        # One page that is larger than all room goes alone; refusing it would stop the shard for good.
+        return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
+
+    def _wait_for_room(self, share: ShardShare, page: BufferedPage) -> None:
+        # While anyone waits, everything that is buffered is due: only a commit makes room.
+        self._waiting_for_room += 1
+        self._changed.notify_all()
+        try:
+            self._wait_for(lambda: share.is_ended or self._is_closed or self._has_room(share, page), share, "room")
+        finally:
+            self._waiting_for_room -= 1
+
+    def _wait_for(self, ready: Callable[[], bool], share: ShardShare, what: str) -> None:
+        deadline = time.monotonic() + self._config.max_wait_millis / 1000
+        while not self._changed.wait_for(ready, max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))):
+            if share.is_in_vain:
+                self._abandon(share)
+            elif time.monotonic() >= deadline:
+                raise StreamClientException(
+                    f"shard {share.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
+                    "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
+                )
+            self._changed.release()
+            try:
+                self._cancel_in_vain()
+            finally:
+                self._changed.acquire()
+
+    def _abandon(self, share: ShardShare) -> None:
+        share.is_lost = True
+        self._buffered_bytes -= share.buffer.clear()
+        self._changed.notify_all()
+
+    def _cancel_in_vain(self) -> None:
+        """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
+        with self._changed:
+            # These very jobs: when they are cancelled, another batch may be under way.
+            jobs, is_in_vain = self._jobs, bool(self._under_way) and all(one.is_in_vain for one in self._under_way)
+        if is_in_vain:
+            jobs.cancel()
+
+    # The committing thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                pieces = self._await_due()
+                if pieces is None:
+                    self._thread = None
+                    return
+                self._under_way = [piece.share for piece in pieces]
+                jobs = self._jobs = CancellableJobs()
+            outcome = self._commit_safely(pieces, jobs)
+            with self._changed:
+                self._under_way = ()
+                for piece in pieces:
+                    self._settle(piece, outcome)
+                self._changed.notify_all()
+            # Without the lock, since this calls the worker. A shard without new records would never hear of it else.
+            for share in (piece.share for piece in pieces if piece.share.error is not None):
+                share.marker.mark_for_process_restart()
+
+    def _await_due(self) -> list[Piece] | None:
+        while self._shares and not self._is_closed:
+            now = self._clock()
+            pieces = self._take_due(now)
+            if pieces:
+                return pieces
+            dates = [at for at in map(self._due_at, self._shares) if at is not None]
+            self._changed.wait(max(0.0, min(dates) - now) if dates else None)
+        return None
+
+    def _due_at(self, share: ShardShare) -> float | None:
+        buffer = share.buffer
+        if share.is_ended or share.in_flight is not None or not buffer.pages or buffer.is_incomplete:
+            return None
+        if share.is_flushing or self._waiting_for_room:
+            return buffer.pages[0].arrived_at
+        return buffer.due_at(self._config)
+
+    def _take_due(self, now: float) -> list[Piece]:
+        dates = [(at, share) for share in self._shares if (at := self._due_at(share)) is not None]
+        first_at, first = min(dates, key=lambda date: date[0], default=(now + 1.0, None))
+        if first is None or first_at > now:
+            return []
+        if first.shard_info.shard_id in self._suspects:
+            return [self._cut(first)]
+        soon = now + self._config.max_age_millis / 1000 * _COMPANION_AGE
+        return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._suspects]
+
+    def _cut(self, share: ShardShare) -> Piece:
+        share.in_flight = share.buffer.cut(self._config)
+        return Piece(share, share.in_flight)
+
+    def _commit_safely(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
+        try:
+            return self._commit(pieces, jobs)
+        except Exception as error:
+            # Not expected: commit answers with its failures. Without this, the thread and all shards would hang.
+            _log.exception("committing a batch of %s shards failed", len(pieces))
+            return {piece.share: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
+
+    def _settle(self, piece: Piece, outcome: Outcome) -> None:
+        share, shard_id = piece.share, piece.share.shard_info.shard_id
+        share.in_flight = None
+        self._buffered_bytes -= piece.cut.size_bytes
+        if share.is_in_vain:
+            self._abandon(share)  # what became of it is the next owner's business
+            return
+        error, until = outcome.get(share), self._suspects.get(shard_id)
+        last = piece.cut.last
+        if error is None:
+            if until is not None and last is not None and last >= until:
+                del self._suspects[shard_id]
+            return
+        share.error = error
+        self._buffered_bytes -= share.buffer.clear()
+        # Its next batches go alone, so that one shard's poison does not stop the others again and again. A fenced one
+        # has no next batch here.
+        is_fenced = isinstance(error, FencedException)
+        if last is not None and not is_fenced and (until is not None or len(self._suspects) < MOST_SHARDS):
+            self._suspects[shard_id] = last if until is None else max(until, last)

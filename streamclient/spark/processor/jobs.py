@@ -1,0 +1,115 @@
+"""Spark jobs of one batch that another thread may end."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from streamclient.base import logs
+from streamclient.base.pools import start_thread
+from streamclient.errors import NoThreadError, ShutdownException
+from streamclient.spark.spark_session import is_connect, private_copy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logs.logger(__name__)
+
+_AGAIN_SECONDS = 0.25
+"""How often jobs are ended of which Spark did not know when it was asked first: a transform may start one any time."""
+
+CANCELLED = "the batch was cancelled: none of its leases is held any more"
+
+
+class CancellableJobs:
+    """Whatever Spark runs for one batch: in its thread, and in any thread through the session of its frame.
+
+    One for each batch, so that whoever ends a batch and is late for it ends no other one. By a tag and not by a job
+    group, which a sink may set for itself.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tag = f"streamclient-{uuid.uuid4().hex}"
+        self._end_jobs: Callable[[], object] | None = None
+        self._is_over = threading.Event()
+        self._is_cancelled = self._is_repeating = False
+
+    @contextmanager
+    def of(self, session: SparkSession) -> Iterator[SparkSession]:
+        """Jobs that are started here can be cancelled; gives the session that the frame is to be bound to.
+
+        That is a copy, whose settings may be changed; over Spark Connect, the session itself.
+
+        Raises:
+            ShutdownException: they were cancelled; whatever the jobs raised is its cause.
+        """
+        # A Connect session has no context, and tags what it runs itself.
+        context = None if is_connect(session) else session.sparkContext
+        own = session if context is None else private_copy(session)
+
+        def end_jobs() -> None:
+            if context is None:
+                own.interruptTag(self._tag)
+            else:
+                context.cancelJobsWithTag(self._tag)
+                own.interruptAll()
+
+        with self._lock:
+            if self._is_cancelled:
+                raise ShutdownException(CANCELLED)
+            self._end_jobs = end_jobs
+            self._is_over = threading.Event()
+        if context is None:
+            session.addTag(self._tag)
+        else:
+            context.addJobTag(self._tag)
+            context.setInterruptOnCancel(True)
+        try:
+            yield own
+        except Exception as error:
+            if self._is_cancelled:
+                raise ShutdownException(CANCELLED) from error
+            raise
+        finally:
+            with self._lock:
+                self._end_jobs = None
+                self._is_over.set()
+            _unless_stopped(lambda: self._remove_tag(session))
+
+    def _remove_tag(self, session: SparkSession) -> None:
+        if is_connect(session):
+            session.removeTag(self._tag)
+        else:
+            session.sparkContext.removeJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """End the jobs that run, and those that are still started; nothing happens if none can be. Any thread."""
+        with self._lock:
+            end_jobs, is_over = self._end_jobs, self._is_over
+            self._is_cancelled = True
+            is_first, self._is_repeating = not self._is_repeating, end_jobs is not None
+        if end_jobs is None or not is_first:
+            return
+        _unless_stopped(end_jobs)
+
+        def repeat() -> None:
+            while not is_over.wait(_AGAIN_SECONDS):
+                _unless_stopped(end_jobs)
+
+        try:
+            start_thread(repeat, "streamclient-spark-cancel")
+        except NoThreadError as error:
+            self._is_repeating = False  # whoever waits for the batch cancels it again at each look
+            _log.info("jobs of a batch are ended once, not again and again: %s", error)
+
+
+def _unless_stopped(step: Callable[[], object]) -> None:
+    """Do what needs a running Spark. One that was stopped has no jobs, and no caller is to fail of it."""
+    try:
+        step()
+    except Exception as error:
+        _log.info("Spark could not be told about the jobs of a batch: %s: %s", type(error).__name__, error)

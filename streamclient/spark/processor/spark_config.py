@@ -1,0 +1,39 @@
+"""Settings of the Spark processors, frozen and checked when made."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.errors import ConfigurationError
+
+_millis = checks.whole(1, 10**12)
+"""Some thirty years. Python waits for much longer ones with an error only."""
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class SparkConfig:
+    """When batches are committed, and how much may wait."""
+
+    max_records: int = field(default=50_000, validator=checks.positive)
+    """A shard's batch is committed once it has this many records. Batches end where a read ended, so a batch may be
+    larger by one read."""
+    max_bytes: int = field(default=64 * 1024 * 1024, validator=checks.positive)
+    """A shard's batch is committed once its records take about this many bytes of memory, as columns."""
+    max_age_millis: int = field(default=5_000, validator=_millis)
+    """A shard's batch is committed once its first record waited this long, whether or not more records come."""
+    max_buffered_bytes: int = field(default=256 * 1024 * 1024, validator=checks.positive)
+    """Bound of the records that all shards of one factory hold, waiting or being written. At the bound
+    ``process_records`` blocks and everything that waits becomes due. Spark and Arrow hold a second copy of the batch
+    that is being written."""
+    max_wait_millis: int = field(default=600_000, validator=_millis)
+    """Longest time that ``process_records`` waits for room, or ``shutdown`` for its last batch, before it raises.
+    Ten minutes: longer than a healthy sink takes, short enough to show a stuck one."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.max_bytes > self.max_buffered_bytes:
+            raise ConfigurationError(
+                f"max_bytes={self.max_bytes} must not be above max_buffered_bytes={self.max_buffered_bytes}: "
+                "a batch would never be full"
+            )

@@ -1,0 +1,379 @@
+"""Reading a range of a shard on an executor: pages, decoded by column, as Arrow batches of one schema.
+
+One Python process works for many tasks, so clients are kept for the next one. The pages of a batch are fetched
+while the one before is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attrs import define, field, frozen
+
+from streamclient.base.position import no_progress
+from streamclient.destinations.destination_packages import compute, pyarrow
+from streamclient.destinations.rows.change_rows import OF_CHANGES, RESERVED, rows_of_schema, rows_of_values
+from streamclient.destinations.rows.column_layout import column_type
+from streamclient.destinations.rows.column_names import marked, original_name
+from streamclient.destinations.rows.page_columns import columns_of_pages
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientException,
+    TrimmedDataException,
+)
+from streamclient.records import ColumnType, SequenceInfo
+from streamclient.spark.source.offsets import ShardSlice, data_loss, not_as_planned
+from streamclient.spark.source.planner import MOST_EMPTY_PAGES, PAGE_RECORDS
+from streamclient.tablestore.instance import Connection
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_api import StreamApi
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
+from streamclient.wire import schema
+from streamclient.wire.page_parts import DecodedPage, PageSummary, TunnelPage
+from streamclient.wire.record_decoding import default_codec
+from streamclient.wire.service_errors import classify
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Schema
+
+_T = TypeVar("_T")
+_PageT = TypeVar("_PageT", DecodedPage, PageSummary)
+
+BATCH_RECORDS = 16_000
+"""Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
+holds more memory than it needs to."""
+
+BATCH_BYTES = 64 * 1_024 * 1_024
+"""Of pages that become one Arrow batch, so that large records do not fill the memory of a task, nor a column beyond the
+two gigabytes of text that it may have."""
+
+LAYOUT_COLUMNS_MAX = 1_024
+"""Columns of pages, wanted or not: a write has no more, and each takes some twenty bytes of memory in every record."""
+
+SPARSE = 16
+"""A column that fewer than one of so many records of a page have takes more memory as a column than as listed cells."""
+
+MOST_CONNECTIONS = 8
+"""Instances that one process keeps clients for; a query reads one."""
+
+
+@lru_cache(maxsize=MOST_CONNECTIONS)
+def opened(connection: Connection) -> Any:
+    """A client of the SDK, one for each instance in a process."""
+    return connection.quiet_client()
+
+
+@lru_cache(maxsize=MOST_CONNECTIONS)
+def calls_of(connection: Connection) -> SignedCalls:
+    """Signed calls over that client."""
+    return SignedCalls(opened(connection))
+
+
+def asked(connection: Connection, operation: str, request: Any) -> Any:
+    """The answer to a read, repeated as long as that can help.
+
+    Raises:
+        StreamClientError: it cannot, or did not.
+    """
+    return repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
+
+
+@cache
+def _repeater() -> Repeater:
+    """One for a process: to make it costs as much as a look at a page."""
+    return Repeater(ReadRetry())
+
+
+def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
+    """What a read answers, made over the connection's client, and repeated as long as that can help.
+
+    Raises:
+        StreamClientError: it cannot, or did not.
+    """
+    calls = calls_of(connection)
+
+    def attempt() -> _T:
+        try:
+            return call(calls)
+        except Exception as error:
+            raise classify(error, write=False, client=calls.client) from error
+
+    return _repeater().call(operation, attempt)
+
+
+def check_key(columns: Schema, key: Iterable[str], what: str) -> None:
+    """Refuse a column that is one of the key in another case: it would be null in each row.
+
+    Raises:
+        ConfigurationError: there is such a column, and not the right one.
+    """
+    missing = {name.lower(): name for name in key if name not in set(map(original_name, columns.names))}
+    for name in columns.names:
+        if name.lower() in missing:
+            right = missing[name.lower()]
+            raise ConfigurationError(
+                f"the schema has {name!r}, and the key of {what} has {right!r}, which is another column by its case: "
+                f"name it {right!r}, or {marked(name)!r} if it is none of the key"
+            )
+
+
+@frozen
+class StreamService:
+    """Where planner and executors read; it goes over to them by pickle, and opens nothing before it is used."""
+
+    connection: Connection
+
+    def streams(self) -> StreamApi:
+        """For the planner."""
+        return TablestoreStreamApi(opened(self.connection))
+
+    def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
+        """For the planner: how many records a page has, and the place of the last one; the others are not looked at.
+
+        Raises:
+            TrimmedDataException: the records behind the iterator are gone.
+        """
+        return self._read(iterator, limit, default_codec().summarize_page)
+
+    def page(self, iterator: str, limit: int) -> DecodedPage:
+        """For executors: a page as it was decoded, of which no record is made.
+
+        Raises:
+            TrimmedDataException: the records behind the iterator are gone.
+        """
+        return self._read(iterator, limit, _ordered_page)
+
+    def _read(self, iterator: str, limit: int, read: Callable[[bytes], _PageT]) -> _PageT:
+        message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
+        return repeated(
+            self.connection,
+            "GetStreamRecord",
+            lambda calls: calls.page("GetStreamRecord", message, read, is_last=_ends_shard),
+        )
+
+    def oldest(self, stream_id: str, shard_id: str) -> str:
+        """Iterator at the oldest record that is left."""
+        return self.streams().get_shard_iterator(stream_id, shard_id)
+
+
+def _ends_shard(page: DecodedPage | PageSummary) -> bool:
+    return page.next_shard_iterator is None
+
+
+@frozen
+class StreamPages:
+    """Pages that hold the records of a range and no other."""
+
+    service: StreamService
+    fails_on_data_loss: bool = True
+
+    def __call__(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """In order.
+
+        Raises:
+            StreamClientException: records of the range are gone, or are not those that were planned.
+        """
+        found = 0
+        latest: DecodedPage | None = None
+        try:
+            for page in self._planned(part):
+                found += page.record_count
+                latest = page if page.record_count else latest
+                yield page
+        except TrimmedDataException as error:
+            what = f"records of shard {part.shard_id} were trimmed after they were planned: {error}"
+            if self.fails_on_data_loss:
+                raise StreamClientException(data_loss(what)) from error
+            yield from self._what_is_left(part, _last_of(latest) or part.after)
+            return
+        if found != part.count or _last_of(latest) != part.last:
+            raise not_as_planned(part, found, _last_of(latest))
+
+    def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """Pages from where the range begins until there are as many records as it has, or the shard ends."""
+        at: str | None = part.at
+        left, seen = part.count, part.after
+        while left > 0 and at is not None:
+            page = self._read(part, at, left, seen)
+            seen = _last_of(page) if page.record_count else seen
+            yield page
+            left, at = left - page.record_count, page.next_shard_iterator
+
+    def _read(self, part: ShardSlice, iterator: str, left: int, seen: SequenceInfo | None) -> DecodedPage:
+        """A page with records, at most `left` and after the one that was seen last, or with another iterator.
+
+        What was planned is there: where it ends before, the page was cut, or comes from a late replica.
+        """
+
+        def attempt() -> DecodedPage:
+            page = self.service.page(iterator, min(PAGE_RECORDS, left))
+            is_stuck = page.next_shard_iterator == iterator
+            if page.record_count:
+                following = page.next_shard_iterator if page.record_count < left else None
+                first, last = page.records.sequence_info(0), page.records.sequence_info(-1)
+                why = no_progress(iterator, following, first, last, seen)
+                if why:
+                    raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
+            if page.record_count < left and (is_stuck or page.next_shard_iterator is None):
+                raise DependencyException(
+                    f"shard {part.shard_id} ends {left - page.record_count} records before the place that was planned",
+                    kind=ErrorKind.TRANSIENT,
+                )
+            return page
+
+        return _repeater().call("GetStreamRecord", attempt)
+
+    def _page_after(self, part: ShardSlice, iterator: str, seen: SequenceInfo | None) -> DecodedPage:
+        """The next page behind the record that was seen last, which is not cut before the end of the range."""
+
+        def attempt() -> DecodedPage:
+            page = self.service.page(iterator, PAGE_RECORDS)
+            if page.record_count:
+                first, last = page.records.sequence_info(0), page.records.sequence_info(-1)
+                why = no_progress(iterator, page.next_shard_iterator, first, last, seen)
+                if page.next_shard_iterator is None and last < part.last:
+                    why = f"it ends at {last}, and records up to {part.last} were planned"
+                if why:
+                    raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
+            return page
+
+        return _repeater().call("GetStreamRecord", attempt)
+
+    def _what_is_left(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
+        """After a loss that is allowed: records from the oldest one left behind ``last`` up to the end of the range."""
+        iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
+        empty, seen = 0, None
+        while iterator is not None and empty < MOST_EMPTY_PAGES:
+            page = self._page_after(part, iterator, seen)
+            before = 0 if last is None else sum(record.sequence_info <= last for record in page.records)
+            if page.record_count:
+                seen = page.records.sequence_info(before - 1)
+            if before:  # only the iterator had expired
+                whole = before == page.record_count
+                iterator = (
+                    page.next_shard_iterator if whole else self.service.page(iterator, before).next_shard_iterator
+                )
+                continue
+            within = sum(record.sequence_info <= part.last for record in page.records)
+            if within:
+                # Asked for again, so that the page ends with the range.
+                yield page if within == page.record_count else self.service.page(iterator, within)
+            if within < page.record_count or page.next_shard_iterator == iterator:
+                return
+            empty = 0 if page.record_count else empty + 1
+            iterator = page.next_shard_iterator
+
+
+def _ordered_page(body: bytes) -> DecodedPage:
+    page = default_codec().decode_page(body)
+    page.records.require_order()
+    return page
+
+
+def _last_of(page: DecodedPage | None) -> SequenceInfo | None:
+    return None if page is None else page.records[-1].sequence_info
+
+
+@frozen
+class RangeReader:
+    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+
+    pages: Callable[[ShardSlice], Iterator[DecodedPage | TunnelPage]]
+    """Those that hold a range's records and no other."""
+    columns: Schema
+    batch_records: int = field(default=BATCH_RECORDS)
+    batch_bytes: int = field(default=BATCH_BYTES)
+
+    def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
+        """The rows of a range, oldest first: the same ones each time.
+
+        Raises:
+            ConfigurationError: the schema has a column of the key in another case.
+            StreamClientException: records of the range are gone, or are not those that were planned.
+            UnfitValueError: a value does not fit, and the schema has no column for such values.
+        """
+        for batches, is_values in _ahead(self._batches(part)):
+            yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
+
+    def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
+        """Pages by column, as many in one as become one batch of rows, and whether they are values alone."""
+        types = self._types()
+        decoder = PageDecoder(dict(types))
+        asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
+        waiting: list[RecordBatch] = []
+        rows, size, are_values, is_checked = 0, 0, asks_for_values, False
+        for page in self.pages(part):
+            if page.record_count and not is_checked:
+                check_key(self.columns, dict(page.records[0].primary_key), f"shard {part.shard_id}")
+                is_checked = True
+            values = page.values(types) if asks_for_values else None
+            is_full = rows >= self.batch_records or size >= self.batch_bytes
+            if waiting and (is_full or are_values is not (values is not None)):
+                yield waiting, are_values
+                waiting, rows, size = [], 0, 0
+            are_values = values is not None
+            waiting.append(decoder.batch(page) if values is None else pyarrow().record_batch(values))
+            rows, size = rows + page.record_count, size + waiting[-1].nbytes
+        if waiting:
+            yield waiting, are_values
+
+    def _rows_of_values(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
+        yield rows_of_values(pyarrow().concat_batches(batches), shard=shard_id, columns=self.columns)
+
+    def _types(self) -> dict[str, ColumnType]:
+        names = [name for name in self.columns.names if name not in RESERVED]
+        types = {original_name(name): column_type(self.columns.field(name).type) for name in names}
+        return {name: kind for name, kind in types.items() if kind is not None}
+
+    def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
+        if all(batch.schema == batches[0].schema for batch in batches):
+            # Each column in one piece: most of the work is per piece, not per value.
+            batches = [pyarrow().concat_batches(batches)]
+        table = rows_of_schema(columns_of_pages(batches, keeps_order=True), shard=shard_id, columns=self.columns)
+        yield from table.combine_chunks().to_batches()
+
+
+@define
+class PageDecoder:
+    """Pages by column, in a layout that soon is the same for all of a range.
+
+    A cell of a column that is not in the layout is listed, and costs as much as making a record. So the layout begins
+    with the columns that are wanted, and others join it as they are met, each with the type of its first value.
+    """
+
+    types: dict[str, ColumnType]
+
+    def batch(self, page: DecodedPage | TunnelPage) -> RecordBatch:
+        """A page by column."""
+        made = pyarrow().record_batch(page.arrow(self.types))
+        met = self._met(made)
+        if not met:
+            return made
+        found = pyarrow().record_batch(page.arrow()).schema.field("columns").type
+        kinds = {field.name: column_type(field.type.field("value").type) for field in found if field.name in met}
+        self.types |= {name: kind for name, kind in kinds.items() if kind is not None}
+        return pyarrow().record_batch(page.arrow(self.types))
+
+    def _met(self, made: RecordBatch) -> set[str]:
+        """Columns that are worth a place in the layout, and have none yet."""
+        listed = made.column("other_cells").flatten()
+        if not len(listed) or len(self.types) >= LAYOUT_COLUMNS_MAX:
+            return set()
+        names, counts = compute().value_counts(listed.field("name")).flatten()
+        often = compute().greater_equal(counts, made.num_rows / SPARSE)
+        return set(names.filter(often).to_pylist()) - self.types.keys()
+
+
+def _ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The same items, each made while the one before is worked on."""
+    with ThreadPoolExecutor(1, "tablestore-reader") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item

@@ -1,0 +1,262 @@
+"""Following a stream without leases: every change of every shard, parents before children, for one reader that looks.
+
+Nothing is stored, nobody else is told, and whoever stops begins anew. Work is what workers are for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from threading import Event
+
+from attrs import frozen
+
+from streamclient.base.backoff import doubling_millis
+from streamclient.base.position import Position, ReadTrail
+from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of
+from streamclient.errors import DependencyException, DisorderError, TrimmedDataException
+from streamclient.model import Shard
+from streamclient.records import StreamRecord, place_of
+from streamclient.tablestore.stream_api import StreamApi
+
+LIST_SECONDS = 5.0
+"""Between two listings of the shards, and at once when one seems to have ended whose children are not listed yet."""
+
+IDLE_SECONDS = 0.5
+"""Between two rounds in which nothing came and no shard ended: what a person who watches does not notice."""
+
+LONGEST_DOUBT_SECONDS = 20.0
+"""Longest pause before a shard is read again whose page could not be true; the first one is `IDLE_SECONDS`."""
+
+QUIET_DOUBTS = 4
+"""So many pages in a row are in doubt before that is told, and again at each doubling: most heal at once."""
+
+RECORDS_PER_READ = 100
+
+
+@frozen
+class FollowedRecord:
+    """A change, and the shard that it was read from."""
+
+    shard_id: str
+    record: StreamRecord
+
+
+@frozen
+class _Doubt:
+    """Pages of a shard that could not be true, in a row."""
+
+    count: int
+    until: float
+    """When it is read again."""
+
+
+@frozen
+class LostRecords:
+    """The stream forgot records before they were read; reading goes on at the oldest one left."""
+
+    shard_id: str
+
+
+@frozen
+class Interruption:
+    """The service did not answer, or its answer cannot be true; the follower goes on trying."""
+
+    error: DependencyException
+
+
+Followed = FollowedRecord | LostRecords | Interruption
+
+
+class StreamFollower:
+    """Reads a stream in the calling thread. Setting ``stop`` ends it at the next change.
+
+    Args:
+        streams: reads the stream.
+        stream_id: which one.
+        since_micros: begin at records written at or after this time, microseconds since 1970; ``None`` begins at the
+            oldest record that is kept. Shards that open later are read from their beginning.
+        shard_ids: only these shards, whatever becomes of their parents; all by default.
+    """
+
+    def __init__(
+        self,
+        streams: StreamApi,
+        stream_id: str,
+        *,
+        since_micros: int | None = None,
+        shard_ids: Collection[str] | None = None,
+        stop: Event | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._streams = streams
+        self._stream_id = stream_id
+        self._since_micros = since_micros
+        self._shard_ids = None if shard_ids is None else frozenset(shard_ids)
+        self._stop = Event() if stop is None else stop
+        self._monotonic = monotonic
+        self._shards: dict[str, Shard] = {}
+        self._first: frozenset[str] = frozenset()
+        self._places: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._listed_at = 0.0
+        self._ends = ListedEnds()
+        self._children: dict[str, list[str]] = {}
+        self._candidates: deque[str] = deque()
+        """Shards that may perhaps begin by now."""
+        self._trails: dict[str, ReadTrail] = {}
+        """What was given last of each shard that is read."""
+        self._doubts: dict[str, _Doubt] = {}
+        self._told: list[Interruption] = []
+        """What is to be told besides changes."""
+        self._circles: Collection[tuple[str, ...]] = ()
+
+    def changes(self) -> Iterator[Followed]:
+        """Changes in the order of each shard, a child's after all of its parents', until stopped.
+
+        With ``shard_ids``, also until all of these shards are closed and read to their ends.
+
+        Raises:
+            DependencyException: a read failed for good; passing trouble is an ``Interruption`` among the changes.
+        """
+        self._list()
+        self._first = frozenset(self._shards)
+        while not self._stop.is_set() and not self._is_done():
+            came = False
+            ended = len(self._ended)
+            try:
+                for change in self._round():
+                    came = True
+                    yield change
+                    if self._stop.is_set():
+                        return
+            except DependencyException as error:
+                if not error.retriable:
+                    raise
+                yield Interruption(error)
+                came = False
+            if not came and len(self._ended) <= ended:
+                self._stop.wait(IDLE_SECONDS)
+
+    def _round(self) -> Iterator[Followed]:
+        """A page of each shard that may be read; then a look for new shards, if it is time."""
+        for shard_id in self._open_places():
+            doubt = self._doubts.get(shard_id)
+            if doubt is None or self._monotonic() >= doubt.until:
+                yield from self._read(shard_id)
+        if self._monotonic() - self._listed_at > LIST_SECONDS:
+            self._list()
+        told, self._told = self._told, []
+        yield from told
+
+    def _is_done(self) -> bool:
+        return self._shard_ids is not None and self._shard_ids <= self._ended
+
+    @property
+    def known(self) -> Collection[str]:
+        """Shards that the stream listed last, and those that are still read."""
+        return self._shards.keys()
+
+    def _list(self) -> None:
+        """Shards that left the listing are forgotten, but for those that are still read, or were named."""
+        described = self._streams.describe_stream(self._stream_id)
+        left = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._places}
+        self._shards = {**left, **{shard.shard_id: shard for shard in described.shards}}
+        self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
+        self._ends.listed(described.shards)
+        self._children = {}
+        for shard_id, shard in self._shards.items():
+            for parent in shard.parent_shard_ids:
+                self._children.setdefault(parent, []).append(shard_id)
+        self._candidates = deque(self._shards)
+        self._tell_circles()
+        self._listed_at = self._monotonic()
+
+    def _tell_circles(self) -> None:
+        circles = set(circles_of(self._shards).values())
+        for circle in sorted(circles.difference(self._circles)):
+            text = (
+                "are each other's parents in the list of shards, so none of them is ever read: the service is at fault"
+            )
+            self._told.append(Interruption(DependencyException(f"shards {', '.join(circle)} {text}")))
+        self._circles = circles
+
+    def _open_places(self) -> list[str]:
+        """Shards to read now, after looking up where those begin that may begin."""
+        while self._candidates:
+            shard_id = self._candidates[0]
+            is_new = shard_id not in self._places and shard_id not in self._ended
+            if is_new and self._may_begin(self._shards[shard_id]):
+                self._places[shard_id] = self._beginning(shard_id)
+            self._candidates.popleft()
+        return list(self._places)
+
+    def _may_begin(self, shard: Shard) -> bool:
+        if self._shard_ids is not None:
+            return shard.shard_id in self._shard_ids
+        # A parent that the stream does not list any more has nothing left to read.
+        return not (shard.parent_shard_ids & self._shards.keys() - self._ended - {shard.shard_id})
+
+    def _beginning(self, shard_id: str) -> str:
+        is_new = shard_id not in self._first
+        since = None if is_new else self._since_micros
+        return self._streams.get_shard_iterator(self._stream_id, shard_id, since)
+
+    def _read(self, shard_id: str) -> Iterator[Followed]:
+        place = self._places[shard_id]
+        trail = self._trails.setdefault(shard_id, ReadTrail())
+        try:
+            page = self._streams.get_stream_record(place, RECORDS_PER_READ)
+        except TrimmedDataException:
+            if trail.goes_back:
+                self._places[shard_id] = trail.forget_way()
+                return
+            self._places[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
+            del self._trails[shard_id]
+            yield LostRecords(shard_id)
+            return
+        except DisorderError as error:
+            self._in_doubt(shard_id, str(error), trail)
+            return
+        records, following = page.records, page.next_position
+        judged = trail.judge(place, following.text, len(records), partial(place_of, records))
+        if judged.why:
+            self._in_doubt(shard_id, judged.why, trail)
+            return
+        if following.is_shard_end and not self._ends.confirms(shard_id, self._list):
+            if not self._ends.has_child(shard_id):  # else since the page was read, which is read once more
+                self._in_doubt(shard_id, NOT_SHOWN)
+            return
+        if judged.taken == len(records) > 0 and not following.is_shard_end:
+            if not judged.is_way:
+                trail.arrive()
+            self._places[shard_id] = following.text  # nothing new was on the way, so this heals nothing yet
+            return
+        self._took(shard_id, following)
+        if records:
+            trail.take(place, place_of(records, -1))
+        for record in records[judged.taken :]:
+            yield FollowedRecord(shard_id, record)
+
+    def _took(self, shard_id: str, following: Position) -> None:
+        self._doubts.pop(shard_id, None)
+        if following.is_shard_end:
+            del self._places[shard_id], self._trails[shard_id]
+            self._ended.add(shard_id)
+            self._candidates += self._children.get(shard_id, ())
+        else:
+            self._places[shard_id] = following.text
+
+    def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
+        """Give nothing of the page, and read again after a pause: the same place, or as a `trail` says."""
+        if trail is not None:
+            self._places[shard_id] = trail.turn(self._places[shard_id])
+        before = self._doubts.get(shard_id)
+        count = 1 if before is None else before.count + 1
+        pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000
+        self._doubts[shard_id] = _Doubt(count, self._monotonic() + pause)
+        if count >= QUIET_DOUBTS and not count & (count - 1):
+            text = f"shard {shard_id} does not move: {why} ({count} times); it is read again until that is not so"
+            self._told.append(Interruption(DependencyException(text)))

@@ -1,0 +1,132 @@
+"""Which instance, with which keys: from options, from the environment, or the local server's defaults.
+
+Every command takes the same options and looks at the same variables of the environment, and every client that this
+package makes for a person is made here. Without any of them it is the client for ``streamclient server``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tablestore import OTSClient
+
+LOCAL_ENDPOINT = "http://127.0.0.1:8180"
+"""Where ``streamclient server`` listens by default; this and the next three are that server's own defaults."""
+LOCAL_INSTANCE = "local"
+LOCAL_ACCESS_KEY_ID = "local-access-key-id"
+LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
+
+
+@frozen
+class ConnectionOption:
+    """One value that says where: its option in a command line, its variable in the environment."""
+
+    name: str
+    default: str | None
+    text: str
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"TABLESTORE_{self.attribute.upper()}"
+
+    @property
+    def attribute(self) -> str:
+        """Its name in Python."""
+        return self.name.replace("-", "_")
+
+    def value(self, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+        """Return what was given, else what stands in the environment, else the default.
+
+        Raises:
+            ConfigurationError: nothing does, and there is no default; it names the option and the variable.
+        """
+        value = given if given is not None else environment.get(self.variable, self.default)
+        if value is None or (not value and self.default != ""):
+            raise ConfigurationError(f"name the {self.text}: --{self.name}, or {self.variable} in the environment")
+        return str(value)
+
+
+CONNECTION_OPTIONS = (
+    ConnectionOption("endpoint", LOCAL_ENDPOINT, "endpoint of the instance"),
+    ConnectionOption("instance", LOCAL_INSTANCE, "instance name"),
+    ConnectionOption("access-key-id", LOCAL_ACCESS_KEY_ID, "key id"),
+    ConnectionOption("access-key-secret", LOCAL_ACCESS_KEY_SECRET, "key secret"),
+    ConnectionOption("sts-token", "", "security token of temporary keys"),
+    ConnectionOption("region", "", "region, for which requests are signed with V4"),
+)
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class Connection:
+    """An instance and the keys for it."""
+
+    endpoint: str = field(default=LOCAL_ENDPOINT, validator=checks.text)
+    instance: str = field(default=LOCAL_INSTANCE, validator=checks.text)
+    access_key_id: str = field(default=LOCAL_ACCESS_KEY_ID, validator=checks.text)
+    access_key_secret: str = field(default=LOCAL_ACCESS_KEY_SECRET, repr=False, validator=checks.secret)
+    sts_token: str = field(default="", repr=False, validator=checks.any_text)
+    """Of temporary keys; empty for permanent ones."""
+    region: str = field(default="", validator=checks.any_text)
+    """Requests are signed with V4 for this region; empty for the older signature."""
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Connection:
+        """Return what the environment names, or else the local server's defaults.
+
+        Raises:
+            ConfigurationError: a variable is set and empty.
+        """
+        return cls(**{option.attribute: option.value(None, environment) for option in CONNECTION_OPTIONS})
+
+    def client(self, **options: Any) -> OTSClient:
+        """A client of the official SDK; ``options`` go to ``OTSClient`` as they are. Calls nobody.
+
+        Raises:
+            ConfigurationError: the SDK cannot work with these values, for example with an endpoint that is no URL.
+        """
+        # Imported here: the SDK takes a third of a second, which --help should not cost.
+        from tablestore import OTSClient  # noqa: PLC0415
+
+        given = {"sts_token": self.sts_token or None, "region": self.region or None, **options}
+        try:
+            made = OTSClient(self.endpoint, self.access_key_id, self.access_key_secret, self.instance, **given)
+        except Exception as error:
+            raise ConfigurationError(f"endpoint {self.endpoint!r} or its keys cannot be used: {error}") from error
+        checks.host_and_port(made.host)
+        return made
+
+    def quiet_client(self, **options: Any) -> OTSClient:
+        """As ``client``, for this package's own calls: it logs nothing, and in an outage each call is one try.
+
+        Raises:
+            ConfigurationError: as by ``client``.
+        """
+        from streamclient.tablestore.signed_calls import with_own_connection  # noqa: PLC0415
+        from streamclient.wire.sdk_logging import SILENT, silence  # noqa: PLC0415
+
+        own: OTSClient = with_own_connection(self.client(logger_name=SILENT.name, **options))
+        silence(own)
+        return own
+
+
+def connect(**options: Any) -> OTSClient:
+    """A client for what the environment names, or else for ``streamclient server`` on this machine.
+
+    Looks at ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
+    ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``, as every command does;
+    ``options`` go to ``OTSClient`` as they are. Calls nobody.
+
+    Raises:
+        ConfigurationError: a variable is set and empty, or the SDK cannot work with one.
+    """
+    return Connection.of_environment().client(**options)

@@ -1,0 +1,487 @@
+"""One signed call over a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
+
+The client is read, never changed. Rules of the envelope: Python SDK 6.4 (``protocol.py``, ``auth.py``), whose checks of
+an answer are made here too, in the same order.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from calendar import timegm
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import lru_cache
+from http.client import HTTPException, responses
+from typing import Any, TypeVar
+
+import certifi
+from tablestore.auth import RequestContext, SignV2, SignV4
+from tablestore.connection import ConnectionPool
+from tablestore.error import OTSClientError, OTSServiceError
+from urllib3.util.ssl_ import create_urllib3_context
+
+from streamclient.errors import CodecError, ConfigurationError, DisorderError, printable
+from streamclient.tablestore.connection_limits import limits_of
+from streamclient.tablestore.credentials import PatientProvider, credentials_of
+from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
+from streamclient.tablestore.kept_connections import HttpAnswer, KeptConnections, tell_of_forks
+from streamclient.wire import schema
+from streamclient.wire.service_errors import DIFFERS, answer_error, is_services, telling_protocol, unreadable
+from streamclient.wire.signature import (
+    SIGN_DATE_HEADER,
+    SIGN_REGION_HEADER,
+    SIGNATURE_V2_HEADER,
+    SIGNATURE_V4_HEADER,
+    authorization,
+    content_md5,
+    derive_v4_key,
+    request_string,
+    sign_response,
+    sign_v2,
+    sign_v4,
+    signatures_equal,
+)
+
+API_VERSION = "2015-12-31"
+
+MOST_SKEW_SECONDS = 15 * 60
+"""How far an answer's date may be from this machine's clock; that of the SDK."""
+
+CACHED_DATES = 8
+"""Dates are whole seconds, and many calls are made within one of them."""
+
+CACHED_ENVELOPES = 16
+"""As many operations as are called within one second, of a client or two."""
+
+NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
+"""What every successful answer to a table or stream operation has."""
+
+SUCCESS = 200
+"""The only status of a success; every other one was made on the way, and what it came with is not the service's."""
+
+_ALL_NEEDED = frozenset(NEEDED_HEADERS)
+_DIGEST_HEADER = "x-ots-contentmd5"
+_DIGEST = "\x00"
+"""Stands where the digest of a body belongs; no header can hold it."""
+
+_SECONDS = len("2026-01-31T23:59:59")
+
+_SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
+
+Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
+"""Path, lines of headers, body, and whether it may come twice."""
+
+SHOWN_BYTES = 100
+"""Of a refusal that cannot be read: enough to know a gateway's page by."""
+
+AnswerT = TypeVar("AnswerT")
+PageT = TypeVar("PageT")
+
+
+class SignedCalls:
+    """Sends requests as the client itself would. Thread-safe; one attempt per call, no retries."""
+
+    def __init__(self, client: Any) -> None:
+        """Connects to nobody.
+
+        Raises:
+            ConfigurationError: it is not a ``tablestore.OTSClient``.
+        """
+        self.client = checked_client(client)
+        """Whose settings these calls are sent with."""
+        self.checks_pages = integrity_of(client) is Integrity.MD5
+        """Whether pages of records are compared with their digest before they are read; all other answers are."""
+        self._exchange = _exchange_of(client)
+        self._keys: dict[tuple[str, str, str], str] = {}
+
+    def call(self, operation: str, body: bytes, *, is_repeatable: bool) -> bytes:
+        """The body of the answer to a table or stream operation, whose envelope was checked.
+
+        Raises:
+            OTSServiceError: the service refused, with its code.
+            OTSClientError: the answer cannot be trusted.
+            OSError, HTTPException, urllib3.exceptions.HTTPError: no answer.
+        """
+        return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
+
+    def read(self, operation: str, body: bytes, decode: Callable[[bytes], AnswerT], *, is_repeatable: bool) -> AnswerT:
+        """What ``decode`` makes of the answer to a table or stream operation; errors as in ``call``.
+
+        Raises:
+            AnswerError: ``decode`` raised ``CodecError``; the answer came as it was sent.
+        """
+        answer = self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True)
+        try:
+            return decode(answer.body)
+        except CodecError as error:
+            raise unreadable(operation, error, answer.status) from error
+
+    def page(
+        self, operation: str, body: bytes, decode: Callable[[bytes], PageT], *, is_last: Callable[[PageT], bool]
+    ) -> PageT:
+        """What ``decode`` makes of a page of records; its bytes are vouched for as the client's ``Integrity`` says.
+
+        A page that cannot be read is compared with its digest in any case. What was damaged on its way may be asked
+        for again; what the service itself has damaged would come again. A page for which ``is_last`` is true ends its
+        shard for good, and looks like one that was cut between two records: it too is compared with its digest in any
+        case, and its end must have been announced.
+
+        Raises:
+            DisorderError: of ``decode``, for bytes that came as they were sent.
+            AnswerError: ``decode`` raised another ``CodecError``, or a last page may have been cut.
+            OTSServiceError, OTSClientError, OSError and others: as in ``call``.
+        """
+        answer = self._answer(operation, body, is_repeatable=True, checks_digest=self.checks_pages)
+        try:
+            page = decode(answer.body)
+        except CodecError as error:
+            if is_damaged(answer):
+                differs = OTSClientError(f"{DIFFERS} HTTP status: {answer.status}.")
+                raise answer_error(differs, operation, answer.status, answer.headers) from error
+            if isinstance(error, DisorderError):
+                raise
+            raise unreadable(operation, error, answer.status) from error
+        if is_last(page) and not self.checks_pages:
+            try:
+                _require_whole(answer)
+            except OTSClientError as error:
+                raise answer_error(error, operation, answer.status, answer.headers) from error
+        return page
+
+    def _answer(self, operation: str, body: bytes, *, is_repeatable: bool, checks_digest: bool) -> HttpAnswer:
+        path = f"/{operation}"
+        credentials = credentials_of(self.client.credentials_provider)
+        lines, key = self._signed(path, body, credentials)
+        answer = self._exchange(path, lines, body, is_repeatable)
+        try:
+            _check(path, answer, credentials.get_access_key_id(), key, checks_digest=checks_digest)
+            if answer.status != SUCCESS:
+                raise _refusal(answer)
+        except OTSClientError as error:
+            error.message += f" HTTP status: {answer.status}."
+            raise answer_error(error, operation, answer.status, answer.headers) from error
+        return answer
+
+    def ask(
+        self,
+        operation: str,
+        request: Any,
+        decode: Callable[[Any], Any] = lambda message: message,
+        *,
+        is_repeatable: bool,
+    ) -> Any:
+        """What ``decode`` makes of the answer to a message of our schema, read with it; errors as in ``read``."""
+
+        def read(body: bytes) -> Any:
+            return decode(schema.parse(schema.OPERATIONS[operation].response, body))
+
+        return self.read(operation, request.SerializeToString(), read, is_repeatable=is_repeatable)
+
+    def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
+        """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
+        lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
+        return self._exchange(path, lines, body, is_repeatable)
+
+    def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[str, str]:
+        """Headers of a request, line by line as they are sent, and the key that its answer is signed with."""
+        client = self.client
+        signer = client._signer
+        kind = type(signer)
+        if kind is not SignV2 and kind is not SignV4:  # somebody's own, which knows more than we do
+            context = RequestContext(credentials)
+            made = client.protocol._make_request_headers(body, path, signer, context)
+            return _lines_of(made), _text(signer.get_signing_key(context))
+        key = credentials.get_access_key_secret()
+        now = int(time.time())
+        sender = (credentials.get_access_key_id(), client.protocol.instance_name, credentials.get_security_token())
+        extra = client.protocol.extra_headers
+        more = tuple(extra.items()) if extra else ()
+        digest = content_md5(body)
+        if kind is SignV2:
+            lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
+            signature = sign_v2(key, f"{before}{digest}{behind}")
+            return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V2_HEADER}: {signature}\r\n", key
+        date = time.strftime("%Y%m%d", time.gmtime(now)) if signer.auto_update_v4_sign else signer.sign_date
+        more += ((SIGN_DATE_HEADER, date), (SIGN_REGION_HEADER, signer.sign_region))
+        key = self._v4_key(key, date, signer.sign_region)
+        lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
+        signature = sign_v4(key, f"{before}{digest}{behind}")
+        return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V4_HEADER}: {signature}\r\n", key
+
+    def _v4_key(self, secret: str, date: str, region: str) -> str:
+        key = self._keys.get((secret, date, region))
+        if key is None:
+            key = derive_v4_key(secret, date, region)
+            self._keys = {(secret, date, region): key}  # of one day and one pair of keys: more are never in use at once
+        return key
+
+
+class OwnConnection:
+    """In place of the SDK's pool in a copy of a client: what the SDK sends goes over connections of our own, too.
+
+    The SDK's pool has urllib3 try a refused connection four times at once, and log each try; an outage is thousands of
+    lines. Errors are those of urllib3, as with the pool. Thread-safe.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def send_receive(
+        self, url: str, request_headers: Mapping[str, str], request_body: bytes
+    ) -> tuple[int, str, dict[str, str], bytes]:
+        """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once.
+
+        Raises:
+            AnswerError: the SDK would use it, but it is not the service's, or may have been cut.
+        """
+        answer = self._exchange(url, _lines_of(request_headers), request_body, False)
+        try:
+            if 200 <= answer.status < 300:
+                _require_success(answer)
+                _require_end(answer)
+            else:
+                _require_refusal(answer)
+        except OTSClientError as error:
+            raise answer_error(error, url.strip("/"), answer.status, answer.headers) from error
+        return answer.status, responses.get(answer.status, ""), dict(answer.headers), answer.body
+
+
+_REPLACEABLE = (ConnectionPool, OwnConnection)
+"""Connections that nobody chose: whoever put another one into a client knows why."""
+
+
+def with_own_connection(client: Any) -> Any:
+    """A client like the given one, on connections of its own, with its time-out and as many as it may keep.
+
+    Its errors tell an answer that cannot be used from a request that cannot be made. A client whose connection is
+    somebody's own keeps it.
+    """
+    own = copy(client)
+    own.credentials_provider = PatientProvider(client.credentials_provider)
+    own.protocol = telling_protocol(client.protocol)
+    if type(client.connection) in _REPLACEABLE:
+        own.connection = OwnConnection(_exchange_of(client))
+    return own
+
+
+def _exchange_of(client: Any) -> Exchange:
+    """Connections of our own, like those of the client; a client whose connection is somebody's own keeps that."""
+    timeout = client.socket_timeout
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
+        return _OthersConnection(client)
+    limits = limits_of(client)
+    connections = KeptConnections(
+        client.host,
+        timeout_seconds=timeout if timeout else None,
+        most_idle=client.max_connection,
+        tls=_tls(client.ssl_version) if client.host.startswith("https://") else None,
+        rest_seconds=limits.rest_seconds,
+        attempt_seconds=limits.attempt_seconds,
+    )
+
+    def exchange(path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
+        return connections.post(client.path + path, lines, body, is_repeatable=is_repeatable)
+
+    return exchange
+
+
+class _OthersConnection:
+    """An ``Exchange`` over the connection that stands in a client, whose limits are its own.
+
+    How it survives a fork is its maker's affair. One that was used before the fork may have sockets that the parent
+    uses, too, so it is refused in the child; the SDK's is made anew there.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._connection = client.connection
+        self._was_used = self._is_parents = False
+        tell_of_forks(self)
+
+    def __call__(self, path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
+        if self._is_parents:
+            raise ConfigurationError(
+                f"the connection of this client, a {type(self._connection).__name__}, was used before this process was "
+                "forked, so that answers to one process could reach the other: make a client in each process"
+            )
+        self._was_used = True
+        try:
+            status, _, answered, answer = self._connection.send_receive(path, headers_of(lines), body)
+        except (MemoryError, OverflowError) as error:
+            raise HTTPException(f"there is no memory for an answer: {error}") from error
+        headers = {name.lower(): value for name, value in answered.items()}
+        has_end = headers.get("content-length") == str(len(answer)) or "chunked" in headers.get("transfer-encoding", "")
+        return HttpAnswer(status, headers, answer, has_end)
+
+    def leave_to_parent(self) -> None:
+        """Take no connection that the parent has opened."""
+        client = self._client
+        if type(self._connection) is ConnectionPool:
+            self._connection = ConnectionPool(
+                client.host, client.path, client.socket_timeout, client.max_connection, client.ssl_version
+            )
+        else:
+            self._is_parents = self._was_used
+
+
+def _tls(version: Any) -> ssl.SSLContext:
+    """As the SDK's pool makes it."""
+    context = create_urllib3_context(ssl_version=version, cert_reqs=ssl.CERT_REQUIRED)
+    context.check_hostname = True
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+@lru_cache(maxsize=CACHED_ENVELOPES)
+def _envelope(
+    path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
+) -> tuple[str, str, str]:
+    """Of requests to a path within one second: lines of their heads, and what is signed around the digest.
+
+    ``sender`` is access key id, instance and security token.
+    """
+    key_id, instance, token = sender
+    headers = {
+        "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(now)),
+        "x-ots-apiversion": API_VERSION,
+        "x-ots-accesskeyid": key_id,
+        "x-ots-instancename": instance,
+        "x-ots-contentmd5": _DIGEST,
+        **({} if token is None else {"x-ots-ststoken": token}),
+        **dict(more),
+    }
+    before, _, behind = request_string(path, headers).partition(_DIGEST)
+    others = {name: value for name, value in headers.items() if name not in _SET_PER_CALL}
+    return _lines_of({**others, "User-Agent": user_agent}), before, behind
+
+
+def _lines_of(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def headers_of(lines: str) -> dict[str, str]:
+    """The headers that lines of a head say."""
+    parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
+    return {name: value for name, _, value in parts}
+
+
+def is_damaged(answer: HttpAnswer) -> bool:
+    """Whether the body differs from the digest that came with it, if one did."""
+    digest = answer.headers.get(_DIGEST_HEADER)
+    return digest is not None and digest != content_md5(answer.body)
+
+
+def _require_success(answer: HttpAnswer) -> None:
+    if answer.status != SUCCESS:
+        raise OTSClientError(
+            f"An answer with HTTP status {answer.status} is not the service's, whose successes have {SUCCESS}: it was "
+            "made on the way, probably by a gateway.",
+            answer.status,
+        )
+
+
+def _require_end(answer: HttpAnswer) -> None:
+    if not answer.has_end:
+        raise OTSClientError(
+            f"The answer may have been cut: {_beginning_of(answer)} came without a length or chunks, and then its "
+            "connection ended. The service tells the length; a gateway on the way has removed it.",
+            answer.status,
+        )
+
+
+def _require_refusal(answer: HttpAnswer) -> None:
+    """Refuse a refusal of the service that may be the beginning of another one."""
+    if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
+        _require_end(answer)
+
+
+def _require_whole(answer: HttpAnswer) -> None:
+    """Refuse a last page that may be the beginning of another one."""
+    _require_end(answer)
+    if is_damaged(answer):
+        raise OTSClientError(
+            f"The page has no next iterator, and would end its shard; but it was probably cut: {_beginning_of(answer)} "
+            "came, whose MD5 is not the one that the service has sent with them. A gateway on the way is the likely "
+            "cause.",
+            answer.status,
+        )
+
+
+def _beginning_of(answer: HttpAnswer) -> str:
+    return f"a body of {len(answer.body)} bytes with HTTP status {answer.status}"
+
+
+def _check(path: str, answer: HttpAnswer, key_id: str, key: str, *, checks_digest: bool) -> None:
+    headers, is_success = answer.headers, answer.status == SUCCESS
+    if not is_success and answer.status < 300:
+        _require_success(answer)
+    if is_success and not headers.keys() >= _ALL_NEEDED:
+        missing = next(name for name in NEEDED_HEADERS if name not in headers)
+        raise OTSClientError(f'"{missing}" is missing in response header.')
+    if checks_digest or not is_success:
+        if is_success:
+            _require_end(answer)
+        else:
+            _require_refusal(answer)
+        if is_damaged(answer):
+            raise OTSClientError(DIFFERS)
+    date = headers.get("x-ots-date")
+    if date is not None and abs(_seconds_of(date[:_SECONDS], date[-1:]) - time.time()) > MOST_SKEW_SECONDS:
+        raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")
+    given = headers.get("authorization")
+    if given is None:
+        if is_success:
+            raise OTSClientError('"Authorization" is missing in response header.')
+    elif answer.status != 403 or _code_of(answer) != "OTSAuthFailed":
+        _check_signature(path, headers, given, key_id, key)
+
+
+def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: str, key: str) -> None:
+    if not given.startswith("OTS "):
+        raise OTSClientError("Invalid Authorization in response.")
+    if given[4:].partition(":")[0] != key_id:
+        raise OTSClientError("Invalid access key id in response.")
+    if not signatures_equal(given, authorization(key_id, sign_response(key, path, headers))):
+        raise OTSClientError("Invalid signature in response.")
+
+
+@lru_cache(maxsize=CACHED_DATES)
+def _seconds_of(date: str, end: str) -> float:
+    """Seconds since 1970 of such a date, without its fraction, and its end.
+
+    Read by hand, as ``strptime`` costs as much as the call.
+    """
+    try:
+        year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
+        hour, minute, second = int(date[11:13]), int(date[14:16]), int(date[17:19])
+        is_shaped = date[4] + date[7] + date[10] + date[13] + date[16] == "--T::" and end == "Z"
+    except (ValueError, IndexError):
+        is_shaped = False
+    if not is_shaped:
+        raise OTSClientError("Invalid date format in response.")
+    return timegm((year, month, day, hour, minute, second))
+
+
+def _refusal(answer: HttpAnswer) -> Exception:
+    try:
+        message = schema.parse(schema.Error, answer.body)
+    except CodecError:
+        begins = printable(answer.body[:SHOWN_BYTES].decode("utf-8", "replace"))
+        strange: Exception = OTSClientError(f"{_beginning_of(answer)} begins with '{begins}'.")
+        return strange
+    request_id = answer.headers.get("x-ots-requestid", "")
+    refusal: Exception = OTSServiceError(answer.status, message.code, message.message, request_id)
+    return refusal
+
+
+def _code_of(answer: HttpAnswer) -> str:
+    try:
+        return str(schema.parse(schema.Error, answer.body).code)
+    except CodecError:
+        return ""
+
+
+def _text(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode()

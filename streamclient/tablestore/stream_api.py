@@ -1,0 +1,122 @@
+"""What the rest of the package needs of a stream, and the values it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.base.position import Position
+from streamclient.errors import ConfigurationError
+from streamclient.model import Shard
+from streamclient.records import StreamRecord
+
+
+@frozen
+class StreamSummary:
+    """One entry of ListStream."""
+
+    stream_id: str
+    table_name: str
+    creation_time_micros: int
+
+
+class StreamStatus(Enum):
+    """State of a stream; wait for ACTIVE after enabling."""
+
+    ENABLING = "ENABLING"
+    ACTIVE = "ACTIVE"
+
+
+@frozen
+class StreamDescription:
+    """A complete DescribeStream: every page was read."""
+
+    stream_id: str
+    table_name: str
+    expiration_time_hours: int
+    creation_time_micros: int
+    status: StreamStatus
+    shards: tuple[Shard, ...]
+
+
+@frozen
+class RecordPage:
+    """One answer of GetStreamRecord."""
+
+    records: Sequence[StreamRecord]
+    """Oldest first. Where a codec makes them only when they are looked at, ``place_of`` looks at none."""
+    next_position: Position
+    """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
+    may_more_record: bool | None = None
+    """The service's hint that more records wait; ``None`` where it gives none."""
+    body_bytes: int = 0
+    """Size of the response body."""
+
+
+LONGEST_EXPIRATION_HOURS = 168
+"""Seven days: the longest retention that the service accepts."""
+
+_column_names = checks.Check(
+    "a tuple of column names",
+    lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
+)
+
+
+@checks.explains_names
+@frozen
+class StreamSpecification:
+    """Stream setting of CreateTable and UpdateTable."""
+
+    enable_stream: bool = field(validator=checks.flag)
+    expiration_time_hours: int | None = field(
+        default=None, validator=checks.optional(checks.whole(1, LONGEST_EXPIRATION_HOURS))
+    )
+    """Retention in hours, 1 to 168; required when enabling, forbidden when disabling."""
+    columns_to_get: tuple[str, ...] = field(default=(), validator=_column_names)
+    """Origin columns: attributes whose previous values accompany each record."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.enable_stream:
+            checks.whole(1, LONGEST_EXPIRATION_HOURS).require("expiration_time_hours", self.expiration_time_hours)
+        elif self.expiration_time_hours is not None or self.columns_to_get:
+            raise ConfigurationError(f"disabling a stream takes neither retention nor columns, but {self} has them")
+
+
+@frozen
+class StreamDetails:
+    """Stream part of DescribeTable; only ``enable_stream`` is set for a table whose stream is off."""
+
+    enable_stream: bool
+    stream_id: str | None = None
+    expiration_time_hours: int | None = None
+    last_enable_time_micros: int | None = None
+    columns_to_get: tuple[str, ...] = ()
+
+
+class StreamApi(Protocol):
+    """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
+
+    Every method raises ``DependencyException`` for failed calls, after its own bounded retries of throttling, transient
+    and network errors, and of answers that cannot be read (``UnreadableAnswerError``). Records of a page that do not
+    rise are a ``DisorderError``.
+    """
+
+    def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
+        """Streams of one table (none or one), or of the whole instance."""
+
+    def describe_stream(self, stream_id: str) -> StreamDescription:
+        """The stream with all its shards, over all pages."""
+
+    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
+        """Iterator at the oldest record, or at records written at or after a time; follows continuation tokens."""
+
+    def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
+        """One page of records after the iterator, oldest first.
+
+        Raises:
+            TrimmedDataException: the data behind the iterator is past retention.
+        """

@@ -1,0 +1,121 @@
+"""Tables with their stream settings, as frozen values, and their translation to and from messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.errors import CodecError
+from streamclient.model import TableDefinition
+from streamclient.records import ColumnType
+from streamclient.tablestore.stream_api import StreamDetails, StreamSpecification
+from streamclient.wire import schema
+from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, PrimaryKeyType
+
+_KEY_TYPES: Mapping[int, ColumnType] = {
+    PrimaryKeyType.INTEGER: ColumnType.INTEGER,
+    PrimaryKeyType.STRING: ColumnType.STRING,
+    PrimaryKeyType.BINARY: ColumnType.BINARY,
+}
+_COLUMN_TYPES: Mapping[int, ColumnType] = {
+    DefinedColumnType.INTEGER: ColumnType.INTEGER,
+    DefinedColumnType.DOUBLE: ColumnType.DOUBLE,
+    DefinedColumnType.BOOLEAN: ColumnType.BOOLEAN,
+    DefinedColumnType.STRING: ColumnType.STRING,
+    DefinedColumnType.BLOB: ColumnType.BINARY,
+}
+
+
+@frozen
+class TableOptionsInForce:
+    """Options of a table; ``None`` where the service did not say."""
+
+    time_to_live_seconds: int | None = None
+    """-1 keeps data forever."""
+    max_versions: int | None = None
+    max_time_deviation_seconds: int | None = None
+    """How far a cell's timestamp may lie from the server's clock."""
+    allow_update: bool | None = None
+
+
+@frozen
+class TableDescription:
+    """What DescribeTable says."""
+
+    definition: TableDefinition
+    options: TableOptionsInForce
+    stream: StreamDetails
+    reserved_read_capacity: int = 0
+    reserved_write_capacity: int = 0
+    auto_increment_key: str | None = None
+    """The key column whose values the service generates."""
+    index_names: tuple[str, ...] = ()
+    creation_time_micros: int | None = None
+    """``None`` on clusters that do not tell."""
+
+
+def specification_message(stream: StreamSpecification) -> Any:
+    """The setting as a message."""
+    if not stream.enable_stream:
+        return schema.StreamSpecification(enable_stream=False)
+    return schema.StreamSpecification(
+        enable_stream=True, expiration_time=stream.expiration_time_hours, columns_to_get=list(stream.columns_to_get)
+    )
+
+
+def stream_details(message: Any) -> StreamDetails:
+    """Stream part of DescribeTable and UpdateTable; a message without it means that the stream is off."""
+    if not message.HasField("stream_details") or not message.stream_details.enable_stream:
+        return StreamDetails(enable_stream=False)
+    details = message.stream_details
+    return StreamDetails(
+        enable_stream=True,
+        stream_id=_optional(details, "stream_id"),
+        expiration_time_hours=_optional(details, "expiration_time"),
+        last_enable_time_micros=_optional(details, "last_enable_time"),
+        columns_to_get=tuple(details.columns_to_get),
+    )
+
+
+def table_description(body: bytes) -> TableDescription:
+    """Read a DescribeTable response; ``CodecError`` if it is none, or names a column type that we do not know."""
+    message = schema.parse(schema.DescribeTableResponse, body)
+    meta, options = message.table_meta, message.table_options
+    capacity = message.reserved_throughput_details.capacity_unit
+    generated = (column.name for column in meta.primary_key if _is_generated(column))
+    return TableDescription(
+        definition=TableDefinition(
+            meta.table_name,
+            tuple((column.name, _type(column, _KEY_TYPES)) for column in meta.primary_key),
+            {column.name: _type(column, _COLUMN_TYPES) for column in meta.defined_column},
+        ),
+        options=TableOptionsInForce(
+            _optional(options, "time_to_live"),
+            _optional(options, "max_versions"),
+            _optional(options, "deviation_cell_version_in_sec"),
+            _optional(options, "allow_update"),
+        ),
+        stream=stream_details(message),
+        reserved_read_capacity=capacity.read,
+        reserved_write_capacity=capacity.write,
+        auto_increment_key=next(generated, None),
+        index_names=tuple(index.name for index in message.index_metas),
+        creation_time_micros=_optional(message, "creation_time"),
+    )
+
+
+def _is_generated(column: Any) -> bool:
+    return bool(column.HasField("option") and column.option == PrimaryKeyOption.AUTO_INCREMENT)
+
+
+def _type(column: Any, types: Mapping[int, ColumnType]) -> ColumnType:
+    if column.type not in types:
+        known = ", ".join(f"{number} ({name.value})" for number, name in types.items())
+        raise CodecError(f"column {column.name!r} has the unknown type {column.type}, expected one of {known}")
+    return types[column.type]
+
+
+def _optional(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,147 @@
+"""What every ``IParkingStore`` must do, as a suite that anybody can run over a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import evolve
+
+from streamclient.interfaces import IParkingStore
+from streamclient.model import ParkedKey, ParkedRecord
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.worker.parking.parked_frames import record_id
+
+MakeStore = Callable[[], IParkingStore]
+"""Makes a store over the same place each time, as a process does that starts again; the place is empty at first."""
+
+_KINDS = (
+    RecordColumn("number", ColumnOperation.PUT, -(2**63), 1),
+    RecordColumn("amount", ColumnOperation.PUT, 0.1, 2),
+    RecordColumn("paid", ColumnOperation.PUT, True, 3),
+    RecordColumn("name", ColumnOperation.PUT, "Zoë\n\u2028", 4),
+    RecordColumn("photo", ColumnOperation.PUT, bytes(range(256)), 5),
+    RecordColumn("old", ColumnOperation.DELETE_ONE_VERSION, None, 6),
+    RecordColumn("gone", ColumnOperation.DELETE_ALL_VERSION),
+)
+
+
+def parked_record(
+    key: str, number: int, *, stream: str = "orders_1", shard: str = "shard-1", generation: int = 1
+) -> ParkedRecord:
+    """A record as a worker parks it, with a column of every kind; ``number`` is its place in the shard."""
+    primary_key = (("id", key), ("part", number % 3), ("tag", bytes([number % 251])))
+    original = (RecordColumn("amount", ColumnOperation.PUT, 0.05, 1),)
+    record = StreamRecord(RecordType.UPDATE, primary_key, _KINDS, SequenceInfo(1, number, 0), original)
+    return ParkedRecord(
+        record_id=record_id(record),
+        stream_id=stream,
+        shard_id=shard,
+        record=record,
+        position="iterator/+=1",
+        index=number,
+        generation=generation,
+        error='ValueError: "no"\nsecond line',
+        traceback="Traceback (most recent call last):\n  ...\n",
+        attempts=4,
+        parked_micros=1_700_000_000_000_000,
+    )
+
+
+def check_parking_store(make_store: MakeStore) -> None:
+    """Run every check over one place, which each check leaves empty; raises ``AssertionError`` at the first failure."""
+    for check in CHECKS:
+        check(make_store)
+        assert list(make_store().parked()) == [], f"{check.__name__} found records that were removed"
+
+
+def check_records_survive_unchanged(make_store: MakeStore) -> None:
+    """Another process reads what was parked, equal in every field and in every kind of value."""
+    records = [parked_record("a", 1), parked_record("b", 2)]
+    make_store().park(records)
+    assert list(make_store().parked()) == records
+    make_store().remove(records)
+
+
+def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
+    """By stream and shard, then in the order of the shard, whatever the order of parking."""
+    records = [
+        parked_record(key, number, stream=stream, shard=shard)
+        for stream in ("orders_1", "orders_2")
+        for shard in ("s-1", "s-2")
+        for key, number in (("z", 9), ("a", 10), ("m", 11))
+    ]
+    store = make_store()
+    for parked in reversed(records):
+        store.park([parked])
+    assert list(store.parked()) == records
+    assert list(store.parked("orders_2")) == records[6:]
+    assert list(store.parked("orders")) == []
+    store.remove(records)
+
+
+def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
+    """A worker that crashed parks the same records again, perhaps found elsewhere; the first ones stay."""
+    first = parked_record("a", 1)
+    store = make_store()
+    store.park([first, first])
+    again = evolve(first, position="another", index=0, generation=7, attempts=1)
+    make_store().park([again, parked_record("a", 2)])
+    assert list(store.parked()) == [first, parked_record("a", 2)]
+    store.remove(list(store.parked()))
+
+
+def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
+    """Keys of one stream, once for each shard, each with its first record there and its generation."""
+    later, first = parked_record("a", 6, generation=1), parked_record("a", 3, generation=1)
+    records = [
+        later,
+        first,
+        parked_record("a", 9, shard="shard-2", generation=2),
+        parked_record("b", 5, generation=1),
+        parked_record("c", 5, stream="orders_2", generation=4),
+    ]
+    store = make_store()
+    store.park(records)
+    assert set(make_store().parked_keys("orders_1")) == {
+        ParkedKey(parked.record.primary_key, parked.shard_id, parked.record_id, parked.generation)
+        for parked in records[:4]
+        if parked is not later or later.record.primary_key != first.record.primary_key
+    }
+    assert list(store.parked_keys("nothing")) == []
+    store.remove(records)
+
+
+def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
+    """And only that; removing what is not there does no harm, and what was removed may be parked again."""
+    records = [parked_record("a", number) for number in range(4)]
+    store = make_store()
+    store.remove(records)
+    store.park(records)
+    make_store().remove([records[1], parked_record("z", 9)])
+    assert list(store.parked()) == [records[0], *records[2:]]
+    store.park([records[1]])
+    assert list(make_store().parked()) == records
+    store.remove(records)
+    store.remove(records)
+
+
+def check_many_and_large_records(make_store: MakeStore) -> None:
+    """More than one request of a service takes, and a record larger than a cell of it."""
+    many = [parked_record("k", number) for number in range(250)]
+    photo = RecordColumn("photo", ColumnOperation.PUT, b"x" * (3 * 1024 * 1024), 1)
+    record = evolve(many[-1].record, columns=(photo,), sequence_info=SequenceInfo(1, 250, 0))
+    many.append(evolve(many[-1], record=record, record_id=record_id(record), index=250))
+    store = make_store()
+    store.park(many)
+    assert list(make_store().parked()) == many
+    store.remove(many)
+
+
+CHECKS = (
+    check_records_survive_unchanged,
+    check_order_is_that_of_the_shards,
+    check_parking_again_changes_nothing,
+    check_keys_are_named_by_shard,
+    check_removing_takes_what_is_named,
+    check_many_and_large_records,
+)

@@ -1,0 +1,420 @@
+"""What reads one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
+
+Its shell does what ``streamclient.worker.shard_consumer`` does; the user's code in it is ``SimulatedProcessor``. A call
+under way goes on whatever happens, also in a process that was frozen in the middle of it: that is what a zombie does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from streamclient.base.backoff import decision_of
+from streamclient.base.position import Position
+from streamclient.base.reasons import Raised
+from streamclient.core.consumer import consumer_events as facts
+from streamclient.core.consumer.consumer_events import ConsumerEvent, Told
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.events import AnswerEnd, CheckpointOutcome, ConsumerStopped, EndRead, Severity, StartConsumer
+from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
+from streamclient.interfaces import RetryableAction
+from streamclient.model import ParkedRecord, ShutdownReason
+from streamclient.records import StreamRecord
+from streamclient.testing.simulation.actors.processor_actor import SimulatedProcessor
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.roles import ProcessRole, Request
+from streamclient.testing.simulation.simulated_network import NO_ANSWER, UNREADABLE
+from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
+from streamclient.testing.simulation.world import SimulatedWorld
+
+BATCH_RECORDS = 5
+"""Most records in one page of a shard that is not behind; small, so that hand-overs meet batches under way."""
+
+CUT_SHARE = 0.02
+"""Share of pages of open shards that come without their next iterator during the storm, and with some of their records:
+as they look that were cut on the way, and that nobody can tell from the last page of a closed shard by their bytes."""
+
+REPEATED_SHARE = 0.01
+"""Share of pages with records during the storm whose next iterator is the one that was asked for."""
+
+ELSEWHERE_SHARE = 0.01
+"""Share of pages during the storm that are another shard's, and older than what was read last: newer ones look true."""
+
+ELSEWHERE_AGAIN_SHARE = 0.3
+"""The same while the way to the last record is read once more: such answers come in rows."""
+
+RECORD_BYTES = 100
+
+BACKLOG_PART = 4
+"""A page also has this part of what waits, so that a shard that fell behind catches up in a few rounds."""
+
+STORE_DOWN_SHARE = 0.1
+"""Share of calls of the parking store that fail during the storm."""
+
+UNANSWERED = Raised.of(NO_ANSWER)
+GONE = Raised.of(DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist"))
+TRIMMED = Raised.of(TrimmedDataException("past the retention"))
+STORE_IS_DOWN = DependencyException("the parking store is down", kind=ErrorKind.TRANSIENT)
+
+
+class Consumer:
+    """One consumer of one shard in one process."""
+
+    def __init__(self, world: SimulatedWorld, process: ProcessRole, start: StartConsumer) -> None:
+        info = start.shard_info
+        self.world, self.agenda = world, world.agenda
+        self.process: ProcessRole = process
+        self.lease_key: str = info.shard_id
+        self.identifier, self.epoch = start.identifier, info.epoch
+        self.shard = self.world.stream.shards[info.shard_id]
+        self.checkpoint = start.checkpoint
+        self.pending = start.pending
+        self.machine = ConsumerMachine(start, self.world.config, process.dice, record_id=_record_id, key_text=str)
+        self.has_ended = False
+        self.processor: SimulatedProcessor | None = None
+        """The present one, or the last."""
+        self.is_made = False
+        """Whether its processor was made."""
+        self.is_given_up = False
+        """Whether it said that somebody has to decide, and nobody has."""
+        self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
+        self._end_visit = 0
+        self._call = 0
+        """Number of the last call into user code."""
+        self._is_queued = False
+
+    def begin(self) -> None:
+        """Start reading."""
+        self.handle(facts.Began())
+
+    def ask_to_stop(self, reason: ShutdownReason) -> None:
+        """End as soon as no user code runs."""
+        self.handle(facts.StopAsked(reason))
+
+    def mark(self, reason: ShutdownReason) -> None:
+        """Have its processor ask for its own end."""
+        if self.processor is not None:
+            self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
+
+    def accept_loss(self) -> None:
+        """Somebody accepts what was lost."""
+        self.is_given_up = False
+        self._later(0.0, self.handle, facts.LossAccepted())
+
+    def vanish(self) -> None:
+        """End with the process, without a word."""
+        self.has_ended = True
+        self.world.consumer_ended(self)
+
+    def handle(self, event: ConsumerEvent) -> None:
+        """Have the machine handle an event, and carry out what it says."""
+        self.world.events += 1
+        for command in self.machine.handle(event, self.process.local()):
+            _CARRY_OUT[type(command)](self, command)
+
+    def __repr__(self) -> str:
+        return f"<consumer {self.identifier} of {self.lease_key} at {self.place}, epoch {self.epoch}>"
+
+    @property
+    def place(self) -> int:
+        """Number of the next record that it reads."""
+        return self._place(self.machine.position)
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Do something after a while, later still if the process is frozen then, and never if it is gone."""
+        self.agenda.after(seconds, self._when_awake, call, arguments)
+
+    def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if self.has_ended:
+            return
+        frozen_until, agenda = self.process.frozen_until, self.agenda
+        if frozen_until > agenda.now:
+            agenda.at(frozen_until, self._when_awake, call, arguments)
+        else:
+            call(*arguments)
+
+    def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Let user code take its time; it may hang meanwhile."""
+        self._later(seconds, self._when_it_returns, call, arguments)
+
+    def _when_it_returns(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        hangs_until, agenda = self.world.hangs.get(self.lease_key, 0.0), self.agenda
+        if hangs_until > agenda.now:
+            agenda.at(hangs_until, self._when_awake, self._when_it_returns, (call, arguments))
+        else:
+            call(*arguments)
+
+    # --- calls into user code ------------------------------------------------------------------------------------
+
+    def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Run a call when a thread is free, mostly at once."""
+        self._call += 1
+        self._is_queued = self.process.dice.chance(self.world.habits.queued_share)
+        if self._is_queued:
+            self._later(self.world.plan.round_seconds, self._run, self._call, name, call, arguments)
+        else:
+            self._run(self._call, name, call, arguments)
+
+    def _run(self, number: int, name: str, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if number == self._call:
+            self._is_queued = False
+            self.world.laws.call_began(self, name)
+            call(*arguments)
+
+    def returns(self, error: BaseException | None = None, value: object = None) -> None:
+        """The call under way returns, or raises."""
+        self.is_made = error is None or bool(value)
+        self.world.laws.call_ended(self)
+        self.handle(facts.CallReturned(None if error is None else Raised.of(error), value))
+
+    def _take_back(self, command: facts.TakeBack) -> None:
+        if self._is_queued:
+            self._is_queued = False
+            self._call += 1
+            self.handle(facts.CallTakenBack())
+
+    def _new_processor(self, command: facts.NewProcessor) -> None:
+        self.processor = SimulatedProcessor(self.world, self, command)
+        self.world.laws.processor_started(self)
+
+    @property
+    def _present(self) -> SimulatedProcessor:
+        assert self.processor is not None
+        return self.processor
+
+    def _initialize(self, command: facts.Initialize) -> None:
+        self._start_call("initialize", self._present.initialize)
+
+    def _process_records(self, command: facts.ProcessRecords) -> None:
+        self._start_call("process_records", self._present.process, places_of(command.records))
+
+    def _shut_down(self, command: facts.ShutDown) -> None:
+        self.is_given_up = self.machine.halt_reason is not None
+        self._start_call("shutdown", self._present.shutdown, command.reason)
+
+    def _ask_strategy(self, command: facts.AskStrategy) -> None:
+        self._start_call("retry_strategy", self.work, self.world.habits.prompt_seconds, self._strategy_says, command)
+
+    def _strategy_says(self, command: facts.AskStrategy) -> None:
+        strategy = self.world.config.task_retry_strategy
+        assert strategy is not None
+        self.returns(value=decision_of(strategy, RetryableAction.TASK_PROCESS, command.error, command.retries))
+
+    # --- the parking store ---------------------------------------------------------------------------------------
+
+    def _ask_parked_keys(self, command: facts.AskParkedKeys) -> None:
+        self._start_call("parked_keys", self.work, self.world.habits.prompt_seconds, self._keys_found)
+
+    def _keys_found(self) -> None:
+        if self._is_store_down():
+            self.returns(STORE_IS_DOWN)
+        else:
+            self.returns(value=list(self.world.parking.parked_keys(STREAM_ID)))
+
+    def _park(self, command: facts.Park) -> None:
+        self._start_call("park", self.work, self.world.habits.prompt_seconds, self._parked, command)
+
+    def _parked(self, command: facts.Park) -> None:
+        records = [_parked_record(self, command, number) for number in range(len(command.indices))]
+        if self._is_store_down():
+            self.returns(STORE_IS_DOWN)
+            return
+        self.world.parking.park(records)
+        self.world.laws.records_parked(self, records)
+        self.world.sink.set_aside(self.lease_key, places_of([each.record for each in records]))
+        self.world.counts["parked"] += len(records)
+        self.returns(value=records)
+
+    def _is_store_down(self) -> bool:
+        return self.world.is_writing and self.process.dice.chance(STORE_DOWN_SHARE)
+
+    # --- reading and time ----------------------------------------------------------------------------------------
+
+    def _read(self, command: facts.Read) -> None:
+        failed = facts.ReadFailed(command.visit, UNANSWERED)
+        self._asked(failed, self._page, command.visit, command.position)
+
+    def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
+        """The stream answers after a while, unless the network loses it."""
+        process, network = self.process, self.world.network
+        fate = network.fate(process.name, process.dice)
+        seconds = 2.0 * network.delay(process.name, process.dice)
+        if fate in UNREADABLE:
+            self._later(seconds, self.handle, failed)
+        else:
+            self._later(seconds, answer, *given)
+
+    def _page(self, visit: int, position: Position) -> None:
+        shard, start = self.shard, self._place(position)
+        if not position.is_iterator:
+            self.world.begins_at_oldest(self.lease_key)
+        if not shard.is_listed:
+            self.handle(facts.ReadFailed(visit, GONE))
+        elif start < shard.trimmed:
+            self.handle(facts.ReadFailed(visit, TRIMMED))
+        else:
+            self.handle(facts.PageRead(visit, self._page_at(position, start)))
+
+    def _page_at(self, position: Position, start: int) -> SimulatedPage:
+        shard, dice = self.shard, self.process.dice
+        size = 1 + dice.randrange(BATCH_RECORDS) + (shard.size - start) // BACKLOG_PART
+        end = min(start + size, shard.size)
+        if end == shard.size and not shard.is_open:
+            following = Position.SHARD_END
+        else:
+            following = position if end == start and position.is_iterator else Position(self.world.new_value(end))
+        hint = dice.choice((None, end < shard.size))
+        if self.world.is_writing:
+            share = ELSEWHERE_AGAIN_SHARE if self.machine.trail.goes_back else ELSEWHERE_SHARE
+            if self.faults.chance(share) and (found := self._page_of_another_shard()) is not None:
+                return found
+            end, following = self._disturbed(position, start, end, following)
+        return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
+
+    def _disturbed(self, position: Position, start: int, end: int, following: Position) -> tuple[int, Position]:
+        """A page that cannot be true, now and then: the place behind its last record, and the next position."""
+        dice, injected = self.faults, self.world.injected
+        if self.shard.is_open and dice.chance(CUT_SHARE):
+            injected["cut page"] += 1
+            return start + dice.randrange(end - start + 1), Position.SHARD_END
+        if end > start and position.is_iterator and dice.chance(REPEATED_SHARE):
+            injected["repeated page"] += 1
+            return end, position
+        return end, following
+
+    def _page_of_another_shard(self) -> SimulatedPage | None:
+        """An older one, if there is one; its next position leads astray."""
+        last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
+        other = stream.shards[dice.choice(sorted(stream.shards))]
+        before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // 1_000_000)
+        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # those of time 0 tell nothing
+        if other is self.shard or before <= oldest:
+            return None
+        self.world.injected["page of another shard"] += 1
+        start = oldest + dice.randrange(before - oldest)
+        end = min(start + 1 + dice.randrange(BATCH_RECORDS), before)
+        following = Position(self.world.new_value(min(end, self.shard.size)))
+        return SimulatedPage(PartOfShard(other, start, end), following, None, RECORD_BYTES * (end - start))
+
+    def _confirm_end(self, command: facts.ConfirmEnd) -> None:
+        self._end_visit = command.visit
+        self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier))
+
+    def end_judged(self, answer: AnswerEnd) -> None:
+        """The core knows whether the shard has ended."""
+        judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
+        self._later(0.0, self.handle, judged)
+
+    def _find_first_left(self, command: facts.FindFirstLeft) -> None:
+        failed = facts.FirstLeftUnknown(command.visit, UNANSWERED)
+        self._asked(failed, self.handle, facts.FirstLeftFound(command.visit, None))
+
+    def _wait(self, command: facts.Wait) -> None:
+        self._later(command.seconds, self.handle, facts.TimeCame(command.visit))
+
+    def _place(self, position: Position) -> int:
+        if position.is_shard_end:
+            return self.shard.size
+        return place_of(position.text) if position.is_iterator else self.shard.trimmed
+
+    # --- the checkpointer ----------------------------------------------------------------------------------------
+
+    def _offer(self, command: facts.Offer) -> None:
+        self._present.positions.offer(command.position, command.progress, command.last)
+
+    def _withdraw(self, command: facts.Withdraw) -> None:
+        self._present.positions.withdraw(command.position)
+
+    def _permit(self, command: facts.Permit) -> None:
+        self._present.positions.permit(command.position, command.progress, command.last)
+
+    def _retract(self, command: facts.Retract) -> None:
+        self._present.positions.retract()
+
+    def _close_checkpoints(self, command: facts.CloseCheckpoints) -> None:
+        self._present.is_closed = True
+
+    def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
+        """The core answers; user code goes on in a moment, the machine knows at once."""
+        if self.has_ended:
+            return
+        progress = request.progress
+        self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
+        self._later(self.world.habits.prompt_seconds, request.answered, outcome)
+
+    # --- what others want to know --------------------------------------------------------------------------------
+
+    def _tell(self, command: facts.Tell) -> None:
+        self.world.counts[_COUNTED[command.what]] += 1
+        if command.what is Told.LOSS_GIVEN_UP:
+            self.world.loss_given_up(self.lease_key)
+
+    def _log(self, command: facts.LogLine) -> None:
+        if command.severity is not Severity.INFO:
+            world = self.world
+            world.trace.note(world.now, self.process.label, command.severity.value, self.lease_key, command.text)
+
+    def _nothing(self, command: object) -> None:
+        """Nothing to do: what was read ahead, and outages that are logged."""
+
+    def _ended(self, command: facts.Ended) -> None:
+        self.has_ended = True
+        self.process.forget(self)
+        self.world.consumer_ended(self)
+        self.world.laws.consumer_ended(self)
+        event = ConsumerStopped(self.lease_key, self.identifier, command.end)
+        self.agenda.after(0.0, self.process.deliver, event)
+
+
+_COUNTED: Mapping[Told, str] = {told: told.name.lower().replace("_", " ") for told in Told}
+
+_CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
+    facts.Initialize: Consumer._initialize,
+    facts.ProcessRecords: Consumer._process_records,
+    facts.AskParkedKeys: Consumer._ask_parked_keys,
+    facts.Park: Consumer._park,
+    facts.AskStrategy: Consumer._ask_strategy,
+    facts.ShutDown: Consumer._shut_down,
+    facts.TakeBack: Consumer._take_back,
+    facts.Read: Consumer._read,
+    facts.ReadAhead: Consumer._nothing,
+    facts.DropReading: Consumer._nothing,
+    facts.FindFirstLeft: Consumer._find_first_left,
+    facts.ConfirmEnd: Consumer._confirm_end,
+    facts.Wait: Consumer._wait,
+    facts.NewProcessor: Consumer._new_processor,
+    facts.Offer: Consumer._offer,
+    facts.Withdraw: Consumer._withdraw,
+    facts.Permit: Consumer._permit,
+    facts.Retract: Consumer._retract,
+    facts.CloseCheckpoints: Consumer._close_checkpoints,
+    facts.Tell: Consumer._tell,
+    facts.PageDone: Consumer._nothing,
+    facts.TellOutage: Consumer._nothing,
+    facts.LogLine: Consumer._log,
+    facts.Ended: Consumer._ended,
+}
+
+
+def _record_id(record: StreamRecord) -> str:
+    return f"{record.sequence_info.row_index:010d}"
+
+
+def _parked_record(consumer: Consumer, command: facts.Park, number: int) -> ParkedRecord:
+    index, failure = command.indices[number], command.failure
+    record = command.page.records[index]
+    return ParkedRecord(
+        record_id=_record_id(record),
+        stream_id=STREAM_ID,
+        shard_id=consumer.lease_key,
+        record=record,
+        position=command.position,
+        index=index,
+        generation=command.generations[number],
+        error=failure.error,
+        traceback="",
+        attempts=failure.attempts,
+        parked_micros=consumer.world.wall_micros(),
+    )

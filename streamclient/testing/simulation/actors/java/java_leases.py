@@ -1,0 +1,249 @@
+"""``LeaseTaker`` and ``LeaseRenewer`` of a Java worker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from attrs import define, evolve, field
+
+from streamclient.model import Lease
+from streamclient.testing.simulation.actors.java.java_process import JavaProcess
+
+NEVER = float("-inf")
+
+
+@define(eq=False)
+class OwnedLease:
+    """An entry of the owned set, with the monitor that its jobs take turns at."""
+
+    lease: Lease
+    identifier: str
+    moved_at: float
+    """By the wall clock, after the answer."""
+    stealer: str = ""
+    jobs: deque[Callable[[], None]] = field(factory=deque)
+    is_locked: bool = False
+
+
+def change(process: JavaProcess, what: str, key: str, counter: int, **columns: Any) -> bool:
+    """One update at the service, which compares nothing but the counter, and moves it by one."""
+    table = process.world.table
+    row = table.rows.get(key)
+    if row is None or row.counter != counter:
+        return False
+    table.put(process, what, key, evolve(row, counter=counter + 1, **columns))
+    return True
+
+
+class LeaseRenewer:
+    """The owned set: heartbeats, marks, checkpoints, hand-overs."""
+
+    def __init__(self, process: JavaProcess) -> None:
+        self._process = process
+        self._seconds = process.world.plan.renewer_interval_millis / 1_000
+        self._identifiers = 0
+        self.ran_at = process.world.now
+        self.owned: dict[str, OwnedLease] = {}
+
+    def add(self, lease: Lease) -> None:
+        """Own a lease from now on."""
+        self._identifiers += 1
+        owned = OwnedLease(lease, f"{self._process.label}.{self._identifiers}", self._process.now)
+        self.owned[lease.lease_key] = owned
+
+    def is_expired(self, owned: OwnedLease) -> bool:
+        """By the local clock."""
+        return self._process.now - owned.moved_at > self._process.duration_seconds
+
+    def run(self) -> None:
+        """One pass: submits its jobs and does not wait for them."""
+        table = self._process.world.table
+        self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._find_stealers, lambda: None)
+        for key in sorted(self.owned, reverse=True):
+            self._submit(self.owned[key], self._renewal(key, self.owned[key]))
+        self.ran_at = self._process.now
+        self._process.later(self._seconds, self.run)
+
+    def _find_stealers(self, rows: list[Lease]) -> None:
+        for row in rows:
+            owned = self.owned.get(row.lease_key)
+            if owned is not None and not owned.stealer and row.stealer and row.counter == owned.lease.counter:
+                owned.stealer = row.stealer
+
+    def _renewal(self, key: str, owned: OwnedLease) -> Callable[[], None]:
+        def renew() -> None:
+            if self.is_expired(owned):
+                self._lost(key, owned)
+                return
+            counter = owned.lease.counter
+
+            def answered(was_renewed: bool) -> None:
+                if was_renewed:
+                    owned.lease = evolve(owned.lease, counter=counter + 1)
+                    owned.moved_at = self._process.now
+                    self._release(owned)
+                else:
+                    self._lost(key, owned)
+
+            self._process.call(
+                lambda: change(self._process, "renew", key, counter),
+                answered,
+                lambda: self._release(owned),
+            )
+
+        return renew
+
+    def update(self, key: str, identifier: str, checkpoint: str, then: Callable[[bool], None]) -> None:
+        """Store a checkpoint."""
+        owned = self.owned.get(key)
+        if owned is None or owned.identifier != identifier:
+            then(False)
+            return
+
+        def store() -> None:
+            counter = owned.lease.counter
+
+            def answered(was_stored: bool) -> None:
+                if was_stored:
+                    owned.lease = evolve(owned.lease, counter=counter + 1, checkpoint=checkpoint)
+                    owned.moved_at = self._process.now
+                elif self.owned.get(key) is owned:
+                    del self.owned[key]
+                self._release(owned)
+                then(was_stored)
+
+            def failed() -> None:
+                self._release(owned)
+                self._process.die("a checkpoint failed")
+
+            self._process.call(
+                lambda: change(self._process, "checkpoint", key, counter, checkpoint=checkpoint), answered, failed
+            )
+
+        self._submit(owned, store)
+
+    def transfer(self, key: str, identifier: str) -> None:
+        """Give up a lease, then hand it to its stealer."""
+        owned = self.owned.get(key)
+        if owned is None or owned.identifier != identifier:
+            return
+
+        def give() -> None:
+            if self.owned.get(key) is not owned:
+                self._release(owned)
+                return
+            del self.owned[key]
+            counter, receiver = owned.lease.counter, owned.stealer
+            self._process.call(
+                lambda: self._hand_over(key, counter, receiver),
+                lambda _: self._release(owned),
+                lambda: self._process.die("a hand-over failed"),
+            )
+
+        self._submit(owned, give)
+
+    def _hand_over(self, key: str, counter: int, receiver: str) -> bool:
+        return change(self._process, "transfer", key, counter, owner=receiver)
+
+    # --- the monitor -------------------------------------------------------------------------------------------
+
+    def _submit(self, owned: OwnedLease, job: Callable[[], None]) -> None:
+        owned.jobs.append(job)
+        if not owned.is_locked:
+            self._next_job(owned)
+
+    def _next_job(self, owned: OwnedLease) -> None:
+        owned.is_locked = bool(owned.jobs)
+        if owned.jobs:
+            owned.jobs.popleft()()
+
+    def _release(self, owned: OwnedLease) -> None:
+        self._process.later(0.0, self._next_job, owned)
+
+    def _lost(self, key: str, owned: OwnedLease) -> None:
+        """Removes by key: also the entry of a lease that was acquired again meanwhile."""
+        self.owned.pop(key, None)
+        self._release(owned)
+
+
+class LeaseTaker:
+    """Takes what is free, expired or handed over, and marks one lease for stealing."""
+
+    def __init__(self, process: JavaProcess, renewer: LeaseRenewer) -> None:
+        self._process, self._renewer = process, renewer
+        self._seconds = process.world.plan.taker_interval_millis / 1_000
+        self.succeeded_at = process.world.now
+        self._moved: dict[str, tuple[int, float]] = {}
+        """Counter and when it was first seen, by lease key."""
+        self._taken: list[Lease] = []
+
+    def run(self) -> None:
+        """One pass; the next one begins an interval after its end."""
+        table = self._process.world.table
+        self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._scanned, self._over)
+
+    def _over(self) -> None:
+        self._process.later(self._seconds, self.run)
+
+    def _scanned(self, rows: list[Lease]) -> None:
+        name, now = self._process.name, self._process.now
+        self._moved = {row.lease_key: self._movement(row, now) for row in rows}
+        expired = [row for row in rows if now - self._moved[row.lease_key][1] > self._process.duration_seconds]
+        counts = {name: 0}
+        for row in rows:
+            if row not in expired and not row.stealer:
+                counts[row.owner] = counts.get(row.owner, 0) + 1
+        target = -(-len(rows) // len(counts))
+        need = target - counts[name]
+        handed = [row for row in rows if row.owner == row.stealer == name]
+        picks = handed[: max(need, 1)]
+        free = [row for row in expired if row not in picks]
+        self._process.dice.shuffle(free)
+        picks += free[: max(need - len(handed), 0)] if need > len(handed) else []
+        self._taken = []
+        self._take_next(picks, rows, counts, target, need)
+
+    def _movement(self, row: Lease, now: float) -> tuple[int, float]:
+        known = self._moved.get(row.lease_key)
+        if known is None:
+            return row.counter, now if row.owner else NEVER
+        return known if known[0] == row.counter else (row.counter, now)
+
+    def _take_next(self, picks: list[Lease], rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
+        """One after the other. An error ends the pass, and forgets what it took."""
+        if not picks:
+            self._finish(rows, counts, target, need)
+            return
+        row, rest = picks[0], picks[1:]
+
+        def answered(was_taken: bool) -> None:
+            if was_taken:
+                self._taken.append(evolve(row, counter=row.counter + 1, owner=self._process.name, stealer=""))
+                self._moved[row.lease_key] = (row.counter + 1, self._process.now)
+            self._take_next(rest, rows, counts, target, need)
+
+        def take() -> bool:
+            columns = {"owner": self._process.name, "stealer": ""}
+            return change(self._process, "take", row.lease_key, row.counter, **columns)
+
+        self._process.call(take, answered, self._over)
+
+    def _finish(self, rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
+        for lease in self._taken:
+            self._renewer.add(lease)
+        self.succeeded_at = self._process.now
+        busiest = max(counts, key=lambda name: counts[name])
+        is_light = counts[busiest] <= target - 1 or (need <= 1 and counts[busiest] == target)
+        candidates = [row for row in rows if row.owner == busiest]
+        if need > len(self._taken) and not is_light and candidates:
+            row = self._process.dice.choice(candidates)
+            self._process.call(lambda: self._mark(row), lambda _: None, lambda: None)
+        self._over()
+
+    def _mark(self, seen: Lease) -> None:
+        table = self._process.world.table
+        row = table.rows.get(seen.lease_key)
+        if row is not None and row.owner == seen.owner and not row.stealer:
+            table.put(self._process, "steal", row.lease_key, evolve(row, stealer=self._process.name))

@@ -1,0 +1,230 @@
+"""One Java worker: its main loop, its shard sync, its consumers."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import define
+
+from streamclient.model import CheckpointPosition, Lease, Shard
+from streamclient.testing.simulation.actors.java.java_leases import LeaseRenewer, LeaseTaker, OwnedLease
+from streamclient.testing.simulation.actors.java.java_process import JavaProcess
+from streamclient.testing.simulation.simulated_stream import place_of
+from streamclient.testing.simulation.world import SimulatedWorld
+
+LOOP_SECONDS = 0.5
+"""Between rounds of the main loop. The original makes one every 20 ms, which no neighbour can tell from this."""
+
+PARENT_POLL_SECONDS = 5.0
+
+FRESH_SECONDS = 60.0
+"""A taker that has not succeeded for so long ends the worker."""
+
+SDK_RETRIES = 4
+"""Reading the list of shards is repeated by the SDK alone; what still fails ends the worker."""
+
+BATCH_RECORDS = 5
+
+
+class State(Enum):
+    """Of a shard consumer."""
+
+    WAITING = "WAITING_ON_PARENT_SHARDS"
+    INITIALIZING = "INITIALIZING"
+    PROCESSING = "PROCESSING"
+    COMPLETE = "SHUTDOWN_COMPLETE"
+
+
+@define(eq=False)
+class JavaConsumer:
+    """A shard consumer. At most one of its tasks is under way."""
+
+    key: str
+    identifier: str
+    state: State = State.WAITING
+    is_busy: bool = False
+    stop: str = ""
+    position: int = 0
+
+
+class JavaWorker(JavaProcess):
+    """A worker of the Java client, from its start to its death."""
+
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
+        super().__init__(world, name, life)
+        self.renewer = LeaseRenewer(self)
+        self.taker = LeaseTaker(self, self.renewer)
+        self._consumers: dict[str, JavaConsumer] = {}
+        self._synced_at = world.now
+        self._is_syncing = False
+
+    def start(self) -> None:
+        """Sync shards, then begin the taker, the renewer and the main loop."""
+        self._sync()
+        self.later(0.5, self.taker.run)
+        self.later(0.5, self.renewer.run)
+        self.later(LOOP_SECONDS, self._loop)
+
+    def holds(self) -> set[str]:
+        """Keys of leases that it owns by its own clock."""
+        return {key for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
+
+    # --- the main loop -----------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        held = {key: owned for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
+        for key in sorted(held):
+            if not held[key].stealer:
+                self._consume(key, held[key])
+        if self.now - self._synced_at > self.world.plan.sync_shard_interval_millis / 1_000 and not self._is_syncing:
+            self._sync()
+        for consumer in list(self._consumers.values()):
+            self._retire(consumer, held.get(consumer.key))
+        if self.now - min(self.taker.succeeded_at, self.renewer.ran_at) > FRESH_SECONDS * self.duration_seconds / 20.0:
+            self.die("taker or renewer too old")
+        self.later(LOOP_SECONDS, self._loop)
+
+    def _consume(self, key: str, owned: OwnedLease) -> None:
+        consumer = self._consumers.get(owned.identifier)
+        if consumer is None:
+            consumer = self._consumers[owned.identifier] = JavaConsumer(key, owned.identifier)
+        self._poke(consumer)
+
+    def _retire(self, consumer: JavaConsumer, owned: OwnedLease | None) -> None:
+        """Stop a consumer whose lease is stolen or lost; hand over what is stolen once it has stopped."""
+        is_held = owned is not None and owned.identifier == consumer.identifier
+        if is_held and owned is not None and not owned.stealer:
+            return
+        consumer.stop = "STOLEN" if is_held else "ZOMBIE"
+        self._poke(consumer)
+        if consumer.state is State.COMPLETE and not consumer.is_busy:
+            del self._consumers[consumer.identifier]
+            if is_held:
+                self.renewer.transfer(consumer.key, consumer.identifier)
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def _poke(self, consumer: JavaConsumer) -> None:
+        if consumer.is_busy or consumer.state is State.COMPLETE:
+            return
+        if consumer.state is State.WAITING:
+            consumer.is_busy = True
+            self._check_parents(consumer)
+        elif consumer.stop:
+            consumer.state = State.COMPLETE
+        elif consumer.state is State.INITIALIZING:
+            consumer.is_busy = True
+            self._initialize(consumer)
+        else:
+            self._process(consumer)
+
+    def _check_parents(self, consumer: JavaConsumer) -> None:
+        """A stop request has no effect while a parent is unfinished; a missing parent row counts as finished."""
+        rows = self.world.table.rows
+        own = self.renewer.owned.get(consumer.key)
+        parents = own.lease.parent_shard_ids if own is not None else frozenset[str]()
+
+        def answered(is_open: bool) -> None:
+            if not is_open:
+                self.later(PARENT_POLL_SECONDS, self._free, consumer)
+                return
+            consumer.state = State.COMPLETE if consumer.stop else State.INITIALIZING
+            self._free(consumer)
+
+        def look() -> bool:
+            return all(rows[parent].is_finished for parent in sorted(parents) if parent in rows)
+
+        self.call(look, answered, lambda: self.die("a parent could not be read"))
+
+    def _initialize(self, consumer: JavaConsumer) -> None:
+        rows = self.world.table.rows
+
+        def answered(row: Lease | None) -> None:
+            checkpoint = CheckpointPosition.TRIM_HORIZON if row is None else row.checkpoint
+            is_finished = checkpoint == CheckpointPosition.SHARD_END
+            consumer.position = self.world.stream.shards[consumer.key].size if is_finished else place_of(checkpoint)
+            consumer.state = State.COMPLETE if is_finished else State.PROCESSING
+            self._free(consumer)
+
+        self.call(lambda: rows.get(consumer.key), answered, lambda: self.die("a checkpoint could not be read"))
+
+    def _process(self, consumer: JavaConsumer) -> None:
+        """Fetch, process and checkpoint one batch. Trimmed data is an error, which ends the worker."""
+        shard = self.world.stream.shards[consumer.key]
+        if not shard.is_listed:
+            self.die(f"{consumer.key} is trimmed")
+        elif consumer.position < shard.size or not shard.is_open:
+            backlog = (shard.size - consumer.position) // 4
+            end = min(consumer.position + 1 + self.dice.randrange(BATCH_RECORDS) + backlog, shard.size)
+            consumer.is_busy = True
+            seconds = self.world.plan.round_seconds * (0.5 + self.dice.random())
+            self.later(seconds, self._done, consumer, end)
+
+    def _done(self, consumer: JavaConsumer, end: int) -> None:
+        shard = self.world.stream.shards[consumer.key]
+        self.world.java_processed(consumer.key, consumer.position, end)
+        consumer.position = end
+        is_end = not shard.is_open and end == shard.size
+        value = CheckpointPosition.SHARD_END if is_end else self.world.new_value(end)
+
+        def stored(was_stored: bool) -> None:
+            if is_end and was_stored:
+                consumer.state = State.COMPLETE
+                self._sync()
+            self._free(consumer)
+
+        self.renewer.update(consumer.key, consumer.identifier, value, stored)
+
+    @staticmethod
+    def _free(consumer: JavaConsumer) -> None:
+        consumer.is_busy = False
+
+    # --- shard sync --------------------------------------------------------------------------------------------
+
+    def _sync(self) -> None:
+        """List the shards, scan the leases, put what is missing, delete what is not listed: all without conditions."""
+        self._is_syncing, self._synced_at = True, self.now
+        self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
+
+    def _listed(self, shards: tuple[Shard, ...]) -> None:
+        rows = self.world.table.rows
+
+        def scanned(known: set[str]) -> None:
+            missing = [shard for shard in shards if shard.shard_id not in known]
+            listed = {shard.shard_id for shard in shards}
+            self._create_next(missing, sorted(known - listed))
+
+        self.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
+
+    def _create_next(self, missing: list[Shard], garbage: list[str]) -> None:
+        """Parents come first: the stream lists them so."""
+        if not missing:
+            self._delete_next(garbage)
+            return
+        lease = Lease(missing[0].shard_id, "stream", parent_shard_ids=missing[0].parent_shard_ids)
+        self.call(
+            lambda: self._put(lease.lease_key, "create", lease),
+            lambda _: self._create_next(missing[1:], garbage),
+            lambda: self.die("a lease could not be created"),
+        )
+
+    def _delete_next(self, garbage: list[str]) -> None:
+        if not garbage:
+            self._is_syncing = False
+            return
+        self.call(
+            lambda: self._put(garbage[0], "delete", None),
+            lambda _: self._delete_next(garbage[1:]),
+            lambda: self.die("a lease could not be deleted"),
+        )
+
+    def _put(self, key: str, what: str, row: Lease | None) -> None:
+        table = self.world.table
+        if key in table.rows:
+            self.world.destroyed(key)
+            table.put(self, what, key, row)
+        elif row is not None:
+            table.put(self, what, key, row)
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {sorted(self.holds())}>"

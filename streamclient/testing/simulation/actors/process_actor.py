@@ -1,0 +1,420 @@
+"""One process with a worker of this package in it: the production ``Holdings``, and a shell of simulated calls.
+
+Its shell does what ``streamclient.worker`` does: writes of a turn go out at once, renewals in one request; ``sent_at``
+is read before a request leaves; the answer to each command is one event. A frozen process does nothing at all: what
+reaches it waits until it goes on, and then comes in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamclient.core import events, leases
+from streamclient.core.events import Answered, Call, Command, Event
+from streamclient.core.holdings import Holdings
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerWrite
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome
+from streamclient.model import InitialPosition, Lease
+from streamclient.testing.simulation.actors.consumer_actor import Consumer
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.roles import ConsumerRole
+from streamclient.testing.simulation.simulated_faults import Fate
+from streamclient.testing.simulation.simulated_network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE
+from streamclient.testing.simulation.simulated_stream import STREAM_ID
+from streamclient.testing.simulation.world import SimulatedWorld
+
+TICK_LAG_SECONDS = 1e-6
+"""A deadline counts as reached this much after it, so that rounding of clocks never leaves it in the future."""
+
+NEVER_DUE = float("inf")
+
+WRITES = (events.WriteLease, events.WriteWorker)
+
+_ERRORS = {Fate.THROTTLED: TOO_BUSY, Fate.CUT: NO_ROUTE}
+
+
+class PythonProcess:
+    """A worker's life, from its start to its crash or end."""
+
+    kind = "worker"
+    is_python = True
+
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
+        plan, self.world, self.name, self.life = world.plan, world, name, life
+        self.label = f"{name}#{life}"
+        self.agenda, self.network = world.agenda, world.network
+        self.dice = Dice.of(plan.seed, "process", name, life)
+        self.clock_offset = 1_000.0 * self.dice.random()
+        self.clock_rate = 1.0 + plan.drift * (2.0 * self.dice.random() - 1.0)
+        self.is_alive = True
+        self.is_stopping = False
+        self.is_selective = False
+        """Whether one of its processors marked itself done, so that it does not take that lease again."""
+        self.frozen_until = 0.0
+        self.consumers: dict[str, Consumer] = {}
+        """By lease identifier."""
+        self.identifiers = 0
+        self.held_by_program: dict[str | None, None] = {}
+        """What its own program paused: shards, or ``None`` for the whole worker."""
+        self.decided: dict[str, LeaseWrite] = {}
+        """The last write of each lease; whatever else arrives under its name is late."""
+        self._tick_due = NEVER_DUE
+        """The deadline that a tick is on the agenda for."""
+        position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
+        self.holdings = Holdings(
+            name,
+            STREAM_ID,
+            world.config,
+            position,
+            Dice.of(plan.seed, "holdings", name, life),
+            new_identifier=self._new_identifier,
+            wall_start_micros=world.wall_micros(),
+            has_worker_rows=plan.has_sessions,
+        )
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the recurring ticks."""
+        config = self.world.config
+        for event, millis in (
+            (events.TakeDue(), config.taker_interval_millis),
+            (events.RenewDue(), config.renewer_interval_millis),
+            (events.SyncDue(), config.sync_shard_interval_millis),
+        ):
+            self._beat(event, millis / 1_000)
+
+    def crash(self) -> None:
+        """Be gone."""
+        self.is_alive = False
+        for consumer in self.consumers.values():
+            consumer.vanish()
+        self.consumers.clear()
+
+    def stop(self) -> None:
+        """Be asked to stop."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.deliver(events.StopRequested())
+
+    def freeze(self, seconds: float) -> None:
+        """Stand still."""
+        self.frozen_until = max(self.frozen_until, self.agenda.now + seconds)
+
+    def hold(self, lease_key: str | None) -> None:
+        """Have its own program pause a shard, or all."""
+        self.deliver(events.PauseRequested(lease_key, "maintenance"))
+
+    def let_go(self, lease_key: str | None) -> None:
+        """The opposite."""
+        self.deliver(events.ResumeRequested(lease_key))
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it stands still."""
+        return self.frozen_until > self.agenda.now
+
+    def local(self) -> float:
+        """What its monotonic clock shows."""
+        return self.clock_offset + self.agenda.now * self.clock_rate
+
+    def believes(self, consumer: ConsumerRole) -> bool:
+        """Whether it relies on the lease under which a consumer reads, and on its session."""
+        held = self.holdings.held.get(consumer.lease_key)
+        is_same = held is not None and held.identifier == consumer.identifier
+        if not self.is_alive or not is_same or held is None:
+            return False
+        return min(held.valid_until, self.holdings.session_valid_until) > self.local()
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def deliver(self, event: Event) -> None:
+        """Let an event reach the process: at once, when it goes on, or never."""
+        if not self.is_alive:
+            return
+        if self.frozen_until > self.agenda.now:
+            self.agenda.at(self.frozen_until, self.deliver, event)
+            return
+        self.handle(event)
+
+    def handle(self, event: Event) -> None:
+        """Have the core handle an event, and carry out what it says."""
+        world = self.world
+        world.events += 1
+        if type(event) is events.PauseRequested:
+            self.held_by_program[event.lease_key] = None
+        elif type(event) is events.ResumeRequested:
+            self.held_by_program.pop(event.lease_key, None)
+        commands = self.holdings.handle(event, self.local())
+        if world.observer is not None:
+            world.observer.handled(self.agenda.now, self.label, event, commands)
+        heartbeats: list[LeaseWrite | WorkerWrite] = []
+        for command in commands:
+            if isinstance(command, WRITES):
+                self._sort_write(command.write, heartbeats)
+            else:
+                _CARRY_OUT[type(command)](self, command)
+        if heartbeats:
+            self._send(heartbeats)
+        if world.contested:
+            world.laws.event_handled(self)
+        self._schedule_tick()
+        if self.is_stopping and self.holdings.is_drained:
+            self.is_alive = False
+            world.trace.note(self.agenda.now, self.label, "has stopped")
+
+    def _beat(self, event: Event, seconds: float) -> None:
+        if self.is_alive:
+            self.deliver(event)
+            self.agenda.after(seconds, self._beat, event, seconds)
+
+    def _schedule_tick(self) -> None:
+        deadline = self.holdings.next_deadline(self.local())
+        if deadline is not None and deadline < self._tick_due:
+            self._tick_due = deadline
+            self.agenda.at((deadline - self.clock_offset) / self.clock_rate + TICK_LAG_SECONDS, self._tick, deadline)
+
+    def _tick(self, due: float) -> None:
+        """The earliest deadline that was known has come; it may have been put off since."""
+        if self._tick_due != due or not self.is_alive:
+            return
+        if self.is_frozen:
+            self.agenda.at(self.frozen_until, self._tick, due)
+            return
+        self._tick_due = NEVER_DUE
+        deadline = self.holdings.next_deadline(self.local())
+        if deadline is not None and deadline <= self.local():
+            self.handle(events.Tick())
+        else:
+            self._schedule_tick()
+
+    def _new_identifier(self) -> str:
+        self.identifiers += 1
+        return f"{self.label}.{self.identifiers}"
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _answer_after(self, seconds: float, fate: Fate, event: Event) -> None:
+        if fate is Fate.LATE_ANSWER:
+            seconds += self.network.lateness(self.dice)
+        self.agenda.after(seconds, self.deliver, event)
+
+    def _fails(self, fate: Fate, call: Call[Any]) -> bool:
+        """Whether a read fails; then the answer comes in time."""
+        if fate not in UNREADABLE:
+            return False
+        is_prompt = fate is Fate.THROTTLED
+        seconds = self.network.delay(self.name, self.dice) if is_prompt else self.network.timeout(self.dice)
+        self.agenda.after(seconds, self.deliver, Answered(call, error=_ERRORS.get(fate, NO_ANSWER)))
+        return True
+
+    def _read_rows(self, command: events.ReadRows) -> None:
+        fate = self.network.fate(self.name, self.dice)
+        if not self._fails(fate, command):
+            self.agenda.after(self.network.delay(self.name, self.dice), self._scan_first_part, fate)
+
+    def _scan_first_part(self, fate: Fate) -> None:
+        """A scan is no snapshot: two parts of the key range are read at different times."""
+        rows, keys = self.world.table.rows, self.world.table.sorted_keys()
+        place = self.dice.randrange(len(keys) + 1)
+        first = [rows[key] for key in keys[:place]]
+        middle = keys[place] if place < len(keys) else None
+        self.agenda.after(self.network.delay(self.name, self.dice) / 2, self._scan_second_part, fate, first, middle)
+
+    def _scan_second_part(self, fate: Fate, first: list[Lease], middle: str | None) -> None:
+        rows = self.world.table.rows
+        second = [rows[key] for key in self.world.table.sorted_keys() if middle is not None and key >= middle]
+        delay = self.network.delay(self.name, self.dice)
+        if self.world.plan.has_sessions:
+            self.agenda.after(delay, self._scan_workers, fate, (*first, *second))
+        else:
+            self._answer_after(
+                delay, fate, Answered(events.ReadRows(), events.Scan((*first, *second), self.world.wall_micros()))
+            )
+
+    def _scan_workers(self, fate: Fate, rows: tuple[Lease, ...]) -> None:
+        """The rows of workers are read by a second request, which is sent when the first one was answered."""
+        table = self.world.table
+        answer = Answered(
+            events.ReadRows(), events.Scan(rows, self.world.wall_micros(), table.workers_of(table.workers))
+        )
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+
+    def _read_signals(self, command: events.ReadSignals) -> None:
+        fate = self.network.fate(self.name, self.dice)
+        if not self._fails(fate, command):
+            self.agenda.after(self.network.delay(self.name, self.dice), self._look_at_signals, fate, command.names)
+
+    def _look_at_signals(self, fate: Fate, names: tuple[str, ...]) -> None:
+        answer = Answered(events.ReadSignals(names), self.world.table.workers_of(names))
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+
+    def _wake_workers(self, command: events.WakeWorkers) -> None:
+        """Wakes have no condition: they may be lost, and do no harm if they come late."""
+        fate, names = self.network.fate(self.name, self.dice), command.names
+        delay = self.network.delay(self.name, self.dice)
+        if not fate.is_unsent:
+            self.agenda.after(delay, self.world.table.wake, names)
+        error = _ERRORS.get(fate, NO_ANSWER) if fate in UNREADABLE else None
+        seconds = 2.0 * delay if error is None else self.network.timeout(self.dice)
+        self._answer_after(seconds, fate, Answered(events.WakeWorkers(names), error=error))
+
+    def _read_row(self, command: events.ReadRow) -> None:
+        key = command.lease_key
+        fate = self.network.fate(self.name, self.dice)
+        if not self._fails(fate, command):
+            self.agenda.after(self.network.delay(self.name, self.dice), self._look_up, fate, key)
+
+    def _look_up(self, fate: Fate, lease_key: str) -> None:
+        answer = Answered(events.ReadRow(lease_key), self.world.table.rows.get(lease_key))
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+
+    def _list_shards(self, command: events.ListShards) -> None:
+        fate = self.network.fate(self.name, self.dice)
+        if not self._fails(fate, command):
+            self.agenda.after(self.network.delay(self.name, self.dice), self._describe, fate)
+
+    def _describe(self, fate: Fate) -> None:
+        answer = Answered(events.ListShards(), events.ShardList(self.world.listing()))
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+
+    def _draw_epoch(self, command: events.DrawEpoch) -> None:
+        key = command.lease_key
+        fate = self.network.fate(self.name, self.dice)
+        if fate in (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST):
+            self.agenda.after(self.network.delay(self.name, self.dice), self.world.table.draw_epoch, key)
+        if not self._fails(fate, command):
+            self.agenda.after(self.network.delay(self.name, self.dice), self._epoch_lands, fate, key)
+
+    def _epoch_lands(self, fate: Fate, lease_key: str) -> None:
+        answer = Answered(events.DrawEpoch(lease_key), self.world.table.draw_epoch(lease_key))
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+
+    def _forget_epoch(self, command: events.ForgetEpoch) -> None:
+        if not self.network.fate(self.name, self.dice).is_unsent:
+            delay = self.network.delay(self.name, self.dice)
+            self.agenda.after(delay, self.world.table.epochs.pop, command.lease_key, None)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _sort_write(self, write: LeaseWrite | WorkerWrite, heartbeats: list[LeaseWrite | WorkerWrite]) -> None:
+        if isinstance(write, LeaseWrite):
+            self.decided[write.lease_key] = write
+        if write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT):
+            heartbeats.append(write)
+        else:
+            self._send([write])
+
+    def _resolve_and_create(self, command: events.ResolveAndCreate) -> None:
+        self.agenda.after(self.network.delay(self.name, self.dice), self._resolved, command)
+
+    def _resolved(self, command: events.ResolveAndCreate) -> None:
+        lease = command.lease
+        place = self.world.stream.place_at(lease.lease_key, self.world.moment_of(command.timestamp_micros))
+        found = Lease(
+            lease.lease_key,
+            lease.stream_id,
+            checkpoint=f"{place}:resolved",
+            parent_shard_ids=lease.parent_shard_ids,
+        )
+        self._send([leases.create(found)])
+
+    def _send(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
+        """Send one request; its rows share its fate."""
+        network, dice, after = self.network, self.dice, self.agenda.after
+        sent_at, fate = self.local(), network.fate(self.name, dice)
+        if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):
+            after(network.delay(self.name, dice), self._land_and_answer, fate, writes, sent_at)
+            return
+        error = _ERRORS.get(fate, NO_ANSWER)
+        answers = [_answer(write, WriteOutcome.UNCERTAIN, sent_at, error) for write in writes]
+        if fate is Fate.THROTTLED:
+            after(network.delay(self.name, dice), self._deliver_all, answers)
+            return
+        seconds = network.timeout(dice)
+        after(seconds, self._deliver_all, answers)
+        if fate in (Fate.LOST_ANSWER, Fate.DEAF):
+            after(network.delay(self.name, dice), self._land_all, writes)
+        elif fate is Fate.LATE_REQUEST:
+            after(seconds + network.lateness(dice), self._land_all, writes)
+
+    def _land(self, write: LeaseWrite | WorkerWrite) -> bool:
+        table = self.world.table
+        return table.land(self, write) if isinstance(write, LeaseWrite) else table.land_worker(self, write)
+
+    def _land_all(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
+        for write in writes:
+            self._land(write)
+
+    def _land_and_answer(self, fate: Fate, writes: list[LeaseWrite | WorkerWrite], sent_at: float) -> None:
+        answers: list[Event] = []
+        for write in writes:
+            is_applied = self._land(write) and fate is not Fate.FALSE_REFUSAL
+            outcome = WriteOutcome.ACCEPTED if is_applied else WriteOutcome.REFUSED
+            answers.append(_answer(write, outcome, sent_at))
+        seconds = self.network.delay(self.name, self.dice)
+        if fate is Fate.LATE_ANSWER:
+            seconds += self.network.lateness(self.dice)
+        self.agenda.after(seconds, self._deliver_all, answers)
+
+    def _deliver_all(self, answers: list[Event]) -> None:
+        for event in answers:
+            self.deliver(event)
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def _start_consumer(self, command: events.StartConsumer) -> None:
+        consumer = Consumer(self.world, self, command)
+        self.world.consumer_started(consumer)
+        self.consumers[consumer.identifier] = consumer
+        consumer.begin()
+
+    def forget(self, consumer: ConsumerRole) -> None:
+        """A consumer has ended."""
+        del self.consumers[consumer.identifier]
+
+    def _stop_consumer(self, command: events.StopConsumer) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.ask_to_stop(command.reason)
+
+    def _answer_checkpoint(self, command: events.AnswerCheckpoint) -> None:
+        self.world.checkpoint_answered(self, command)
+
+    def _answer_end(self, command: events.AnswerEnd) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.end_judged(command)
+
+    def _report(self, command: events.Report) -> None:
+        self.world.reported(self, command)
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {self.holdings!r}>"
+
+
+def _answer(
+    write: LeaseWrite | WorkerWrite, outcome: WriteOutcome, sent_at: float, error: Exception | None = None
+) -> Event:
+    if isinstance(write, LeaseWrite):
+        return Answered(events.WriteLease(write), outcome, sent_at, error=error)
+    return Answered(events.WriteWorker(write), outcome, sent_at, error=error)
+
+
+_CARRY_OUT: dict[type[Command], Callable[[PythonProcess, Any], None]] = {
+    events.ReadRows: PythonProcess._read_rows,
+    events.ReadSignals: PythonProcess._read_signals,
+    events.WakeWorkers: PythonProcess._wake_workers,
+    events.ReadRow: PythonProcess._read_row,
+    events.ListShards: PythonProcess._list_shards,
+    events.DrawEpoch: PythonProcess._draw_epoch,
+    events.ForgetEpoch: PythonProcess._forget_epoch,
+    events.ResolveAndCreate: PythonProcess._resolve_and_create,
+    events.StartConsumer: PythonProcess._start_consumer,
+    events.StopConsumer: PythonProcess._stop_consumer,
+    events.AnswerCheckpoint: PythonProcess._answer_checkpoint,
+    events.AnswerEnd: PythonProcess._answer_end,
+    events.Report: PythonProcess._report,
+}

@@ -1,0 +1,199 @@
+"""Laws about who may read a shard and write its lease."""
+
+from __future__ import annotations
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.write_rules import WriteKind
+from streamclient.model import Lease
+from streamclient.testing.history import EPOCHS, READERS, OneReliesOnIt, ReaderBegan, ReaderOver
+from streamclient.testing.simulation.laws.base import Law
+from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
+from streamclient.testing.simulation.simulated_faults import Excuse
+from streamclient.testing.simulation.simulated_table import Actor
+from streamclient.testing.simulation.world import SimulatedWorld
+
+OWNERS_WRITES = frozenset(
+    kind.value
+    for kind in (
+        WriteKind.RENEW,
+        WriteKind.CHECKPOINT,
+        WriteKind.PREPARE,
+        WriteKind.TAKE_PAUSE,
+        WriteKind.TRANSFER,
+        WriteKind.RELEASE,
+    )
+)
+"""What only the present owner may write."""
+
+
+SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
+"""What somebody who does not own a lease may do with it once it is free: take it, or hand it to another worker."""
+
+
+UNAWARE = (Excuse.ROW_DESTROYED, Excuse.ROW_ANEW, Excuse.NAME_TAKEN)
+"""Why a process may rely on a lease that it cannot know to be gone."""
+
+
+class OneReader(Law):
+    """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
+
+    Whoever takes a lease after its time, or starts to read a shard, must be the only one who believes in it. A reader
+    whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then; so is,
+    for a lease duration at most, a process whose name another one has taken over.
+    """
+
+    name = READERS
+    in_one_process = "one processor"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._judge = OneReliesOnIt(self._relies_on_it, in_one_process=self.in_one_process)
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None or before is None or not _is_seized(actor, what, before):
+            return
+        for other in self.world.readers_of(after.lease_key):
+            if other.process is not actor and self._relies_on_it(other) and not self._is_hasty(actor, before):
+                raise self.broken(after.lease_key, f"{actor.label} took what {other!r} still relies on")
+
+    def consumer_started(self, consumer: ConsumerRole) -> None:
+        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+
+    def consumer_ended(self, consumer: ConsumerRole) -> None:
+        self.tell(self._judge, ReaderOver(consumer, consumer.lease_key))
+
+    def event_handled(self, process: ProcessRole) -> None:
+        for key in sorted(self.world.contested):
+            believers = [each for each in self.world.readers_of(key) if each.process.believes(each)]
+            if len({each.process for each in believers}) > 1:
+                believers = [each for each in believers if self._relies_on_it(each)]
+            if len({each.process for each in believers}) > 1:
+                raise self.broken(key, f"all of {believers} rely on their leases")
+
+    def _relies_on_it(self, consumer: ConsumerRole) -> bool:
+        process, key = consumer.process, consumer.lease_key
+        return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
+
+    def _is_hasty(self, actor: Actor, before: Lease) -> bool:
+        """Whether a Java worker took what lives; they do, and it is not judged."""
+        is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
+        return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
+
+
+class Patience(Law):
+    """Nobody takes a lease that lives: its row must have stood still for a lease duration, or be free or handed over.
+
+    Or its owner's session must have ended since, by a verdict or by itself.
+
+    Measured in true time, with the largest drift of a clock allowed. A row whose counter began anew, because somebody
+    destroyed it from outside, may look as it did before; then a taker is excused.
+    """
+
+    name = "patience"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if before is None or not actor.is_python or not _is_seized(actor, what, before):
+            return
+        rest, key = self.world.rest_of(before.lease_key), before.lease_key
+        if rest >= self.world.patience_seconds or self.world.is_dismissed(before):
+            return
+        if not self.excuses(actor, key, Excuse.ROW_ANEW):
+            text = f"{what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
+            raise self.broken(before.lease_key, text)
+
+
+def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
+    return what in SEIZURES and before.owner not in ("", actor.name)
+
+
+class FencedWritesFail(Law):
+    """No write of a worker is accepted for a lease that another one has taken since.
+
+    Heartbeats, checkpoints and hand-overs are the present owner's. What was handed to a worker, or is free, anybody
+    may hand on unread.
+    """
+
+    name = "fenced writes fail"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._owners: dict[str, Actor] = {}
+        """Whose take was accepted last, by lease."""
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None:
+            return
+        if what == WriteKind.TAKE.value or (what == WriteKind.CREATE.value and after.owner):
+            self._owners[after.lease_key] = actor
+        elif what in OWNERS_WRITES and actor.is_python and before is not None:
+            self._judge(actor, what, before)
+
+    def _judge(self, actor: Actor, what: str, before: Lease) -> None:
+        owner = self._owners.get(before.lease_key)
+        is_passed_on = before.owner != actor.name or before.is_handed_over
+        if owner is actor or (what == WriteKind.TRANSFER.value and is_passed_on):
+            return
+        if not self._is_same_worker(actor, owner):
+            label = owner.label if owner is not None else "nobody"
+            raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
+
+    def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
+        """Whether only another process of the same worker took it.
+
+        Either a request of a former life arrived late, and there is nobody to fence; or the newer of two processes
+        acts for the worker; or the older one does not know yet that its name was taken over.
+        """
+        if owner is None or owner.name != actor.name:
+            return False
+        if not owner.is_alive:
+            return True
+        is_replaced = self.world.was_replaced(owner) or self.world.is_being_replaced(actor)
+        return is_replaced and self.world.excused.note(self.name, Excuse.NAME_TAKEN)
+
+
+class EpochsGrow(Law):
+    """Each acquisition of a shard has a greater epoch than all before it.
+
+    So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. Whoever does not
+    know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name another
+    one has by now is no acquisition: it may hold nothing.
+    """
+
+    name = EPOCHS
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._last: dict[str, ConsumerRole] = {}
+        self._takes: dict[str, tuple[Actor, int]] = {}
+        """Who took a lease last, and how many takes by others it had before."""
+        self._known_takes: dict[str, int] = {}
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if what == "take" and after is not None and not self.world.was_replaced(actor):
+            owner, changes = self._takes.get(after.lease_key, (actor, 0))
+            self._takes[after.lease_key] = (actor, changes + (owner is not actor))
+
+    def consumer_started(self, consumer: ConsumerRole) -> None:
+        key = consumer.lease_key
+        last, changes = self._last.get(key), self._takes[key][1] if key in self._takes else 0
+        if last is not None:
+            is_same = last.process is consumer.process and self._known_takes[key] == changes
+            is_broken = consumer.epoch < last.epoch or (consumer.epoch == last.epoch and not is_same)
+            if is_broken and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
+                raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
+        if self.world.is_bereft(consumer.process, key):
+            return  # it may hold nothing
+        self._last[key], self._known_takes[key] = consumer, changes
+
+    def write_refused(self, consumer: ConsumerRole) -> None:
+        key, process = consumer.lease_key, consumer.process
+        if process.believes(consumer) and not self.excuses(process, key, *UNAWARE):
+            raise self.broken(key, f"the sink refused {consumer!r}, which owns the lease")

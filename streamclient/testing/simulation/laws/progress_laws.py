@@ -1,0 +1,304 @@
+"""Laws about what is stored, what was processed, and what user code is told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.write_rules import WriteKind
+from streamclient.model import CheckpointPosition, Lease, ParkedRecord
+from streamclient.records import StreamRecord
+from streamclient.testing.history import (
+    LOST,
+    ORDER,
+    PARENTS,
+    Delivered,
+    KeysInOrder,
+    ParentsBeforeChildren,
+    ReaderBegan,
+)
+from streamclient.testing.simulation.laws.base import Law
+from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
+from streamclient.testing.simulation.simulated_faults import Excuse
+from streamclient.testing.simulation.simulated_stream import place_of
+from streamclient.testing.simulation.simulated_table import Actor
+from streamclient.testing.simulation.world import SimulatedWorld
+
+Asked = tuple[str, str, bool]
+"""Lease key, value, and whether it is the first phase of two."""
+
+RESTORATIONS = frozenset({WriteKind.TAKE.value, WriteKind.CREATE.value})
+"""How a worker that holds a lease puts a row back that somebody destroyed."""
+
+END = 1 << 60
+"""Place of SHARD_END: behind every record."""
+
+
+def place(checkpoint: str) -> int:
+    """Number of the next record; SHARD_END lies behind every record."""
+    return END if checkpoint == CheckpointPosition.SHARD_END else place_of(checkpoint)
+
+
+class CheckpointsOnlyAdvance(Law):
+    """A stored checkpoint never goes back, except by an operator or by whoever destroys rows from outside.
+
+    A worker that puts a destroyed row back stores at least what it knows that it had stored. That is what it decides; a
+    take from before it had the lease, which arrives late on a row that was just put anew, restores nothing.
+    """
+
+    name = "checkpoints only advance"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._reached: dict[str, int] = {}
+        """Furthest place in the row, since somebody from outside changed it."""
+        self._own: dict[str, tuple[Actor, int]] = {}
+        """Furthest place that the present owner was told is stored."""
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        key = (before or after).lease_key  # type: ignore[union-attr]  # one of them is there
+        stored = 0 if after is None else place(after.checkpoint)
+        if not actor.is_python:
+            self._reached[key] = stored
+            if what in ("rewind", "take"):
+                self._own.pop(key, None)
+            return
+        if after is None:
+            return
+        if stored < self._reached.get(key, 0) and not self._begins_anew(key, stored):
+            raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
+        self._reached[key] = stored
+        owner, told = self._own.get(key, (actor, 0))
+        if owner is actor and what in RESTORATIONS and key in held_by(actor):
+            if write is not last_decision(actor, key):
+                return
+            if stored < told:
+                raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
+        if what == WriteKind.TAKE.value:
+            self._own[key] = (actor, stored)
+
+    def _begins_anew(self, key: str, stored: int) -> bool:
+        """Whether what lay behind the checkpoint was lost and given up: reading goes on at the oldest that is left."""
+        is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
+        return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
+
+    def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
+        key = request.consumer.lease_key
+        if answer.outcome is CheckpointOutcome.STORED and request.pending is None:
+            owner, told = self._own.get(key, (process, 0))
+            if owner is process:
+                self._own[key] = (process, max(told, place(request.value)))
+
+
+def held_by(actor: Actor) -> Container[str]:
+    """Keys of the leases that a worker holds, as it believes."""
+    holdings = getattr(actor, "holdings", None)
+    return () if holdings is None else holdings.held
+
+
+def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
+    """The last write of a lease that a worker sent."""
+    decided: dict[str, LeaseWrite] = getattr(actor, "decided", {})
+    return decided.get(lease_key)
+
+
+class CheckpointsFollowProcessing(Law):
+    """Every record before a stored checkpoint was processed; SHARD_END says that all of a closed shard was."""
+
+    name = "checkpoints follow processing"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None or not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.CREATE.value):
+            return
+        key, shard = after.lease_key, self.world.stream.shards[after.lease_key]
+        processed = self.world.sink.processed.get(key, 0)
+        if after.is_finished:
+            is_read = not shard.is_open and processed >= shard.size
+            if not is_read and not (what == WriteKind.CREATE.value and key in self.world.ended):
+                raise self.broken(key, f"{actor.label} stored {after}, but {processed} of {shard.size} were processed")
+        elif place_of(after.checkpoint) > processed and self.world.has_had_row(key):
+            raise self.broken(key, f"{actor.label} stored {after}, but only {processed} were processed")
+
+
+class AnswersAreTrue(Law):
+    """A checkpoint that was answered as stored was stored; one that was answered as lost never is, not even later.
+
+    The same holds for the first phase of a checkpoint in two. What was asked for more than once is judged only by what
+    is said to be stored. A row that was destroyed from outside may have had what nobody can find any more.
+    """
+
+    name = "answers are true"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._stored: set[Asked] = set()
+        self._denied: set[Asked] = set()
+        self._held: set[Asked] = set()
+        """What rows have held, whoever stored it: asked for again, it is stored, also if no write of it arrives."""
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None:
+            return
+        self._held.add((after.lease_key, after.checkpoint, False))
+        if not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
+            return  # a Java worker stores the same end of a shard by itself
+        is_first_phase = what == WriteKind.PREPARE.value
+        value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
+        asked = (after.lease_key, value, is_first_phase)
+        self._stored.add(asked)
+        if asked in self._denied and self.world.asked[asked] == 1:
+            raise self.broken(after.lease_key, f"{after} was stored after it was answered that it never would be")
+
+    def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
+        asked, key = request.asked, request.consumer.lease_key
+        if answer.outcome is CheckpointOutcome.STORED:
+            if asked not in self._stored and asked not in self._held:
+                raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but it is not")
+        elif answer.outcome in (CheckpointOutcome.LEASE_LOST, CheckpointOutcome.REJECTED):
+            is_untrue = asked in self._stored and self.world.asked[asked] == 1
+            if is_untrue and self.excuses(process, key, Excuse.ROW_DESTROYED):
+                return
+            if not self.world.is_bereft(process, key):
+                self._denied.add(asked)
+            if is_untrue:
+                text = f"{request.value} of {process.label} was answered as {answer.outcome.value}, but it is stored"
+                raise self.broken(key, text)
+
+
+class ParentsFirst(Law):
+    """No shard is read before all shards before it, up to the first ones, were read to their ends.
+
+    Of a shard that has left the stream nothing more can be read, so it does not hold up its children.
+    """
+
+    name = PARENTS
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._judge = ParentsBeforeChildren(world.stream.ancestors, self._is_over)
+
+    def consumer_started(self, consumer: ConsumerRole) -> None:
+        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+
+    def _is_over(self, shard_id: str) -> bool:
+        return shard_id in self.world.ended or not self.world.stream.shards[shard_id].is_listed
+
+
+class NothingIsLost(Law):
+    """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
+
+    Repetitions are allowed, but within one shard: once a child's change was written, none of its parents' is. Changes
+    may be missing only if they expired, and then the loss was reported before anybody went on behind it.
+    """
+
+    name = LOST
+    order = ORDER
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._judge = KeysInOrder(may_be_missing=self._may_be_missing, is_fenced=self._is_fenced)
+        self._aside: set[tuple[int, int]] = set()
+        """Changes that were parked, by key and number."""
+        self._unfenced: set[str] = set()
+        """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
+
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
+        shard = consumer.shard
+        keys, numbers = shard.keys[start:end], shard.numbers[start:end]
+        self.tell(self._judge, Delivered(consumer, consumer.lease_key, keys, numbers))
+
+    def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
+        self._aside |= {change_of(consumer, each.record) for each in records}
+
+    def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
+        for shard, key, number in changes:
+            self.tell(self._judge, Delivered("a replay", shard, [key], [number], is_judged=False))
+
+    def java_wrote(self, lease_key: str, start: int, end: int) -> None:
+        shard = self.world.stream.shards[lease_key]
+        self._unfenced.add(lease_key)
+        keys, numbers = shard.keys[start:end], shard.numbers[start:end]
+        self.tell(self._judge, Delivered("java", "", keys, numbers, is_judged=False))
+
+    def recovered(self, unread: Container[str]) -> None:
+        furthest = self._judge.furthest
+        for name, shard in self.world.stream.shards.items():
+            for key, number in zip(shard.keys, shard.numbers, strict=True):
+                if number <= furthest.get(key, 0):
+                    continue
+                is_javas = name in unread and self.world.excused.note(LOST, Excuse.JAVA)
+                if not is_javas and not self._may_be_missing(key, number, LOST):
+                    raise self.broken(name, f"nobody ever wrote change {number} of key {key}")
+
+    def _may_be_missing(self, key: Any, number: int, law: str = ORDER) -> bool:
+        if (key, number) in self._aside:
+            return True
+        excuse = self.world.may_be_missing(key, number)
+        return excuse is not None and self.world.excused.note(law, excuse)
+
+    def _is_fenced(self, shard: str, later: str) -> bool:
+        """Nobody refuses a late one where a Java worker went on, or where somebody changed a row from outside."""
+        excused, touched = self.world.excused, self.world.touched
+        if not later or shard in self._unfenced:
+            return not excused.note(ORDER, Excuse.JAVA)
+        return not ({shard, later} & touched and excused.note(ORDER, Excuse.TOUCHED))
+
+
+def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
+    """Key and number of a record of a consumer's shard."""
+    place = record.sequence_info.row_index
+    return consumer.shard.keys[place], consumer.shard.numbers[place]
+
+
+class NothingIsSkipped(Law):
+    """A shard is read from its beginning, but where reading starts at the latest record, and then only the first ones.
+
+    So a row's first checkpoint is a later place only if no other worker has created the row of a shard before it, and
+    no later than the start of the worker that creates it.
+    """
+
+    name = "nothing is skipped"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if what != WriteKind.CREATE.value or after is None or not actor.is_python or after.is_finished:
+            return
+        world, key, first = self.world, after.lease_key, place_of(after.checkpoint)
+        if first == 0 or world.has_had_row(key):
+            return
+        known = sorted(name for name in world.stream.ancestors(key) if world.creator_of(name) not in (None, actor))
+        if known or world.plan.position == "oldest":
+            raise self.broken(
+                key, f"{actor.label} lets {after} start behind its beginning, although others created {known}"
+            )
+        if first > world.stream.place_at(key, world.start_of(actor)):
+            raise self.broken(key, f"{actor.label} lets {after} start behind what was written when it started itself")
+
+
+class LossesAreReported(Law):
+    """A row is deleted only if its shard has left the stream, and if records were unread, that was reported before."""
+
+    name = "losses are reported"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is not None or before is None or not actor.is_python:
+            return
+        if self.world.stream.shards[before.lease_key].is_listed:
+            raise self.broken(before.lease_key, f"{actor.label} deleted {before}, whose shard is in the stream")
+        if not before.is_finished and before.lease_key not in self.world.losses:
+            raise self.broken(before.lease_key, f"{actor.label} deleted {before} without reporting the loss")
+
+    def reported(self, process: ProcessRole, report: Report) -> None:
+        if "records are lost" in report.text:
+            self.world.losses.add(report.lease_key)

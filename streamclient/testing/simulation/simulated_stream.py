@@ -1,0 +1,221 @@
+"""The simulated stream: shards with ranges of keys, records with numbers, splits, merges, expiry, old lists.
+
+Every record has a key and a number, which counts the changes of that key. A split hands one half of the keys to each
+child, a merge joins the ranges of two neighbours, so a key's changes lie in a chain of shards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import count, pairwise
+from typing import overload
+
+from attrs import define, field, frozen
+
+from streamclient.base.position import Position
+from streamclient.model import CheckpointPosition, Shard
+from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.testing.simulation.dice import Dice
+
+STREAM_ID = "stream"
+
+KEY_SPACE = 1 << 30
+"""Keys are whole numbers below this: enough for thirty splits, one within the other."""
+
+KEYS_PER_SHARD = 4
+"""Different keys written to one open shard: few, so that each has many changes whose order can be wrong."""
+
+
+@define(eq=False)
+class SimulatedShard:
+    """One shard. Its records are columns: key, number and time of writing of each."""
+
+    shard: Shard
+    low: int
+    high: int
+    """Keys from ``low`` up to, not including, ``high``."""
+    keys: list[int] = field(factory=list)
+    numbers: list[int] = field(factory=list)
+    times: list[float] = field(factory=list)
+    is_open: bool = True
+    trimmed: int = 0
+    """Number of the oldest record that the stream still has."""
+    is_given_up: bool = False
+    """Whether it was reported that the retention took unread records, and somebody gave them up."""
+    poisoned: set[int] = field(factory=set)
+    """Numbers of records that no processor can digest."""
+    is_listed: bool = True
+    """Whether the stream still lists it; its records go when it leaves."""
+
+    @property
+    def shard_id(self) -> str:
+        """Its id."""
+        return self.shard.shard_id
+
+    @property
+    def size(self) -> int:
+        """How many records were written to it."""
+        return len(self.keys)
+
+
+class PartOfShard(Sequence[StreamRecord]):
+    """Some records of a shard, one behind the other; each is made when it is looked at."""
+
+    def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
+        self._shard = shard
+        self.places = range(start, end)
+        """Their numbers in the shard."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> StreamRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PartOfShard: ...
+
+    def __getitem__(self, index: int | slice) -> StreamRecord | PartOfShard:
+        if isinstance(index, slice):
+            part = self.places[index]
+            return PartOfShard(self._shard, part.start, part.stop)
+        key = (("key", self._shard.keys[self.places[index]]),)
+        return StreamRecord(RecordType.PUT, key, sequence_info=self.sequence_info(index))
+
+    def sequence_info(self, index: int) -> SequenceInfo:
+        """Where a record stands."""
+        place = self.places[index]
+        return SequenceInfo(1, int(self._shard.times[place] * 1_000_000), place)
+
+
+@frozen
+class SimulatedPage:
+    """What one read gave."""
+
+    records: PartOfShard
+    next_position: Position
+    may_more_record: bool | None
+    body_bytes: int
+
+
+def places_of(records: Sequence[StreamRecord]) -> Sequence[int]:
+    """The numbers of some records in their shard."""
+    return records.places if isinstance(records, PartOfShard) else [each.sequence_info.row_index for each in records]
+
+
+@define(eq=False)
+class SimulatedStream:
+    """Shards by id, in the order in which they appeared."""
+
+    dice: Dice
+    shards: dict[str, SimulatedShard] = field(factory=dict)
+    open_ids: list[str] = field(factory=list)
+    """Ids of open shards, sorted."""
+    written: dict[int, int] = field(factory=dict)
+    """How many changes each key had."""
+    _listings: list[tuple[float, tuple[Shard, ...]]] = field(factory=list)
+    """What the stream listed since when."""
+    _names: count[int] = field(factory=lambda: count(1))
+
+    def open_first(self, shards: int) -> None:
+        """Begin with so many shards, which share the keys evenly."""
+        edges = [KEY_SPACE * number // shards for number in range(shards + 1)]
+        for low, high in pairwise(edges):
+            self._open(low, high, ())
+        self._list(0.0)
+
+    # --- what happens to it ------------------------------------------------------------------------------------
+
+    def write(self, shard_id: str, records: int, now: float) -> None:
+        """Write records of keys of a shard, which must be open."""
+        entry, written = self.shards[shard_id], self.written
+        for _ in range(records):
+            key = entry.low + (entry.high - entry.low) * self.dice.randrange(KEYS_PER_SHARD) // KEYS_PER_SHARD
+            number = written[key] = written.get(key, 0) + 1
+            entry.keys.append(key)
+            entry.numbers.append(number)
+            entry.times.append(now)
+
+    def split(self, shard_id: str, now: float) -> tuple[str, ...]:
+        """Close a shard and open two children; nothing if it holds a single key."""
+        entry = self.shards[shard_id]
+        middle = (entry.low + entry.high) // 2
+        if not entry.is_open or middle == entry.low:
+            return ()
+        self._close(entry)
+        children = tuple(self._open(*ends, (shard_id,)) for ends in ((entry.low, middle), (middle, entry.high)))
+        self._list(now)
+        return children
+
+    def merge(self, shard_id: str, now: float) -> tuple[str, ...]:
+        """Close a shard and its right neighbour and open one child; nothing if it has no open neighbour."""
+        entry = self.shards[shard_id]
+        neighbour = next((self.shards[name] for name in self.open_ids if self.shards[name].low == entry.high), None)
+        if not entry.is_open or neighbour is None:
+            return ()
+        for closing in (entry, neighbour):
+            self._close(closing)
+        children = (self._open(entry.low, neighbour.high, (shard_id, neighbour.shard_id)),)
+        self._list(now)
+        return children
+
+    def expire(self, shard_id: str, now: float) -> None:
+        """Let a closed shard leave with everything in it."""
+        self.shards[shard_id].is_listed = False
+        self._list(now)
+
+    def trim(self, shard_id: str, share: float) -> bool:
+        """Let the retention take a share of what is left of a shard; whether there was anything."""
+        entry = self.shards[shard_id]
+        taken = int((entry.size - entry.trimmed) * share)
+        entry.trimmed += taken
+        return taken > 0
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def listing(self, moment: float) -> tuple[Shard, ...]:
+        """What the stream listed at a moment; before the first, what it listed first."""
+        since = [at for at, _ in self._listings]
+        place = bisect_left(since, moment + 1e-9)
+        return self._listings[max(place - 1, 0)][1]
+
+    def place_at(self, shard_id: str, moment: float) -> int:
+        """Number of the first record of a shard that was written at or after a moment."""
+        return bisect_left(self.shards[shard_id].times, moment)
+
+    def ancestors(self, shard_id: str) -> set[str]:
+        """All shards before a shard, up to the first ones."""
+        found: set[str] = set()
+        level = set(self.shards[shard_id].shard.parent_shard_ids)
+        while level:
+            found |= level
+            level = {parent for name in level for parent in self.shards[name].shard.parent_shard_ids} - found
+        return found
+
+    def expirable_ids(self) -> list[str]:
+        """Ids of closed shards that nothing older is before any more, sorted: records go in the order of their age."""
+        closed = [name for name, entry in self.shards.items() if entry.is_listed and not entry.is_open]
+        return sorted(name for name in closed if not any(self.shards[old].is_listed for old in self.ancestors(name)))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _open(self, low: int, high: int, parents: tuple[str, ...]) -> str:
+        name = f"s{next(self._names):03d}"
+        first, second = (*parents, None, None)[:2]
+        self.shards[name] = SimulatedShard(Shard(name, first, second), low, high)
+        self.open_ids = sorted([*self.open_ids, name])
+        return name
+
+    def _close(self, entry: SimulatedShard) -> None:
+        entry.is_open = False
+        self.open_ids.remove(entry.shard_id)
+
+    def _list(self, now: float) -> None:
+        listed = tuple(entry.shard for entry in self.shards.values() if entry.is_listed)
+        self._listings.append((now, listed))
+
+
+def place_of(checkpoint: str) -> int:
+    """Number of the next record that a position points at, for positions other than the end."""
+    return 0 if checkpoint == CheckpointPosition.TRIM_HORIZON else int(checkpoint.split(":", 1)[0])

@@ -1,0 +1,131 @@
+"""The simulated status table: rows, the rule by which they change, and who changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from attrs import define, field
+
+from streamclient.core import membership
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.write_rules import EpochRow, apply_write, draw, permits
+from streamclient.model import Lease
+
+
+class Actor(Protocol):
+    """Whoever changes rows."""
+
+    name: str
+    """As rows call it."""
+    label: str
+    """As the history calls it: with the number of its life."""
+    kind: str
+    """What it is: ``worker``, ``java``, ``operator`` or ``outside``."""
+    is_alive: bool
+    is_python: bool
+    """Whether its writes are the production core's, so that the laws bind it."""
+
+
+@define(eq=False)
+class Outsider:
+    """Somebody who is no worker: an operator, or whoever vandalises rows."""
+
+    name: str
+    label: str
+    kind: str
+    is_alive: bool = True
+    is_python: bool = False
+
+
+class Watcher(Protocol):
+    """Whoever wants to know of every change."""
+
+    def __call__(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        """``what`` names the kind of the write; ``write`` is ``None`` for changes without a condition of ours."""
+
+
+class WorkerWatcher(Protocol):
+    """Whoever wants to know of every change of a worker row, but for wakes."""
+
+    def __call__(self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None) -> None:
+        """``write`` was accepted."""
+
+
+@define(eq=False)
+class SimulatedTable:
+    """Lease rows by key, the greatest epoch drawn for each, and worker rows by name."""
+
+    watch: Watcher
+    watch_workers: WorkerWatcher
+    rows: dict[str, Lease] = field(factory=dict)
+    epochs: dict[str, EpochRow] = field(factory=dict)
+    workers: dict[str, WorkerRow] = field(factory=dict)
+    _sorted_keys: list[str] | None = None
+
+    def sorted_keys(self) -> list[str]:
+        """Lease keys of all rows, sorted; not to be changed."""
+        if self._sorted_keys is None:
+            self._sorted_keys = sorted(self.rows)
+        return self._sorted_keys
+
+    def land(self, actor: Actor, write: LeaseWrite) -> bool:
+        """Carry out a write if the row permits it; whether it did."""
+        before = self.rows.get(write.lease_key)
+        if not permits(before, write):
+            return False
+        after = apply_write(before, write)
+        if before is None and after is None:
+            return True
+        self._store(write.lease_key, after)
+        self.watch(actor, write.kind.value, before, after, write)
+        return True
+
+    def put(self, actor: Actor, what: str, lease_key: str, after: Lease | None) -> None:
+        """Change a row without any condition of ours."""
+        before = self.rows.get(lease_key)
+        self._store(lease_key, after)
+        self.watch(actor, what, before, after, None)
+
+    def draw_epoch(self, lease_key: str) -> int:
+        """The next epoch of a lease."""
+        last = self.epochs.get(lease_key)
+        drawn = apply_write(last, draw(lease_key, last))
+        assert drawn is not None
+        self.epochs[lease_key] = drawn
+        return drawn.number
+
+    def land_worker(self, actor: Actor, write: WorkerWrite) -> bool:
+        """Carry out a write of a worker row if that permits it; whether it did."""
+        before = self.workers.get(write.worker_id)
+        if not permits(before, write):
+            return False
+        after = apply_write(before, write)
+        if after is None:
+            self.workers.pop(write.worker_id, None)
+        else:
+            self.workers[write.worker_id] = after
+        self.watch_workers(actor, write, before, after)
+        return True
+
+    def wake(self, names: tuple[str, ...]) -> None:
+        """Wake workers that have rows."""
+        for name in names:
+            if name in self.workers:
+                self.workers[name] = membership.woken(self.workers[name])
+
+    def workers_of(self, names: Iterable[str]) -> tuple[WorkerRow, ...]:
+        """The rows of some workers, as far as they are there, by name."""
+        return tuple(self.workers[name] for name in sorted(names) if name in self.workers)
+
+    def _store(self, lease_key: str, after: Lease | None) -> None:
+        if after is None:
+            self.rows.pop(lease_key, None)
+            self._sorted_keys = None
+            return
+        if lease_key not in self.rows:
+            self._sorted_keys = None
+        self.rows[lease_key] = after

@@ -1,0 +1,123 @@
+"""The faults that a user can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from streamclient.base import checks
+from streamclient.testing.simulation.simulated_faults import Do, Fate
+
+CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
+    "crash": (Do.CRASH, "crash"),
+    "stop": (Do.STOP, "stop"),
+    "pause_longer_than_lease": (Do.FREEZE, "pause longer than lease"),
+    "unreachable": (Do.CUT, "status table unreachable"),
+    "split": (Do.SPLIT, "split"),
+    "merge": (Do.MERGE, "merge"),
+    "lost_answers": (Fate.LOST_ANSWER, "lost answers"),
+    "lost_requests": (Fate.LOST_REQUEST, "lost requests"),
+    "throttled": (Fate.THROTTLED, "throttled"),
+    "failing_reads": (Fate.FAILING_READ, "failing reads"),
+}
+"""What each choice is in the vocabulary of all simulations, and how users read it."""
+
+
+@frozen
+class Fault:
+    """One kind of fault in a simulation. Made by ``Faults``."""
+
+    choice: str
+    times: int = 0
+    """How often it happens, at moments that the seed decides; 0 for what befalls single calls."""
+    share: float = 0.0
+    """Probability that it befalls a single call; 0 for what happens to workers and shards."""
+
+    @property
+    def kind(self) -> Do | Fate:
+        """What goes wrong."""
+        return CHOICES[self.choice][0]
+
+    def __str__(self) -> str:
+        return f"Faults.{self.choice}({self.times or self.share})"
+
+
+def said(kind: Do | Fate) -> str:
+    """A kind as users read it."""
+    return next(text for each, text in CHOICES.values() if each is kind)
+
+
+class Faults:
+    """Makes the faults for ``stream_simulation.run(faults=[...])``.
+
+    Example:
+        >>> print(Faults.crash(), Faults.lost_answers(0.05), Faults.pause_longer_than_lease(2))
+        Faults.crash(1) Faults.lost_answers(0.05) Faults.pause_longer_than_lease(2)
+    """
+
+    @staticmethod
+    def crash(times: int = 1) -> Fault:
+        """A worker's process is killed; what its processors kept in memory is gone. Another one starts later."""
+        return _repeated("crash", times)
+
+    @staticmethod
+    def stop(times: int = 1) -> Fault:
+        """A worker is stopped in order, and another one starts later."""
+        return _repeated("stop", times)
+
+    @staticmethod
+    def pause_longer_than_lease(times: int = 1) -> Fault:
+        """A process stands still, user code included, until others have its leases; then it goes on as a zombie."""
+        return _repeated("pause_longer_than_lease", times)
+
+    @staticmethod
+    def unreachable(times: int = 1) -> Fault:
+        """Nobody reaches the status table, for up to two lease durations."""
+        return _repeated("unreachable", times)
+
+    @staticmethod
+    def split(times: int = 1) -> Fault:
+        """A shard splits: its keys go on in two children."""
+        return _repeated("split", times)
+
+    @staticmethod
+    def merge(times: int = 1) -> Fault:
+        """Two shards merge: their keys go on in one child."""
+        return _repeated("merge", times)
+
+    @staticmethod
+    def lost_answers(share: float = 0.05) -> Fault:
+        """Writes to the status table are applied, but nobody learns of it."""
+        return _shared("lost_answers", share)
+
+    @staticmethod
+    def lost_requests(share: float = 0.05) -> Fault:
+        """Calls to the status table get lost on their way."""
+        return _shared("lost_requests", share)
+
+    @staticmethod
+    def throttled(share: float = 0.05) -> Fault:
+        """The status table refuses calls for load."""
+        return _shared("throttled", share)
+
+    @staticmethod
+    def failing_reads(share: float = 0.05) -> Fault:
+        """Reading records fails now and then."""
+        return _shared("failing_reads", share)
+
+    @staticmethod
+    def everything() -> tuple[Fault, ...]:
+        """All of them, once or as often as by default."""
+        return tuple(getattr(Faults, choice)() for choice in CHOICES)
+
+
+def _repeated(choice: str, times: int) -> Fault:
+    return Fault(choice, times=checks.positive.require("times", times))
+
+
+def _shared(choice: str, share: float) -> Fault:
+    return Fault(choice, share=float(_up_to_half.require("share", share)))
+
+
+_up_to_half = checks.number("a number above 0 and at most 0.5", lambda value: 0.0 < value <= 0.5)

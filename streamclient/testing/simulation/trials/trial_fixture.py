@@ -1,0 +1,179 @@
+"""What the pytest fixture ``stream_simulation`` is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from attrs import evolve, frozen
+
+from streamclient.base import checks
+from streamclient.config import ClientConfig, processor_maker
+from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
+from streamclient.records import ColumnValue
+from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.trials.trial import Trial
+from streamclient.testing.simulation.trials.trial_faults import Fault
+from streamclient.testing.simulation.trials.trial_settings import Run, TrialSettings
+
+SHOWN_LINES = 12
+"""How many of the last steps, and of the last incidents, a failure shows."""
+
+
+class SimulationFailed(AssertionError):
+    """A law or the user's invariant does not hold; the text says in which seed, and how to run it again."""
+
+    def __init__(self, text: str, seed: int, law: str) -> None:
+        super().__init__(text)
+        self.seed = seed
+        self.law = law
+
+
+@frozen(kw_only=True)
+class SimulationResult:
+    """What happened in all seeds together."""
+
+    seeds: int
+    written: int
+    """Changes that were written to the streams."""
+    delivered: int
+    """Changes that were handed to processors, repetitions included."""
+    faults: Mapping[str, int]
+    """What went wrong, and how often."""
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{number} {name}" for name, number in self.faults.items()) or "no faults"
+        return f"{self.seeds} seeds, {self.written} changes written, {self.delivered} delivered; {faults}"
+
+
+_seeds = checks.Check(
+    "a whole number above 0 or a list of seeds",
+    lambda value: (
+        checks.positive.fits(value) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping))
+    ),
+)
+
+
+class StreamSimulation:
+    """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is one of these."""
+
+    def __init__(
+        self, *, seed: int | None = None, seeds: int | None = None, test: str = "", tell: Callable[[str], None] = print
+    ) -> None:
+        self._seed, self._seeds, self._test, self._tell = seed, seeds, test, tell
+
+    @checks.explains_names
+    def run(
+        self,
+        factory: RecordProcessorFactory,
+        *,
+        workers: int = 3,
+        shards: int = 4,
+        records: int = 500,
+        keys: int = 40,
+        max_records: int = 20,
+        faults: Iterable[Fault] = (),
+        seeds: int | Iterable[int] = 20,
+        columns: Callable[[str, int], Mapping[str, ColumnValue]] | None = None,
+        config: ClientConfig | None = None,
+        before: Callable[[], object] | None = None,
+        check: Callable[[Run], object] | None = None,
+    ) -> SimulationResult:
+        """Run the processor under each seed; real workers, simulated time, chosen faults.
+
+        Args:
+            factory: makes processors, as for ``Worker``.
+            workers: how many processes.
+            shards: in the beginning.
+            records: changes that are written while faults happen.
+            keys: rows that they change; the key column is ``id``.
+            max_records: most records in one batch.
+            faults: made by ``Faults``; none means a quiet run.
+            seeds: how many, counted from 0, or which. Each decides another history.
+            columns: columns of the n-th change of a key; by default ``{"number": n}``.
+            config: of the workers; the default one looks less often at other workers, to save time.
+            before: called before each seed; empty your sink here.
+            check: called with the ``Run`` after each seed, when all workers have stopped. It fails by an assertion or
+                by returning ``False``.
+
+        Raises:
+            SimulationFailed: in some seed a change was lost or came out of order, or ``check`` failed.
+            ConfigurationError: an argument cannot work.
+        """
+        given: dict[str, Any] = {} if columns is None else {"columns": columns}
+        if config is not None:
+            given["config"] = config
+        settings = TrialSettings(
+            make_processor=_maker(factory),
+            workers=workers,
+            shards=shards,
+            records=records,
+            keys=keys,
+            max_records=max_records,
+            faults=faults,
+            before=before,
+            check=check,
+            **given,
+        )
+        return self._run_all(settings, self._chosen(seeds))
+
+    def _chosen(self, seeds: int | Iterable[int]) -> Sequence[int]:
+        if self._seed is not None:
+            return [self._seed]
+        if isinstance(seeds, int):
+            count = self._seeds or seeds
+            _seeds.require("seeds", count if self._seeds else seeds)
+            return range(count)
+        return list(_seeds.require("seeds", seeds))
+
+    def _run_all(self, settings: TrialSettings, seeds: Sequence[int]) -> SimulationResult:
+        faults: Counter[str] = Counter()
+        written = delivered = 0
+        for seed in seeds:
+            trial = Trial(settings, seed, self._tell if self._seed is not None else None)
+            try:
+                run = trial.run()
+            except LawBroken as failed:
+                text = self._explained(trial, failed, len(seeds))
+                raise SimulationFailed(text, seed, failed.law) from failed.__cause__
+            written += len(run.written)
+            delivered += sum(run.delivered.values())
+            faults.update(run.faults)
+        counts = dict(sorted(faults.items()))
+        return SimulationResult(seeds=len(seeds), written=written, delivered=delivered, faults=counts)
+
+    def _explained(self, trial: Trial, failed: LawBroken, seeds: int) -> str:
+        needed = _needed(trial.settings, trial.seed, failed.law)
+        where = f"{self._test} " if self._test else ""
+        return "\n".join(
+            [
+                f"seed {trial.seed} (of {seeds}) fails: {failed.law}: {failed.text}",
+                f"it needs only: {', '.join(str(fault) for fault in needed) or 'no fault at all'}",
+                "what was done to the fleet:",
+                *(f"  {line}" for line in trial.incidents[-SHOWN_LINES:]),
+                "the last steps:",
+                *(f"  {line}" for line in trial.lines[-SHOWN_LINES:]),
+                f"run it again, step by step: pytest {where}--simulation-seed {trial.seed} -s",
+            ]
+        )
+
+
+def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
+    """The faults without which the same seed does not fail in the same way."""
+    faults = settings.faults
+    for fault in settings.faults:
+        fewer = tuple(other for other in faults if other is not fault)
+        try:
+            Trial(evolve(settings, faults=fewer), seed).run()
+        except LawBroken as failed:
+            if failed.law == law:
+                faults = fewer
+    return faults
+
+
+def _maker(factory: object) -> Callable[[], IRecordProcessor]:
+    """As for a worker; a class of factories is made one of, too."""
+    is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
+    made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
+    return processor_maker("factory", made)

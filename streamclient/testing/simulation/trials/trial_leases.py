@@ -1,0 +1,103 @@
+"""Leases in memory behind a network that the seed decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.write_rules import WriteOutcome
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.model import Lease
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.simulated_faults import Do, Fate
+from streamclient.testing.simulation.simulated_network import NO_ANSWER, NO_ROUTE, TOO_BUSY
+from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+
+CALL_KINDS = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.THROTTLED)
+
+
+class TrialLeases(MemoryLeaseManager):
+    """The status table of one trial. Single-threaded, as everything in a simulation."""
+
+    def __init__(
+        self,
+        stream_id: str,
+        dice: Dice,
+        shares: Mapping[Do | Fate, float],
+        injected: Counter[Do | Fate],
+        stored: Callable[[str, str], None],
+    ) -> None:
+        """``stored`` is told each checkpoint that gets into the table, with its lease, whatever its writer learns."""
+        super().__init__(stream_id)
+        self._stored = stored
+        self.is_unreachable = False
+        self.is_calm = False
+        self._dice, self._shares, self._injected = dice, shares, injected
+
+    def finished(self) -> set[str]:
+        """Keys of the leases whose shards were read to the end; asked by the judge, so it never fails."""
+        return {lease.lease_key for lease in super().list_leases() if lease.is_finished}
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases, unless the call fails."""
+        self._raise_for_reads()
+        return super().list_leases()
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """One lease, unless the call fails."""
+        self._raise_for_reads()
+        return super().get_lease(lease_key)
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows, unless the call fails."""
+        self._raise_for_reads()
+        return super().list_workers(with_info=with_info)
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """Some worker rows, unless the call fails."""
+        self._raise_for_reads()
+        return super().read_workers(worker_ids)
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Wake workers, unless the call fails."""
+        self._raise_for_reads()
+        super().wake(worker_ids)
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """Carry out writes, or not; tell the truth about it, or nothing."""
+        fate = self._fate()
+        if fate in (None, Fate.LOST_ANSWER):
+            before = self._checkpoints()
+            answers = super().write_many(writes)
+            for key, checkpoint in self._checkpoints().items():
+                if checkpoint != before.get(key, checkpoint):
+                    self._stored(key, checkpoint)
+            return answers if fate is None else [WriteAnswer(WriteOutcome.UNCERTAIN, NO_ANSWER)] * len(writes)
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, self._error(fate))] * len(writes)
+
+    def _checkpoints(self) -> dict[str, str]:
+        return {lease.lease_key: lease.checkpoint for lease in super().list_leases()}
+
+    def _raise_for_reads(self) -> None:
+        fate = self._fate()
+        if fate is not None:
+            raise self._error(fate)
+
+    def _fate(self) -> Fate | None:
+        if self.is_unreachable:
+            return Fate.CUT
+        for kind in CALL_KINDS:
+            share = self._shares.get(kind, 0.0)
+            if not self.is_calm and self._dice.chance(share):
+                self._injected[kind] += 1
+                return kind
+        return None
+
+    @staticmethod
+    def _error(fate: Fate) -> DependencyException:
+        return {Fate.THROTTLED: TOO_BUSY, Fate.CUT: NO_ROUTE}.get(fate, NO_ANSWER)
+
+
+READ_FAILED = DependencyException("the service did not deliver this page", kind=ErrorKind.TRANSIENT)

@@ -1,0 +1,295 @@
+"""A simulated process that consumes a tunnel: the production session, and readers as the production shell has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+
+from streamclient.core.tunnel import tunnel_events
+from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
+from streamclient.core.tunnel.tunnel_session import TunnelSession
+from streamclient.records import StreamRecord
+from streamclient.testing.simulation.agenda import Agenda
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.plan import TunnelPlan
+from streamclient.testing.simulation.simulated_faults import Excuse
+from streamclient.testing.simulation.trace import Observer
+from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
+from streamclient.testing.simulation.tunnels.tunnel_laws import TunnelLaws
+from streamclient.tunnel.tunnel_calls import STORE_TRIES, verdict_on
+from streamclient.tunnel.tunnel_errors import SequenceNumberNotMatchError
+from streamclient.wire import schema
+from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.tunnel import decode_tunnel_page
+
+READ_AGAIN_SECONDS = 1.0
+"""Pause after a page without records, or after a read that failed."""
+
+THAW_SECONDS = 0.01
+"""For so long after it was frozen a process may go on with what it was about to do."""
+
+
+@define(eq=False)
+class Reader:
+    """Reads a channel page by page, processes, and stores its token now and then."""
+
+    process: str
+
+    channel_id: str
+    identifier: str
+    client_id: str
+    token: str
+    sequence_number: int
+    stored: str = ""
+    is_lost: bool = False
+    is_stopping: bool = False
+    is_over: bool = False
+    pages: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.identifier} of {self.process}"
+
+
+@define(eq=False)
+class TunnelProcess:
+    """One process. Frozen, nothing of it happens until it is thawed; crashed, nothing of it happens any more."""
+
+    plan: TunnelPlan
+    agenda: Agenda
+    service: SimulatedService
+    laws: TunnelLaws
+    observer: Observer | None
+    name: str
+    session: TunnelSession
+    dice: Dice
+    clock_offset: float
+    clock_rate: float
+    is_alive: bool = True
+    is_finished: bool = False
+    is_leaving: bool = False
+    """Whether it was asked to stop."""
+    frozen_until: float = 0.0
+    readers: dict[str, Reader] = field(factory=dict)
+    _tick_at: float | None = None
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def local_now(self) -> float:
+        """What its own clock shows."""
+        return self.clock_offset + self.agenda.now * self.clock_rate
+
+    def later(self, seconds: float, call: Any, *arguments: Any) -> None:
+        """Do something after a while, later still if the process is frozen then."""
+        self.agenda.after(seconds, self._when_awake, call, *arguments)
+
+    def _when_awake(self, call: Any, *arguments: Any) -> None:
+        if not self.is_alive:
+            return
+        frozen = self.frozen_until - self.agenda.now
+        if frozen > 0:
+            self.later(frozen, call, *arguments)
+        else:
+            call(*arguments)
+
+    def deliver(self, event: tunnel_events.Event) -> None:
+        """Hand an event to the session, and carry out what it answers."""
+        if not self.is_alive or self.is_finished:
+            return
+        commands = self.session.handle(event, self.local_now)
+        self.laws.events += 1
+        if self.observer is not None:
+            self.observer.handled(self.agenda.now, self.name, event, commands)
+        for command in commands:
+            self._execute(command)
+        self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
+        deadline = self.session.next_deadline()
+        if deadline is None or self.is_finished:
+            return
+        at = max((deadline - self.clock_offset) / self.clock_rate, self.agenda.now) + 1e-6
+        if self._tick_at is None or at < self._tick_at:
+            self._tick_at = at
+            self.agenda.at(at, self._when_awake, self._tick, at)
+
+    def _tick(self, at: float) -> None:
+        if self._tick_at == at:
+            self._tick_at = None
+            self.deliver(tunnel_events.SessionTick())
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def _execute(self, command: tunnel_events.Command) -> None:
+        match command:
+            case tunnel_events.Connect():
+                self._connect()
+            case tunnel_events.Heartbeat():
+                self._heartbeat(command)
+            case tunnel_events.FindCheckpoint():
+                self._find_checkpoint(command)
+            case tunnel_events.StartReader():
+                self._start_reader(command)
+            case tunnel_events.StopReader(_, reader, is_lost):
+                self._stop_reader(reader, is_lost=is_lost)
+            case tunnel_events.EndSession(client_id):
+                request = schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
+                self._call("shutdown", request, lambda *_: self.deliver(tunnel_events.SessionEnded()))
+            case tunnel_events.Finish():
+                self.is_finished = True
+                self.laws.check(not self.readers, "a session ends after its readers", "", self.name)
+
+    def _call(self, verb: str, request: Any, answer: Any) -> None:
+        def arrived(response: Any, error: Exception | None) -> None:
+            self._when_awake(answer, response, error)
+
+        self.service.call(self.name, self.dice, verb, request, arrived)
+
+    def _connect(self) -> None:
+        sent_at = self.local_now
+        request = schema.ConnectRequest(tunnel_id=self.service.tunnel_id)
+        request.client_config.timeout = int(self.plan.timeout_seconds)
+        request.client_config.client_tag = self.name
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(tunnel_events.ConnectFailed(verdict_on(error), error))
+                return
+            self.deliver(tunnel_events.Connected(response.client_id, sent_at))
+
+        self._call("connect", request, answered)
+
+    def _heartbeat(self, command: tunnel_events.Heartbeat) -> None:
+        sent_at = self.local_now
+        request = schema.HeartbeatRequest(tunnel_id=self.service.tunnel_id, client_id=command.client_id)
+        for channel in command.channels:
+            number = int(schema.ChannelStatusNumber[channel.status.name])
+            request.channels.add(channel_id=channel.channel_id, version=channel.version, status=number)
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(tunnel_events.HeartbeatFailed(command.client_id, verdict_on(error), error))
+                return
+            self.deliver(tunnel_events.HeartbeatAnswered(command.client_id, _channels(response), sent_at))
+
+        self._call("heartbeat", request, answered)
+
+    def _find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(tunnel_events.CheckpointNotFound(command.channel_id, command.reader, error))
+                return
+            found = (response.checkpoint, response.sequence_number)
+            self.deliver(tunnel_events.CheckpointFound(command.channel_id, command.reader, *found))
+
+        self._call("getcheckpoint", self._checkpoint_request(command.client_id, command.channel_id), answered)
+
+    def _checkpoint_request(self, client_id: str, channel_id: str) -> Any:
+        return schema.GetCheckpointRequest(tunnel_id=self.service.tunnel_id, client_id=client_id, channel_id=channel_id)
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    def _start_reader(self, command: tunnel_events.StartReader) -> None:
+        began = (command.channel_id, command.reader, command.client_id, command.token, command.sequence_number)
+        reader = Reader(self.name, *began, stored=command.token)
+        self.readers[reader.identifier] = reader
+        self.laws.reader_started(self, reader)
+        self._go_on(reader)
+
+    def _stop_reader(self, identifier: str, *, is_lost: bool) -> None:
+        reader = self.readers.get(identifier)
+        if reader is not None:
+            reader.is_stopping = True
+            reader.is_lost = reader.is_lost or is_lost
+
+    def _go_on(self, reader: Reader) -> None:
+        if reader.is_lost:
+            self._end(reader, is_finished=False)
+        elif reader.token == FINISHED or (reader.is_stopping and reader.token != reader.stored):
+            self._store(reader, 0)
+        elif reader.is_stopping:
+            self._end(reader, is_finished=False)
+        elif reader.pages >= self.plan.pages_per_checkpoint and reader.token != reader.stored:
+            self._store(reader, 0)
+        else:
+            self._read(reader)
+
+    def _read(self, reader: Reader) -> None:
+        request = schema.ReadRecordsRequest(
+            tunnel_id=self.service.tunnel_id,
+            client_id=reader.client_id,
+            channel_id=reader.channel_id,
+            token=reader.token,
+        )
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None or reader.is_stopping:
+                self.later(READ_AGAIN_SECONDS, self._go_on, reader)
+                return
+            page = decode_tunnel_page(response.SerializeToString())
+            slow = self.dice.delay(self.laws.process_seconds)
+            self.later(slow, self._process, reader, page.records, page.next_token)
+
+        self._call("readrecords", request, answered)
+
+    def _process(self, reader: Reader, records: Sequence[StreamRecord], next_token: str) -> None:
+        excuse = Excuse.CALL_UNDER_WAY if reader.is_lost else None
+        if self.agenda.now < self.frozen_until + THAW_SECONDS:
+            excuse = Excuse.JUST_THAWED
+        self.laws.processed(reader, records, excuse)
+        reader.token = next_token
+        reader.pages += 1
+        pause = 0.0 if records or next_token == FINISHED else READ_AGAIN_SECONDS
+        self.later(pause, self._go_on, reader)
+
+    def _store(self, reader: Reader, tries: int) -> None:
+        """As the production shell: after anything but a clear answer look what is stored, then send again."""
+        number = reader.sequence_number + 1
+        request = schema.CheckpointRequest(
+            tunnel_id=self.service.tunnel_id,
+            client_id=reader.client_id,
+            channel_id=reader.channel_id,
+            checkpoint=reader.token,
+            sequence_number=number,
+        )
+
+        def answered(_: Any, error: Exception | None) -> None:
+            if error is None:
+                self._has_stored(reader, number)
+            else:
+                is_last = isinstance(error, SequenceNumberNotMatchError) or tries + 1 >= STORE_TRIES
+                self._look(reader, number, None if is_last else tries + 1)
+
+        self._call("checkpoint", request, answered)
+
+    def _look(self, reader: Reader, number: int, next_try: int | None) -> None:
+        def looked(found: Any, error: Exception | None) -> None:
+            if error is None and (found.checkpoint, found.sequence_number) == (reader.token, number):
+                self._has_stored(reader, number)
+            elif next_try is None:
+                self._end(reader, is_finished=False)
+            else:
+                self._store(reader, next_try)
+
+        self._call("getcheckpoint", self._checkpoint_request(reader.client_id, reader.channel_id), looked)
+
+    def _has_stored(self, reader: Reader, number: int) -> None:
+        reader.sequence_number, reader.stored, reader.pages = number, reader.token, 0
+        if reader.token == FINISHED:
+            self._end(reader, is_finished=True)
+        else:
+            self._go_on(reader)
+
+    def _end(self, reader: Reader, *, is_finished: bool) -> None:
+        del self.readers[reader.identifier]
+        self.laws.reader_ended(reader)
+        self.deliver(tunnel_events.ReaderEnded(reader.channel_id, reader.identifier, is_finished))
+
+
+def _channels(response: Any) -> list[Channel]:
+    return [
+        Channel(each.channel_id, each.version, ChannelStatus(schema.ChannelStatusNumber(each.status).name))
+        for each in response.channels
+    ]

@@ -1,0 +1,143 @@
+"""What must be true of every history of tunnel clients: the laws of all fleets, and these.
+
+* a channel that the service leased to one client is not processed by another one, unless that was just frozen, or its
+  session was ended without a word;
+* full data comes before changes, as parents before their children;
+* a stored checkpoint never goes back;
+* in the end every row of the full data and every change was delivered, and the channels are spread evenly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field
+
+from streamclient.records import StreamRecord
+from streamclient.server.tunnels.tunnel_channels import Tunnel, TunnelChannel
+from streamclient.server.tunnels.tunnel_positions import next_position
+from streamclient.testing.history import (
+    Delivered,
+    Fact,
+    Judge,
+    KeysInOrder,
+    LawBroken,
+    OneReliesOnIt,
+    ParentsBeforeChildren,
+    ReaderBegan,
+    ReaderOver,
+)
+from streamclient.testing.simulation.agenda import Agenda
+from streamclient.testing.simulation.roles import ChannelReader
+from streamclient.testing.simulation.simulated_faults import Excuse, Excused
+from streamclient.testing.simulation.trace import Trace
+from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
+
+CHECKPOINTS = "checkpoints only advance"
+HOLDER = "one holder"
+
+
+@define(eq=False)
+class TunnelLaws:
+    """Told of what the processes of one history do; raises ``LawBroken`` at the event that breaks a law."""
+
+    agenda: Agenda
+    service: SimulatedService
+    trace: Trace
+    counts: Counter[str]
+    excused: Excused
+    process_seconds: float
+    """Usual time in which a page is processed now."""
+    events: int = 0
+    """How many events the sessions handled."""
+    order: KeysInOrder = field(factory=KeysInOrder)
+    base: set[int] = field(factory=set)
+    """Keys of the full data that were delivered."""
+    ended: set[str] = field(factory=set)
+    """Sessions that the service lost without a word."""
+    _names: dict[str, str] = field(factory=dict)
+    _channels: dict[str, str] = field(factory=dict)
+    """Their identifiers, by name."""
+    _positions: dict[str, int] = field(factory=dict)
+    _judges: tuple[Judge, ...] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        parents = ParentsBeforeChildren(self._before, lambda name: self._channel(name).is_over)
+        self._judges = (OneReliesOnIt(lambda reader: False), parents, self.order)
+
+    def name(self, identifier: str) -> str:
+        """What the service calls at random, called the same in every run of the seed: by order of appearance."""
+        name = self._names.setdefault(identifier, f"c{len(self._names)}")
+        self._channels[name] = identifier
+        return name
+
+    def check(self, holds: bool, law: str, channel: str, text: str) -> None:
+        """Raise unless a law holds."""
+        if not holds:
+            raise LawBroken(law, channel, text)
+
+    @property
+    def tunnel(self) -> Tunnel:
+        """The service's own view."""
+        return self.service.engine._state.tunnels[self.service.tunnel_id]
+
+    def reader_started(self, process: object, reader: ChannelReader) -> None:
+        """A process begins to read a channel."""
+        name = self.name(reader.channel_id)
+        self._note(reader, "starts to read", name)
+        self._tell(ReaderBegan(reader, process, name))
+
+    def reader_ended(self, reader: ChannelReader) -> None:
+        """Nothing of a reader runs any more."""
+        name = self.name(reader.channel_id)
+        self._note(reader, "ends reading", name)
+        self._tell(ReaderOver(reader, name))
+
+    def processed(self, reader: ChannelReader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
+        """A page was processed; ``excuse`` says why its process cannot know yet if the channel is another's."""
+        channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
+        if not channel.is_over and channel.client_id not in ("", reader.client_id):
+            excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)
+            is_excused = excuse is not None and self.excused.note(HOLDER, excuse)
+            self.check(is_excused, HOLDER, name, f"{reader} processed what another client has")
+        self._note(reader, "processed", name, len(records))
+        changes = [record for record in records if record.sequence_info.timestamp_micros]
+        self.base |= {_key(record) for record in records if not record.sequence_info.timestamp_micros}
+        numbers = [int(record.columns[0].value or 0) for record in changes]
+        self._tell(Delivered(reader, name, [_key(record) for record in changes], numbers))
+        self.counts["delivered"] += len(records)
+
+    def check_checkpoints(self) -> None:
+        """Look at every position that is stored now."""
+        stream = self.service.engine._state.streams.get(self.tunnel.definition.stream_id)
+        for channel in self.tunnel.channels.values():
+            if channel.is_base or stream is None:
+                continue
+            position = next_position(channel, stream.shards[channel.channel_id])
+            before = self._positions.get(channel.channel_id, 0)
+            name = self.name(channel.channel_id)
+            self.check(position >= before, CHECKPOINTS, name, f"{name} went back from {before} to {position}")
+            self._positions[channel.channel_id] = position
+
+    def _tell(self, fact: Fact) -> None:
+        for judge in self._judges:
+            for broken in judge.see(fact):
+                raise broken
+
+    def _note(self, reader: ChannelReader, what: str, name: str, detail: object = "") -> None:
+        self.counts[what] += 1
+        self.trace.note(self.agenda.now, reader.process, what, name, detail)
+
+    def _channel(self, name: str) -> TunnelChannel:
+        return self.tunnel.channels[self._channels[name]]
+
+    def _before(self, name: str) -> Iterable[str]:
+        """Parents, and before changes all full data."""
+        channel = self._channel(name)
+        base = [] if channel.is_base else [each.channel_id for each in self.tunnel.channels.values() if each.is_base]
+        return [self.name(identifier) for identifier in (*channel.parent_ids, *base)]
+
+
+def _key(record: StreamRecord) -> int:
+    return int(record.key["id"])

@@ -1,0 +1,200 @@
+"""Carries out the commands of a ``TunnelSession``, outside the owner thread, and reports each as one event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from enum import Enum
+from functools import partial
+
+from attrs import define, field, frozen
+
+from streamclient.core.tunnel import tunnel_events
+from streamclient.core.tunnel.tunnel_events import CallVerdict, Event
+from streamclient.errors import DependencyException, StreamClientError
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_errors import (
+    FINAL_ERRORS,
+    SequenceNumberNotMatchError,
+    TunnelParameterInvalidError,
+    TunnelSessionGoneError,
+)
+from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
+from streamclient.worker.owner_loop import OwnerLoop
+
+STORE_TRIES = 5
+"""How often an uncertain checkpoint is looked up and sent again before the caller is told that nobody knows."""
+
+
+_WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
+"""Codes for what nobody mends by waiting if it never worked: key, policy or, without a code, the endpoint. A lease
+worker ends of them at its start, too. Once a kind of call has worked they may pass: a key or a policy was changed."""
+
+
+_OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
+"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may be said of
+the channel alone; whether the tunnel is still there, the next heartbeat tells."""
+
+
+def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
+    """What a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
+    if isinstance(error, TunnelSessionGoneError):
+        return CallVerdict.GONE
+    of_channel = call in _OF_CHANNELS
+    is_final = isinstance(error, FINAL_ERRORS) and not (of_channel and isinstance(error, TunnelParameterInvalidError))
+    if not has_worked and isinstance(error, DependencyException) and not error.retriable:
+        is_final = is_final or (error.code in _WRONG_FROM_THE_START and not (of_channel and error.code is None))
+    return CallVerdict.FINAL if is_final else CallVerdict.PASSING
+
+
+class Stored(Enum):
+    """What became of a checkpoint."""
+
+    YES = "yes"
+    LOST = "lost"
+    """Another consumer stored one, or the session is over: the channel is not this client's any more."""
+    REFUSED = "refused"
+    """It surely is not stored, although the channel is this client's."""
+    NEVER = "never"
+    """The same, and no other one can be stored either: consuming ends."""
+    UNKNOWN = "unknown"
+
+
+@define(eq=False)
+class ChannelSlot:
+    """The checkpoint of one reader. One store at a time, in any thread."""
+
+    client_id: str
+    channel_id: str
+    sequence_number: int
+    """Of the last checkpoint that is stored, by whomever."""
+
+
+@frozen(kw_only=True)
+class TunnelCalls:
+    """The owner's hands. Methods are called in the owner thread and return at once; ``emit`` is called there, too."""
+
+    client: TunnelClient
+    tunnel_id: str
+    timeout_seconds: int
+    client_tag: str
+    loop: OwnerLoop
+    pool: Executor
+    emit: Callable[[Event], None]
+    _worked: set[str] = field(factory=set, init=False)
+    """Kinds of calls of which one ever succeeded."""
+
+    def connect(self) -> None:
+        """Begin a session."""
+        self._do(self._connect)
+
+    def heartbeat(self, command: tunnel_events.Heartbeat) -> None:
+        """Report channels, and hear which to hold."""
+        self._do(partial(self._heartbeat, command))
+
+    def find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
+        """Look up where to read a channel."""
+        self._do(partial(self._find_checkpoint, command))
+
+    def end_session(self, command: tunnel_events.EndSession) -> None:
+        """Tell the service that the session is over; if it cannot be told, the session runs out by itself."""
+        self._do(partial(self._end_session, command))
+
+    def store(self, slot: ChannelSlot, token: str, done: Callable[[Stored, Exception | None], None]) -> None:
+        """Store a checkpoint; ``done`` follows in the owner thread."""
+
+        def work() -> None:
+            stored, error = self._store(slot, token)
+            self.loop.post(partial(done, stored, error))
+
+        self.loop.start(self.pool, partial(self.pool.submit, work))
+
+    def read_answered(self, error: StreamClientError | None) -> None:
+        """A read of a channel failed, or succeeded. Any thread; the reader deals with it, unless it is final."""
+        if error is None:
+            self._worked.add("readrecords")
+        elif self._verdict("readrecords", error) is CallVerdict.FINAL:
+            self.loop.post(partial(self.emit, tunnel_events.CallsRefused("records cannot be read", error)))
+
+    def _do(self, call: Callable[[], Event]) -> None:
+        self.loop.start(self.pool, partial(self.pool.submit, lambda: self.loop.post(partial(self.emit, call()))))
+
+    def _connect(self) -> Event:
+        sent_at = self.loop.now()
+        try:
+            client_id = self.client.connect(
+                self.tunnel_id, timeout_seconds=self.timeout_seconds, client_tag=self.client_tag
+            )
+        except Exception as error:
+            return tunnel_events.ConnectFailed(self._verdict("connect", error), error)
+        self._worked.add("connect")
+        return tunnel_events.Connected(client_id, sent_at)
+
+    def _heartbeat(self, command: tunnel_events.Heartbeat) -> Event:
+        sent_at, strange = self.loop.now(), dict[str, str]()
+        try:
+            channels = self.client.heartbeat(self.tunnel_id, command.client_id, command.channels, strange=strange)
+        except Exception as error:
+            return tunnel_events.HeartbeatFailed(command.client_id, self._verdict("heartbeat", error), error)
+        self._worked.add("heartbeat")
+        return tunnel_events.HeartbeatAnswered(command.client_id, channels, sent_at, strange)
+
+    def _find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> Event:
+        try:
+            names = (self.tunnel_id, command.client_id, command.channel_id)
+            found = self.client.get_checkpoint(*names, raises_at_once=True)
+        except Exception as error:
+            verdict = self._verdict("getcheckpoint", error)
+            return tunnel_events.CheckpointNotFound(command.channel_id, command.reader, error, verdict)
+        self._worked.add("getcheckpoint")
+        return tunnel_events.CheckpointFound(command.channel_id, command.reader, found.token, found.sequence_number)
+
+    def _end_session(self, command: tunnel_events.EndSession) -> Event:
+        try:
+            self.client.shutdown(self.tunnel_id, command.client_id)
+        except Exception:
+            return tunnel_events.SessionEnded()
+        return tunnel_events.SessionEnded()
+
+    def _store(self, slot: ChannelSlot, token: str) -> tuple[Stored, Exception | None]:
+        """Send, and after anything but a clear answer look what is stored before sending again."""
+        number = slot.sequence_number + 1
+        problem: Exception | None = None
+        for _ in range(STORE_TRIES):
+            try:
+                self.client.checkpoint(self.tunnel_id, slot.client_id, slot.channel_id, token, number)
+            except SequenceNumberNotMatchError as error:
+                return (Stored.YES, None) if self._is_stored(slot, token, number) else (Stored.LOST, error)
+            except Exception as error:
+                problem = error
+                refused = self._refused(error)
+                if refused is not None:
+                    return refused, error
+                if self._is_stored(slot, token, number):
+                    return Stored.YES, None
+            else:
+                slot.sequence_number = number
+                self._worked.add("checkpoint")
+                return Stored.YES, None
+        return Stored.UNKNOWN, problem
+
+    def _refused(self, error: Exception) -> Stored | None:
+        """What the service's answer says of a checkpoint that it did not store; ``None`` if it may be stored."""
+        verdict = self._verdict("checkpoint", error)
+        if verdict is CallVerdict.PASSING:
+            is_refused = isinstance(error, DependencyException) and not error.retriable
+            return Stored.REFUSED if is_refused else None
+        return Stored.LOST if verdict is CallVerdict.GONE else Stored.NEVER
+
+    def _verdict(self, kind: str, error: Exception) -> CallVerdict:
+        return verdict_on(error, call=kind, has_worked=kind in self._worked)
+
+    def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
+        try:
+            found = self.client.get_checkpoint(self.tunnel_id, slot.client_id, slot.channel_id)
+        except Exception:
+            return False
+        if (found.token, found.sequence_number) == (token, number):
+            slot.sequence_number = number
+            return True
+        return False

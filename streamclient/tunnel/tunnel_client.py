@@ -1,0 +1,368 @@
+"""The operations of the Tunnel Service: tunnels, sessions, data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from threading import Event
+from typing import Any, TypeVar
+
+from streamclient.base import checks
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tunnel.tunnel_errors import TunnelAnswerError
+from streamclient.tunnel.tunnel_model import (
+    Channel,
+    ChannelCheckpoint,
+    ChannelInfo,
+    ChannelStatus,
+    ChannelType,
+    StartOffset,
+    StreamTunnelConfig,
+    TunnelDescription,
+    TunnelInfo,
+    TunnelStage,
+    TunnelType,
+)
+from streamclient.tunnel.tunnel_order import ChannelOrder, is_token
+from streamclient.tunnel.tunnel_transport import TunnelTransport
+from streamclient.wire import schema
+from streamclient.wire.page_parts import TunnelPage
+from streamclient.wire.tunnel import decode_tunnel_page
+
+_NANOS_PER_MICRO = 1_000
+
+ReadT = TypeVar("ReadT")
+
+LARGEST_NUMBER = 2**62
+"""Versions and numbers of checkpoints count state changes of a channel. So many never happen, and a client that counts
+on from the end of 64 bits could not send its next one."""
+
+MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
+"""As the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
+
+DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_millis=3_000, total_millis=75_000)
+"""As the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
+
+
+@checks.explains_names
+class TunnelClient:
+    """Tunnels of one instance, over a user's ``OTSClient`` (V2 and V4 signatures, security tokens). Thread-safe.
+
+    Reads (list, describe, get_checkpoint, read_records) are repeated after throttling, passing refusals and network
+    errors; calls that change something are made once, except after answers that say that nothing was done.
+
+    Every method raises ``TunnelError`` with the class for the service's code, ``DependencyException`` if there was no
+    usable answer: ``TunnelAnswerError`` if one came that cannot be believed or read.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        retry: ReadRetry = MANAGEMENT_RETRY,
+        data_retry: ReadRetry = DATA_RETRY,
+        stop: Event | None = None,
+    ) -> None:
+        """Setting ``stop`` ends every pause between attempts at once, with the error that was being waited out.
+
+        Raises:
+            ConfigurationError: the client is not a ``tablestore.OTSClient``.
+        """
+        checks.instance(ReadRetry).require("retry", retry)
+        checks.instance(ReadRetry).require("data_retry", data_retry)
+        checks.optional(checks.instance(Event)).require("stop", stop)
+        self._transport = TunnelTransport(client)
+        self._calls = Repeater(retry, stop)
+        self._data = Repeater(data_retry, stop)
+
+    # --- tunnels -------------------------------------------------------------------------------------------------
+
+    def create_tunnel(
+        self, table_name: str, tunnel_name: str, tunnel_type: TunnelType, config: StreamTunnelConfig | None = None
+    ) -> str:
+        """Make a tunnel; its id. A tunnel with incremental data switches the table's stream on if it is off.
+
+        Raises:
+            ConfigurationError: an argument cannot work; nothing was sent.
+            TunnelExistsError: the table has a tunnel of that name.
+            TunnelParameterInvalidError: no such table, or the start lies outside of the log.
+        """
+        checks.identifier.require("table_name", table_name)
+        checks.identifier.require("tunnel_name", tunnel_name)
+        tunnel_type = checks.choice("tunnel_type", TunnelType, tunnel_type)
+        checks.optional(checks.instance(StreamTunnelConfig)).require("config", config)
+        tunnel = schema.Tunnel(
+            table_name=table_name, tunnel_name=tunnel_name, tunnel_type=int(_TYPE_NUMBERS[tunnel_type])
+        )
+        if config is not None:
+            tunnel.stream_tunnel_config.CopyFrom(_config_message(config))
+        request = schema.CreateTunnelRequest(tunnel=tunnel)
+        return str(self._change("create", request, schema.CreateTunnelResponse).tunnel_id)
+
+    def list_tunnel(self, table_name: str | None = None) -> Sequence[TunnelInfo]:
+        """The tunnels of one table, or of the whole instance."""
+        request = schema.ListTunnelRequest(table_name=table_name or "")
+        return tuple(_info(entry) for entry in self._read("list", request, schema.ListTunnelResponse).tunnels)
+
+    def describe_tunnel(self, table_name: str, tunnel_name: str) -> TunnelDescription:
+        """A tunnel with its channels and consume point."""
+        request = schema.DescribeTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
+        answer = self._read("describe", request, schema.DescribeTunnelResponse)
+        return TunnelDescription(
+            _info(answer.tunnel),
+            tuple(_channel_info(channel) for channel in answer.channels),
+            answer.tunnel_rpo // _NANOS_PER_MICRO,
+        )
+
+    def delete_tunnel(self, table_name: str, tunnel_name: str) -> None:
+        """Remove a tunnel; workers on it end."""
+        request = schema.DeleteTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
+        self._change("delete", request, schema.DeleteTunnelResponse)
+
+    def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus | str]]) -> None:
+        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand; a status may be given by its name.
+
+        Raises:
+            ConfigurationError: it is no status, or a channel is not given as a pair of id and status; nothing was sent.
+        """
+        request = schema.ScheduleRequest(tunnel_id=tunnel_id)
+        for channel in channels:
+            channel_id, status = _pair.require("channels", channel)
+            status = checks.choice("the status of a channel", ChannelStatus, status)
+            request.channels.append(_channel_message(Channel(channel_id, 0, status)))
+        self._change("schedule", request, schema.ScheduleResponse)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    def connect(self, tunnel_id: str, *, timeout_seconds: int, client_tag: str) -> str:
+        """Begin a session that lives while heartbeats come within the time-out; its client id."""
+        request = schema.ConnectRequest(tunnel_id=tunnel_id)
+        request.client_config.timeout = timeout_seconds
+        request.client_config.client_tag = client_tag
+        return str(self._change("connect", request, schema.ConnectResponse).client_id)
+
+    def heartbeat(
+        self,
+        tunnel_id: str,
+        client_id: str,
+        channels: Iterable[Channel],
+        *,
+        strange: MutableMapping[str, str] | None = None,
+    ) -> Sequence[Channel]:
+        """Report the channels that are held; the channels that shall be held from now on. Sent once.
+
+        A channel with a status or a version that is unknown here goes into ``strange``, by its id, with what was said
+        of it; without that it is an error.
+
+        Raises:
+            TunnelSessionGoneError: the session ended; connect again.
+        """
+        request = schema.HeartbeatRequest(tunnel_id=tunnel_id, client_id=client_id)
+        for channel in channels:
+            request.channels.append(_channel_message(channel))
+        answer = self._transport.ask("heartbeat", request, schema.HeartbeatResponse, write=True)
+        return tuple(_heard_channels(answer.channels, strange))
+
+    def shutdown(self, tunnel_id: str, client_id: str) -> None:
+        """End a session; its channels are free at once."""
+        request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=client_id)
+        self._change("shutdown", request, schema.ShutdownResponse)
+
+    # --- data ----------------------------------------------------------------------------------------------------
+
+    def get_checkpoint(
+        self, tunnel_id: str, client_id: str, channel_id: str, *, raises_at_once: bool = False
+    ) -> ChannelCheckpoint:
+        """Where a channel is read next. Needs no session.
+
+        An answer that cannot be believed is asked for again, or is told by its first error if ``raises_at_once``.
+        """
+        request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
+        answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse, raises_at_once=raises_at_once)
+        if not is_token(answer.checkpoint) or not 0 <= answer.sequence_number < LARGEST_NUMBER:
+            raise TunnelAnswerError(
+                f"channel {channel_id} has the checkpoint {answer.checkpoint[:60]!r} with the number "
+                f"{answer.sequence_number}; expected a token and a number from 0 to {LARGEST_NUMBER - 1}"
+            )
+        return ChannelCheckpoint(answer.checkpoint, answer.sequence_number)
+
+    def read_records(
+        self,
+        tunnel_id: str,
+        client_id: str,
+        channel_id: str,
+        token: str,
+        *,
+        order: ChannelOrder | None = None,
+        raises_at_once: bool = False,
+    ) -> TunnelPage:
+        """The page at a token. Needs no session.
+
+        An ``order`` compares the page with the one that was read before it. A page that cannot be believed is read
+        again as after a network error, or is told by its first error if ``raises_at_once``.
+
+        Raises:
+            TunnelAnswerError: the page is cut, damaged, or leads nowhere, or it does not follow the one before it.
+        """
+        request = schema.ReadRecordsRequest(
+            tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id, token=token
+        )
+        kept = ChannelOrder() if order is None else order
+
+        def attempt() -> TunnelPage:
+            page = self._transport.page("readrecords", request, decode_tunnel_page)
+            kept.follow(channel_id, token, page)
+            return page
+
+        return _repeated(self._data, "readrecords", attempt, raises_at_once=raises_at_once)
+
+    def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
+        """Store how far a channel was consumed; ``finished`` ends it. Sent once.
+
+        Raises:
+            SequenceNumberNotMatchError: a later checkpoint is stored, or the channel went to another client.
+        """
+        request = schema.CheckpointRequest(
+            tunnel_id=tunnel_id,
+            client_id=client_id,
+            channel_id=channel_id,
+            checkpoint=token,
+            sequence_number=sequence_number,
+        )
+        self._transport.send("checkpoint", request, write=True)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _read(self, verb: str, request: Any, response_class: Any, *, raises_at_once: bool = False) -> Any:
+        def attempt() -> Any:
+            return self._transport.ask(verb, request, response_class, write=False)
+
+        return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
+
+    def _change(self, verb: str, request: Any, response_class: Any) -> Any:
+        """Repeated only while the service says that it did nothing: a lost answer ends it."""
+
+        def attempt() -> Any:
+            try:
+                return self._transport.ask(verb, request, response_class, write=True)
+            except DependencyException as error:
+                if error.kind is ErrorKind.AMBIGUOUS:
+                    return error
+                raise
+
+        answer = self._calls.call(verb, attempt)
+        if isinstance(answer, DependencyException):
+            raise answer
+        return answer
+
+
+def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raises_at_once: bool) -> ReadT:
+    """Repeat a read; ``raises_at_once`` says whether an answer that cannot be believed ends it."""
+
+    def attempt() -> ReadT | TunnelAnswerError:
+        try:
+            return read()
+        except TunnelAnswerError as error:
+            if raises_at_once:
+                return error
+            raise
+
+    found = repeater.call(verb, attempt)
+    if isinstance(found, TunnelAnswerError):
+        raise found
+    return found
+
+
+_pair = checks.Check(
+    "pairs of a channel's id and its status",
+    lambda value: isinstance(value, tuple | list) and len(value) == 2 and checks.text.fits(value[0]),
+)
+
+_HEARD_STATUSES = {int(number): ChannelStatus(number.name) for number in schema.ChannelStatusNumber}
+
+_TYPE_NUMBERS = {
+    TunnelType.BASE_DATA: schema.TunnelTypeNumber.BASE_DATA,
+    TunnelType.STREAM: schema.TunnelTypeNumber.STREAM,
+    TunnelType.BASE_AND_STREAM: schema.TunnelTypeNumber.BASE_AND_STREAM,
+}
+
+
+def _config_message(config: StreamTunnelConfig) -> Any:
+    """A start time takes the place of the flag, as the clients send it; an end only if there is one."""
+    message = schema.StreamTunnelConfig()
+    if config.start_micros is not None:
+        message.start_offset = config.start_micros * _NANOS_PER_MICRO
+    else:
+        message.flag = int(schema.StartOffsetFlag[config.start.name])
+    if config.end_micros is not None:
+        message.end_offset = config.end_micros * _NANOS_PER_MICRO
+    return message
+
+
+def _info(message: Any) -> TunnelInfo:
+    return TunnelInfo(
+        tunnel_id=message.tunnel_id,
+        tunnel_name=message.tunnel_name,
+        tunnel_type=_named(TunnelType, message.tunnel_type),
+        table_name=message.table_name,
+        instance_name=message.instance_name,
+        stream_id=message.stream_id,
+        stage=_named(TunnelStage, message.stage),
+        is_expired=message.expired,
+        create_time_micros=message.create_time // _NANOS_PER_MICRO,
+        config=_config(message.stream_tunnel_config) if message.HasField("stream_tunnel_config") else None,
+    )
+
+
+def _config(message: Any) -> StreamTunnelConfig:
+    return StreamTunnelConfig(
+        StartOffset(_start_flag(message.flag)),
+        message.start_offset // _NANOS_PER_MICRO or None,
+        message.end_offset // _NANOS_PER_MICRO or None,
+    )
+
+
+def _start_flag(number: int) -> str:
+    flags = {int(flag): flag.name for flag in schema.StartOffsetFlag}
+    if number not in flags:
+        raise TunnelAnswerError(f"start offset flag {number} is unknown, expected one of {sorted(flags)}")
+    return flags[number]
+
+
+def _channel_info(message: Any) -> ChannelInfo:
+    return ChannelInfo(
+        message.channel_id,
+        _named(ChannelType, message.channel_type),
+        _named(ChannelStatus, message.channel_status),
+        message.client_id,
+        message.channel_rpo // _NANOS_PER_MICRO,
+        message.channel_count,
+    )
+
+
+def _channel_message(channel: Channel) -> Any:
+    number = schema.ChannelStatusNumber[channel.status.name]
+    return schema.Channel(channel_id=channel.channel_id, version=channel.version, status=int(number))
+
+
+def _heard_channels(channels: Iterable[Any], strange: MutableMapping[str, str] | None) -> Iterator[Channel]:
+    for each in channels:
+        status = _HEARD_STATUSES.get(each.status)
+        if status is not None and 0 <= each.version < LARGEST_NUMBER:
+            yield Channel(each.channel_id, each.version, status)
+            continue
+        told = f"status {each.status} and version {each.version}"
+        if strange is None:
+            raise TunnelAnswerError(
+                f"channel {each.channel_id} is listed with {told}; expected a status from 1 to 4, and a version from 0 "
+                f"to {LARGEST_NUMBER - 1}"
+            )
+        strange[each.channel_id] = told
+
+
+def _named(kind: Any, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        known = ", ".join(repr(member.value) for member in kind)
+        raise TunnelAnswerError(f"{kind.__name__} {text!r} is unknown, expected one of {known}") from error

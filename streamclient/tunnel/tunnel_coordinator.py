@@ -1,0 +1,362 @@
+"""The owner of a tunnel worker's state: takes events to ``TunnelSession``, and has its commands carried out.
+
+The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched as a shard is.
+How many of them read and process at once is for ``Turns`` to decide.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from attrs import evolve
+
+from streamclient.base import logs
+from streamclient.base.outages import OutageLog
+from streamclient.base.reasons import Cause, Reason, described, text_of
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
+from streamclient.core.tunnel import tunnel_events
+from streamclient.core.tunnel.channel_turns import Turns
+from streamclient.core.tunnel.troubles import ChannelTrouble
+from streamclient.core.tunnel.tunnel_events import Command, Event
+from streamclient.core.tunnel.tunnel_session import TunnelSession
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason
+from streamclient.tunnel.reading_turns import ChannelTurn, ReaderTurns
+from streamclient.tunnel.tunnel_calls import ChannelSlot, Stored, TunnelCalls
+from streamclient.tunnel.tunnel_pages import ChannelPages, position_of, token_of
+from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.health import CallWatchdog, FaultWatch, WorkerHealth, logged_change, watch_reads
+from streamclient.worker.instruments import SAMPLE_SECONDS
+from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
+from streamclient.worker.runtime import Deadline
+from streamclient.worker.shard_consumer import LEVELS, ShardConsumer
+from streamclient.worker.statuses import because, over_status
+
+_log = logs.logger(__name__)
+_OUTCOMES = {
+    Stored.YES: CheckpointOutcome.STORED,
+    Stored.LOST: CheckpointOutcome.LEASE_LOST,
+    Stored.REFUSED: CheckpointOutcome.REJECTED,
+    Stored.NEVER: CheckpointOutcome.REJECTED,
+    Stored.UNKNOWN: CheckpointOutcome.UNKNOWN,
+}
+
+DECLINED_SECONDS = 30.0
+"""A channel that its processor is done with is offered again and again by the service, which knows no such wish; it is
+declined at most this often."""
+
+MOST_NAMED = 3
+"""Channels in trouble that health names; the statuses name each."""
+
+DECLINED_REMEMBERED_SECONDS = 3_600.0
+"""A channel that was not offered for so long is finished, or another client's."""
+
+
+class TunnelCoordinator:
+    """Runs until it was stopped and every channel was let go, or its time to do so is up."""
+
+    def __init__(
+        self,
+        *,
+        tunnel_id: str,
+        session: TunnelSession,
+        turns: Turns,
+        loop: OwnerLoop,
+        make_calls: Callable[[Callable[[Event], None]], TunnelCalls],
+        make_consumer_parts: Callable[[TunnelCoordinator], ConsumerParts],
+        make_pages: Callable[[str, str, Callable[[StreamClientError | None], None]], ChannelPages],
+        shutdown_timeout_millis: int,
+        health_limit_seconds: float,
+    ) -> None:
+        self._tunnel_id = tunnel_id
+        self._session = session
+        self._loop = loop
+        self._calls = make_calls(self.emit)
+        self._around = make_consumer_parts(self)
+        self._make_pages = make_pages
+        self._shutdown_seconds = shutdown_timeout_millis / 1_000
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._turns = ReaderTurns(turns, loop)
+        self._consumers: dict[str, ShardConsumer] = {}
+        self._slots: dict[str, ChannelSlot] = {}
+        self._declined: dict[str, float] = {}
+        """Channels that their processors are done with, and when each was last offered."""
+        self._waiting: dict[CheckpointTicket, str] = {}
+        self._deadline: Deadline | None = None
+        self._health_limit_seconds = health_limit_seconds
+        self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
+        self._unread: Mapping[str, ChannelTrouble] = {}
+        """Channels whose reads fail, replaced at each look around."""
+        self._stores = CallWatchdog("no checkpoint was stored")
+        self._faults = FaultWatch()
+        self._judged = WorkerHealth(is_healthy=True)
+        self._outages = OutageLog(_log, monotonic=loop.now)
+        self._over: Reason | None = None
+        self.has_connected = False
+        """Whether there was ever a session. Any thread."""
+        self._finish: tunnel_events.Finish | None = None
+        self._last_statuses: Mapping[str, ShardStatus] = {}
+        self._next_watch = loop.now()
+        self._watch_seconds = min(self._around.config.slow_processor_warning_millis / 4_000, health_limit_seconds / 10)
+        if self._around.instruments.is_on:
+            self._sample()
+
+    # --- any thread ----------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Begin to stop; a second request changes nothing. Any thread."""
+        self._loop.post(self._begin_stop)
+
+    def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
+        """Have a checkpoint stored; whether the owner got it. Any thread.
+
+        Raises:
+            ConfigurationError: it is the first phase of two: the Tunnel Service has no place for it.
+        """
+        if ticket.pending is not None:
+            raise ConfigurationError(
+                "prepare_checkpoint needs a status table; the Tunnel Service keeps one token per channel and nothing "
+                "else. Use checkpoint(), or a lease worker"
+            )
+        request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
+        return self._loop.post(request, timeout_seconds)
+
+    def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
+        """Have ``reply`` called with every channel's status; at once if the worker has ended. Any thread."""
+
+        def ended() -> None:
+            reply(self._last_statuses)
+
+        if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
+            ended()
+
+    # --- the owner -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do, or no time left for it."""
+        is_over = self._deadline is not None and self._deadline.is_over
+        return self._finish is not None or is_over
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the work, if it did not end by request."""
+        return None if self._finish is None else self._finish.error
+
+    @property
+    def health(self) -> WorkerHealth:
+        """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
+        if self._loop.is_closed:
+            return self._judged
+        now, limit = self._loop.now(), self._health_limit_seconds
+        watched = (self._heartbeats, self._stores, self._around.facts.reads, self._faults)
+        found = [each.trouble(now, limit) for each in watched]
+        found.append(_named("is given up", self._session.troubles, now, limit))
+        found.append("" if any(found[2:4]) else _named("was not read", self._unread, now, limit))
+        reasons = [reason for reason in (self._loop.thread_trouble, *found) if reason]
+        return WorkerHealth(not reasons, "; ".join(reasons))
+
+    def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+        """Wait for something to happen, at most so long, and do what follows from it."""
+        self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
+        deadline = self._session.next_deadline()
+        if deadline is not None and deadline <= self._loop.now():
+            self.emit(tunnel_events.SessionTick())
+        self._watch()
+
+    def next_deadline(self) -> float:
+        """When a step is due even if nothing happens (monotonic seconds)."""
+        moments = [self._next_watch, self._loop.next_timer, self._session.next_deadline()]
+        return min(moment for moment in moments if moment is not None)
+
+    def emit(self, event: Event) -> None:
+        """Handle an event and everything that follows from it at once, in order."""
+        self._note_health(event, self._loop.now())
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                for command in self._session.handle(self._events.popleft(), self._loop.now()):
+                    self._execute(command)
+        finally:
+            self._is_handling = False
+
+    def fail(self, error: Exception) -> None:
+        """Go on without the session, whose state cannot be trusted any more: stop every consumer and end."""
+        self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
+        self._events.clear()
+        self._begin_stop()
+        self._answer_everybody()
+        for consumer in list(self._consumers.values()):
+            consumer.stop(ShutdownReason.ZOMBIE)
+        if not self._consumers:
+            self._finish = self._finish or tunnel_events.Finish()
+
+    def close(self) -> None:
+        """Answer whoever still waits, and name what had to be left."""
+        self._over = self._over or Reason(Cause.WORKER_ENDED)
+        self._last_statuses, self._judged = self._statuses(), self.health
+        for consumer in self._consumers.values():
+            _log.error("gave up waiting for %r", consumer)
+            consumer.abandon()
+        self._loop.close()
+        self._answer_everybody()
+        self._around.instruments.judged(self.health)
+        self._around.instruments.close()
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case tunnel_events.Connect():
+                self._calls.connect()
+            case tunnel_events.Heartbeat():
+                self._calls.heartbeat(command)
+            case tunnel_events.FindCheckpoint(_, channel_id) if channel_id in self._declined:
+                self._declined[channel_id] = self._loop.now()
+                self._loop.call_later(DECLINED_SECONDS, partial(self._decline, command))
+            case tunnel_events.FindCheckpoint():
+                self._calls.find_checkpoint(command)
+            case tunnel_events.StartReader():
+                self._start_reader(command)
+            case tunnel_events.StopReader(_, reader, is_lost):
+                if reader in self._consumers:
+                    self._consumers[reader].stop(ShutdownReason.ZOMBIE if is_lost else ShutdownReason.STOLEN)
+            case tunnel_events.EndSession():
+                self._calls.end_session(command)
+            case tunnel_events.Finish():
+                self._finish = command
+            case tunnel_events.SessionReport(severity, text, ()):
+                _log.log(LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
+            case tunnel_events.SessionReport(severity, text, outage):
+                self._outages.log(LEVELS[severity], outage, "tunnel %s: %s", self._tunnel_id, text)
+
+    def _decline(self, command: tunnel_events.FindCheckpoint) -> None:
+        self.emit(tunnel_events.ChannelDeclined(command.channel_id, command.reader))
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    def _start_reader(self, command: tunnel_events.StartReader) -> None:
+        info = ShardInfo(command.channel_id, self._tunnel_id, frozenset(), command.reader, command.sequence_number)
+        pages = self._make_pages(command.client_id, command.channel_id, self._calls.read_answered)
+        around = evolve(self._around, stream_api=pages)
+        start, turn = StartConsumer(info, position_of(command.token).text), ChannelTurn(command.reader, self._turns)
+        consumer = ShardConsumer(start, around, turn)
+        self._consumers[command.reader] = consumer
+        self._slots[command.reader] = ChannelSlot(command.client_id, command.channel_id, command.sequence_number)
+        _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)
+        consumer.begin()
+
+    def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
+        """A consumer is gone."""
+        reader = shard.lease_identifier
+        del self._consumers[reader], self._slots[reader]
+        if end is ConsumerEnd.DONE:
+            self._declined[shard.shard_id] = self._loop.now()
+        _log.info("tunnel %s: channel %s ended (%s)", self._tunnel_id, shard.shard_id, end.value)
+        self.emit(tunnel_events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
+
+    def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
+        """A consumer makes no progress and has no excuse."""
+        self.emit(tunnel_events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
+        reader = shard.lease_identifier
+        consumer, slot = self._consumers.get(reader), self._slots.get(reader)
+        if consumer is None or slot is None or not ticket.is_open():
+            ticket.refuse()
+            return
+        self._waiting[ticket] = reader
+        consumer.checkpoint_requested()
+        self._calls.store(slot, token_of(ticket.value), partial(self._stored, ticket))
+
+    def _stored(self, ticket: CheckpointTicket, stored: Stored, error: Exception | None) -> None:
+        if ticket not in self._waiting:
+            return
+        if stored in (Stored.YES, Stored.LOST):
+            self._stores.succeeded(self._loop.now())
+        else:
+            self._stores.failed(error, self._loop.now())
+        consumer = self._consumers.get(self._waiting.pop(ticket))
+        answer = AnswerCheckpoint(0, _OUTCOMES[stored], error)
+        if consumer is not None and not self._loop.is_closed:
+            consumer.checkpoint_answered(ticket, answer.outcome)
+            if stored is Stored.LOST:
+                consumer.stop(ShutdownReason.ZOMBIE)
+        ticket.answer(answer)
+        if stored is Stored.NEVER and error is not None:
+            self.emit(tunnel_events.CallsRefused("checkpoints cannot be stored", error))
+
+    def _answer_everybody(self) -> None:
+        for ticket in list(self._waiting):
+            self._stored(ticket, Stored.UNKNOWN, None)
+
+    # --- time and status -----------------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        if self._deadline is None:
+            self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
+            self.emit(tunnel_events.SessionStopRequested())
+
+    def _watch(self) -> None:
+        now = self._loop.now()
+        if now < self._next_watch:
+            return
+        self._next_watch = now + self._watch_seconds
+        for consumer in list(self._consumers.values()):
+            consumer.watch(now)
+        self._declined = {key: at for key, at in self._declined.items() if now - at < DECLINED_REMEMBERED_SECONDS}
+        self._unread = dict(self._failing_reads(now))
+        watch_reads(self._around.facts.reads, self._consumers.values(), now)
+        self._faults.look(self._consumers.values(), (), now)
+        self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
+
+    def _failing_reads(self, now: float) -> Iterator[tuple[str, ChannelTrouble]]:
+        for consumer in self._consumers.values():
+            machine, known = consumer.machine, self._unread.get(consumer.shard_id)
+            failures = machine.backoff.read_failures
+            if failures:
+                why = "" if machine.reason is None else text_of(machine.reason)
+                since = now if known is None else known.since
+                yield consumer.shard_id, ChannelTrouble(why, since, failures, machine.resume_at or now, now)
+
+    def _sample(self) -> None:
+        """Show the instruments what every channel does, and again after a while."""
+        ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
+        self._around.instruments.judged(self.health)
+        self._around.instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
+        self._loop.call_later(SAMPLE_SECONDS, self._sample)
+
+    def _note_health(self, event: Event, now: float) -> None:
+        if isinstance(event, tunnel_events.Connected):
+            self.has_connected = True
+        elif isinstance(event, tunnel_events.HeartbeatAnswered):
+            self._heartbeats.succeeded(now)
+        elif isinstance(event, tunnel_events.ConnectFailed | tunnel_events.HeartbeatFailed):
+            self._heartbeats.failed(event.error, now)
+
+    def _statuses(self) -> Mapping[str, ShardStatus]:
+        now = self._loop.now()
+        found = {key: _given_up(key, trouble, now) for key, trouble in self._session.troubles.items()}
+        found |= {consumer.shard_id: consumer.status(now) for consumer in self._consumers.values()}
+        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(found.items())}
+
+
+def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStatus:
+    status = ShardStatus(shard_id=channel_id, state=ShardState.INITIALIZING, checkpoint="", failures=trouble.failures)
+    reason = Reason(Cause.CHANNEL_GIVEN_UP, channel_id, trouble.why)
+    return because(status, (reason, Reason(Cause.NEXT_TRY, "attempt", f"{max(0.0, trouble.due - now):.1f} s")))
+
+
+def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
+    """The channels that have been in trouble for longer than the limit, the longest first; empty if there are none."""
+    old = [(each.since, key, each.why) for key, each in troubles.items() if now - each.since > limit_seconds]
+    texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
+    more = [f"and {len(texts) - MOST_NAMED} more channels"] if len(texts) > MOST_NAMED else []
+    return "; ".join([*texts[:MOST_NAMED], *more])

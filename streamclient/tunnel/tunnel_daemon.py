@@ -1,0 +1,138 @@
+"""``TunnelDaemon``: consumes a tunnel for ever."""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import partial
+from typing import Any
+
+from streamclient.base import checks
+from streamclient.base.backoff import doubling_millis, with_jitter
+from streamclient.base.pools import start_thread
+from streamclient.base.processes import Birthplace
+from streamclient.errors import StreamClientException, WorkerFailedError
+from streamclient.model import WorkerStatus
+from streamclient.tunnel.channel_processors import TunnelProcessor
+from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
+from streamclient.tunnel.tunnel_worker import SHUTDOWN_GRACE_SECONDS, TunnelWorker
+from streamclient.worker.health import WorkerHealth
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
+
+SHORTEST_RESTART_MILLIS = 1_000
+LONGEST_RESTART_MILLIS = 10_000
+"""Pauses of the daemon before it makes a new worker; Go's waits a random time of up to ten seconds."""
+
+
+@checks.explains_names
+class TunnelDaemon(Running):
+    """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
+
+    ``run()`` blocks, and returns after ``close()``. What the service says can never work ends it. As a context
+    manager it runs in a thread, and ``wait()`` waits meanwhile.
+    """
+
+    def __init__(
+        self,
+        tunnel_id: str,
+        client: Any,
+        processor: TunnelProcessor,
+        config: TunnelWorkerConfig | None = None,
+    ) -> None:
+        """Arguments and errors are those of ``TunnelWorker``, in the same order."""
+        self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._worker = self._make_worker()  # wrong arguments are told here
+        super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
+        self._dice = random.Random()
+        self._failure: BaseException | None = None
+        """What ended it."""
+        self._last_fault: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Consume until ``close()``. ``KeyboardInterrupt`` and SIGTERM are as in ``TunnelWorker.run``.
+
+        Raises:
+            WorkerFailedError: the tunnel does not exist or is expired, or it is not permitted to consume it.
+        """
+        with EndedBySigterm(self._ends_on_sigterm):
+            try:
+                self._run_workers()
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self._ended.set()
+        self._raise_failure()
+
+    def close(self) -> None:
+        """Shut the present worker down; ``run`` returns afterwards. Any thread."""
+        self._require_here()
+        with self._lock:
+            self._closed.set()
+            worker = self._worker
+        worker.shutdown()
+
+    @property
+    def health(self) -> WorkerHealth:
+        """That of the present worker; unhealthy, too, from a worker's fault until the next one has connected."""
+        self._require_here()
+        with self._lock:
+            worker, fault = self._worker, self._last_fault
+        if fault is not None and not worker.has_connected:
+            return WorkerHealth(is_healthy=False, reason=f"its last worker ended: {type(fault).__name__}: {fault}")
+        return worker.health
+
+    def _run_workers(self) -> None:
+        self._require_here()
+        self._birthplace = Birthplace()
+        failures = 0
+        while not self._closed.is_set():
+            worker = self._next_worker()
+            try:
+                worker.run()
+            except WorkerFailedError as failure:
+                if worker.is_refused:
+                    self._failure = failure
+                    return
+                failures += 1
+                with self._lock:
+                    self._last_fault = worker.exception
+                pause = doubling_millis(failures, SHORTEST_RESTART_MILLIS, LONGEST_RESTART_MILLIS)
+                wait_awake(self._closed, with_jitter(pause, self._dice) / 1_000)
+            except StreamClientException:
+                if not self._closed.is_set():
+                    raise
+
+    def _next_worker(self) -> TunnelWorker:
+        with self._lock:
+            if self._worker.worker_status is not WorkerStatus.NOT_RUNNING:
+                self._worker = self._make_worker()
+            return self._worker
+
+    def _begin_in_thread(self) -> None:
+        self._birthplace = Birthplace()
+        try:
+            self._thread = start_thread(self._run_until_closed, "tunnel-daemon")
+        except Exception:
+            self._ended.set()
+            raise
+
+    def _run_until_closed(self) -> None:
+        try:
+            self._run_workers()
+        except BaseException as error:  # to be raised where somebody waits for it
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _end_thread(self) -> None:
+        self.close()
+        if self._thread is not None:
+            self._thread.join(SHUTDOWN_GRACE_SECONDS)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,132 @@
+"""Values of the Tunnel Service. All frozen; times are microseconds since 1970."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
+from streamclient.errors import ConfigurationError
+
+__all__ = [
+    "Channel",
+    "ChannelCheckpoint",
+    "ChannelInfo",
+    "ChannelStatus",
+    "ChannelType",
+    "StartOffset",
+    "StreamTunnelConfig",
+    "TunnelDescription",
+    "TunnelInfo",
+    "TunnelStage",
+    "TunnelType",
+]
+
+
+class TunnelType(Enum):
+    """What a tunnel delivers (Java: ``TunnelType``)."""
+
+    BASE_DATA = "BaseData"
+    """The rows of the table, once."""
+    STREAM = "Stream"
+    """What changes from the start offset on."""
+    BASE_AND_STREAM = "BaseAndStream"
+    """The rows, then what changed since the tunnel was made; a row written in between may come twice."""
+
+
+class TunnelStage(Enum):
+    """How far a tunnel is. One of full data only also ends in PROCESS_STREAM."""
+
+    INIT = "InitBaseDataAndStreamShard"
+    PROCESS_BASE_DATA = "ProcessBaseData"
+    PROCESS_STREAM = "ProcessStream"
+
+
+class ChannelType(Enum):
+    """What a channel delivers."""
+
+    BASE_DATA = "BaseData"
+    STREAM = "Stream"
+
+
+class StartOffset(Enum):
+    """Where incremental data starts, if no time is given."""
+
+    LATEST = "LATEST"
+    EARLIEST = "EARLIEST"
+
+
+_micros = checks.optional(checks.Check("microseconds since 1970", checks.positive.fits))
+
+
+def _start(given: object) -> StartOffset:
+    return checks.choice("start", StartOffset, given)
+
+
+@checks.explains_names
+@frozen
+class StreamTunnelConfig:
+    """Which part of the log a tunnel delivers; a start time takes the place of ``start``."""
+
+    start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
+    """Also as a string."""
+    start_micros: int | None = field(default=None, validator=_micros)
+    end_micros: int | None = field(default=None, validator=_micros)
+
+    def __attrs_post_init__(self) -> None:
+        if self.start_micros and self.end_micros and self.end_micros < self.start_micros:
+            raise ConfigurationError(
+                f"end_micros={self.end_micros} lies before start_micros={self.start_micros}; nothing would be read"
+            )
+
+
+@frozen
+class TunnelInfo:
+    """A tunnel as the service lists it."""
+
+    tunnel_id: str
+    tunnel_name: str
+    tunnel_type: TunnelType
+    table_name: str
+    instance_name: str
+    stream_id: str
+    stage: TunnelStage
+    is_expired: bool
+    create_time_micros: int
+    config: StreamTunnelConfig | None
+
+
+@frozen
+class ChannelInfo:
+    """A channel as the service describes it."""
+
+    channel_id: str
+    channel_type: ChannelType
+    status: ChannelStatus
+    client_id: str
+    """Who holds it; empty if nobody."""
+    consume_point_micros: int
+    """How far in the log its checkpoint is; 0 before the first one, and for full data."""
+    record_count: int
+
+
+@frozen
+class TunnelDescription:
+    """A tunnel with its channels."""
+
+    info: TunnelInfo
+    channels: tuple[ChannelInfo, ...]
+    consume_point_micros: int
+    """The slowest stream channel's; 0 before the incremental stage."""
+
+
+@frozen
+class ChannelCheckpoint:
+    """Where a channel is read next."""
+
+    token: str
+    """``finished`` once everything was consumed."""
+    sequence_number: int
+    """Of the last stored checkpoint; the next one carries this plus one."""

@@ -1,0 +1,136 @@
+"""Sends tunnel requests over a user's own ``OTSClient``: its endpoint, credentials, signer and connections.
+
+The SDK's protocol layer is passed by: it knows only the table operations, and insists on signed answers, which the
+tunnel endpoints do not give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tablestore.error import OTSServiceError
+
+from streamclient.errors import CodecError, DependencyException, ErrorKind, printable
+from streamclient.tablestore.kept_connections import HttpAnswer
+from streamclient.tablestore.signed_calls import SignedCalls, is_damaged
+from streamclient.tunnel.tunnel_errors import FIRST_SERVER_ERROR, UNAVAILABLE, TunnelAnswerError, typed, unwrapped
+from streamclient.wire import schema
+from streamclient.wire.service_errors import AnswerError, classify, unreadable
+
+SUCCESS = 200
+"""The only status of a success: the Java client reads a body from every one, so the service sends no other."""
+
+_DIGEST = "x-ots-contentmd5"
+
+_TEXT_LIMIT = 200
+
+PageT = TypeVar("PageT")
+
+
+class TunnelTransport:
+    """One attempt per call, no retries. Thread-safe as far as the client is, which the SDK's is."""
+
+    def __init__(self, client: Any) -> None:
+        """The client is used as it is and never changed.
+
+        Raises:
+            ConfigurationError: it is not a ``tablestore.OTSClient``.
+        """
+        self._calls = SignedCalls(client)
+
+    def send(self, verb: str, request: Any, *, write: bool) -> bytes:
+        """The body of the answer to ``/tunnel/<verb>``.
+
+        Raises:
+            DependencyException: refused, or no usable answer; a ``TunnelError`` where the service gave its code, and
+                a ``TunnelAnswerError`` for an answer that is not whole.
+        """
+        return self._answer(verb, request, write=write, checks_digest=True).body
+
+    def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
+        """The answer as a message; errors as in ``send``, and a ``TunnelAnswerError`` for one that cannot be read."""
+        body = self.send(verb, request, write=write)
+        try:
+            return schema.parse(response_class, body)
+        except CodecError as error:
+            raise _unreadable(verb, error) from error
+
+    def page(self, verb: str, request: Any, decode: Callable[[bytes], PageT]) -> PageT:
+        """What ``decode`` makes of a page of records, as ``SignedCalls.page`` does it.
+
+        Raises:
+            TunnelAnswerError: also if ``decode`` raised ``CodecError``. All others as in ``send``.
+        """
+        answer = self._answer(verb, request, write=False, checks_digest=self._calls.checks_pages)
+        try:
+            return decode(answer.body)
+        except CodecError as error:
+            raise (_damaged() if is_damaged(answer) else _unreadable(verb, error)) from error
+
+    def _answer(self, verb: str, request: Any, *, write: bool, checks_digest: bool) -> HttpAnswer:
+        try:
+            answer = self._calls.send(f"/tunnel/{verb}", request.SerializeToString(), is_repeatable=not write)
+            is_success = 200 <= answer.status < 300
+            if (checks_digest or not (is_success and answer.has_end)) and is_damaged(answer):
+                raise _damaged()
+            if not is_success:
+                raise _refusal(verb, answer)
+            _require_whole(answer)
+        except Exception as error:
+            raise typed(classify(error, write=write, client=self._calls.client), error) from error
+        return answer
+
+
+def _unreadable(verb: str, error: CodecError) -> DependencyException:
+    failure = classify(unreadable(verb, error, SUCCESS), write=True, client=None)
+    return TunnelAnswerError(str(failure), kind=ErrorKind.AMBIGUOUS)
+
+
+def _damaged() -> DependencyException:
+    return TunnelAnswerError("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
+
+
+def _require_whole(answer: HttpAnswer) -> None:
+    """Lists of channels and pages without their ends are well formed, so nothing in a body shows that it was cut.
+
+    Raises:
+        TunnelAnswerError: the answer may be a part of what the service sent, or be somebody else's.
+    """
+    if answer.status != SUCCESS:
+        what = f"it has HTTP status {answer.status}, and the service answers with {SUCCESS}"
+    elif not answer.has_end and _DIGEST not in answer.headers:
+        what = "it ends with its connection; a length, chunks or a digest would show that nothing is missing"
+    else:
+        return
+    raise TunnelAnswerError(f"the answer cannot be believed: {what}", kind=ErrorKind.AMBIGUOUS)
+
+
+def _refusal(verb: str, answer: HttpAnswer) -> Exception:
+    status, named = answer.status, _error_message(answer.body)
+    text = answer.body[:_TEXT_LIMIT].decode("utf-8", "replace")
+    if named is None and status >= FIRST_SERVER_ERROR:
+        named = (UNAVAILABLE, f"HTTP status {status}: {text}")
+    if named is None:
+        return AnswerError(f"the body begins with '{printable(text)}'.", status, verb, is_services=not answer.has_end)
+    request_id = answer.headers.get("x-ots-requestid", "")
+    refusal: Exception = OTSServiceError(status, *unwrapped(status, *named), request_id)
+    return refusal
+
+
+def _error_message(body: bytes) -> tuple[str, str] | None:
+    """Code and text; also in JSON, as gateways answer."""
+    try:
+        message = schema.parse(schema.TunnelError, body)
+    except CodecError:
+        try:
+            document = json.loads(body)
+        except ValueError:
+            return None
+        return (str(document["code"]), str(document.get("message", ""))) if _names_code(document) else None
+    return message.code, message.message
+
+
+def _names_code(document: object) -> bool:
+    return isinstance(document, dict) and "code" in document

@@ -1,0 +1,419 @@
+"""``TunnelWorker``: consumes a tunnel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from streamclient.base import checks, logs
+from streamclient.base.pools import DaemonPool, start_thread
+from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import described
+from streamclient.config import ClientConfig
+from streamclient.core.tunnel.channel_turns import Turns
+from streamclient.core.tunnel.tunnel_events import Event
+from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
+from streamclient.errors import NoThreadError, StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
+from streamclient.metrics.labelled import labelled
+from streamclient.model import ShardStatus, WorkerStatus
+from streamclient.tunnel.channel_processors import TunnelProcessor, record_processor_maker, stores_by_itself
+from streamclient.tunnel.tunnel_calls import TunnelCalls
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_config import UNLIMITED, TunnelWorkerConfig
+from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
+from streamclient.tunnel.tunnel_pages import ChannelPages
+from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.health import WorkerHealth
+from streamclient.worker.instruments import Instruments
+from streamclient.worker.owner_loop import OwnerLoop, drive
+from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
+from streamclient.worker.runtime import FETCH_THREADS, USER_THREADS, Runtime
+from streamclient.worker.statuses import StreamFacts
+from streamclient.worker.usercode import UserCode
+
+_log = logs.logger(__name__)
+
+CALL_THREADS = 16
+"""Calls of the session under way at once: one heartbeat, and checkpoints of channels, each with one at a time."""
+
+JOIN_SECONDS = 1.0
+"""How long a worker that has ended waits for its own idle threads."""
+
+SHUTDOWN_GRACE_SECONDS = 5.0
+"""What ``shutdown`` allows beyond the configured time-out, for closing threads."""
+
+QUIET_BEATS = 2
+"""A session is not called silent before so many intervals of its heartbeats have passed."""
+
+STATUS_SECONDS = 10.0
+"""The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
+
+
+@checks.explains_names
+class TunnelWorker(Running):
+    """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
+
+    ``run()`` blocks until ``shutdown()``; ``connect_and_working()`` runs it in a thread and returns, as the Java
+    worker's method of that name; as a context manager it does both, and ``wait()`` waits meanwhile. It runs once.
+
+    A lost session is begun anew, for ever. The work ends early, with the error in ``exception``, if the service says
+    that it cannot go on: the tunnel does not exist or is expired, or it is not permitted.
+
+    Args:
+        tunnel_id: what ``TunnelClient.create_tunnel`` returned.
+        client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one of.
+        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of
+            them; or any factory of record processors, such as the Spark processor's.
+        config: how to behave.
+        runtime: clocks and threads, for tests.
+
+    Raises:
+        ConfigurationError: an argument cannot work; nothing has happened yet.
+    """
+
+    def __init__(
+        self,
+        tunnel_id: str,
+        client: Any,
+        processor: TunnelProcessor,
+        config: TunnelWorkerConfig | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> None:
+        checks.identifier.require("tunnel_id", tunnel_id)
+        checks.optional(checks.instance(TunnelWorkerConfig)).require("config", config)
+        checks.optional(checks.instance(Runtime)).require("runtime", runtime)
+        self._tunnel_id = tunnel_id
+        self._client = client if isinstance(client, TunnelClient) else TunnelClient(client)
+        self._config = config if config is not None else TunnelWorkerConfig()
+        super().__init__(end_on_sigterm=self._config.client_config.end_on_sigterm)
+        self._runtime = runtime or Runtime()
+        self._make_processor = record_processor_maker(
+            processor, self._config.checkpoint_interval_millis, self._runtime.monotonic
+        )
+        self._client_config = _client_config(self._config, stores_by_itself(processor))
+        self._lock = threading.Lock()
+        self._is_begun = False
+        self.is_refused = False
+        """Whether it ended because the service says that it cannot go on, rather than by a fault."""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._parts: _TunnelParts | None = None
+        self._exception: BaseException | None = None
+
+    def run(self) -> None:
+        """Consume until ``shutdown()``, or until the service says that it cannot go on.
+
+        ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
+        ends it at once. In a program's main thread SIGTERM does the same, with ``SystemExit(143)`` in its place and
+        further ones ignored, unless ``ClientConfig.end_on_sigterm`` is off or the program handles that signal itself.
+
+        Raises:
+            WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is what
+                the log said.
+            StreamClientException: the worker was run or shut down before.
+        """
+        with EndedBySigterm(self._ends_on_sigterm) as sigterm:
+            self._check_that_it_is_new()
+            try:
+                self._start(daemon=True)
+                wait_awake(self._ended)
+            except BaseException:
+                sigterm.defer()
+                self.shutdown(wait=False)
+                wait_awake(self._ended)
+                raise
+        self._raise_failure()
+
+    def connect_and_working(self) -> None:
+        """Run in a thread, and return at once (Java: ``connectAndWorking``).
+
+        If the program's main thread ends, by an exception or otherwise, the worker shuts down as by ``shutdown``, and
+        the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
+
+        Raises:
+            WorkerFailedError: the system refused a thread.
+            StreamClientException: the worker was run or shut down before.
+        """
+        self._check_that_it_is_new()
+        self._start(daemon=False)
+
+    def _check_that_it_is_new(self) -> None:
+        self._require_here()
+        with self._lock:
+            if self._is_begun or self._stop.is_set():
+                raise StreamClientException(
+                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
+                )
+            self._is_begun, self._birthplace = True, Birthplace()
+
+    def _start(self, *, daemon: bool) -> None:
+        """Work in a thread of its own, so that the caller's is free for interrupts."""
+        try:
+            self._thread = start_thread(self._work, f"tunnel-{self._tunnel_id}", daemon=daemon)
+        except NoThreadError as error:
+            self._fail(error)
+            self._ended.set()
+            self._raise_failure()
+
+    def _work(self) -> None:
+        try:
+            parts = _TunnelParts(
+                self._tunnel_id,
+                self._client,
+                make_processor=self._make_processor,
+                config=self._config,
+                client_config=self._client_config,
+                runtime=self._runtime,
+            )
+            with self._lock:
+                self._parts = parts
+                if self._stop.is_set():
+                    parts.coordinator.request_stop()
+            parts.run(self._is_left_behind, self._fail)
+            if parts.coordinator.error is not None:
+                self.is_refused = True
+                self._fail(parts.coordinator.error)
+        except BaseException as error:  # also SystemExit, which a thread would end with in silence
+            self._fail(error)
+        finally:
+            self._ended.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
+        if self._exception is None:
+            self._exception = error
+            _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error)
+
+    @property
+    def _sentence(self) -> str:
+        error = self._exception
+        what = described(error) if error is not None and not is_foreseen(error) else error
+        return f"tunnel worker of {self._tunnel_id} ends: {what}"
+
+    def _raise_failure(self) -> None:
+        error = self._exception
+        if error is not None:
+            raise WorkerFailedError.of({self._tunnel_id: self._sentence}, {self._tunnel_id: error})
+
+    def shutdown(self, wait: bool = True) -> bool:
+        """Stop: finish running calls, store last checkpoints, end the session. Any thread; whether it has ended.
+
+        Takes at most ``client_config.shutdown_timeout_millis``. From the worker's own threads it never waits.
+        """
+        self._require_here()
+        with self._lock:
+            self._stop.set()
+            parts = self._parts
+            if not self._is_begun:
+                self._ended.set()
+        if parts is not None:
+            parts.coordinator.request_stop()
+        if wait and not self._is_own_thread(parts):
+            limit = self._config.client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS
+            wait_awake(self._ended, limit)
+        return self._ended.is_set()
+
+    def _begin_in_thread(self) -> None:
+        self.connect_and_working()
+
+    def _end_thread(self) -> None:
+        if self.shutdown() and self._thread is not None:
+            self._thread.join(SHUTDOWN_GRACE_SECONDS)
+
+    @property
+    def worker_status(self) -> WorkerStatus:
+        """ERROR once it failed; RUNNING from ``run()`` until that returns; SHUTDOWN afterwards. Any thread."""
+        if self._exception is not None:
+            return WorkerStatus.ERROR
+        if self._ended.is_set():
+            return WorkerStatus.SHUTDOWN
+        return WorkerStatus.NOT_RUNNING if not self._is_begun else WorkerStatus.RUNNING
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the work, if it did not end by request."""
+        return self._exception
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether the session lives and channels are read. Any thread.
+
+        Unhealthy if no call of the session, no read or no checkpoint has succeeded for
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not;
+        the worker goes on trying. One that failed does not come back.
+        """
+        self._require_here()
+        error, parts = self._exception, self._parts
+        if error is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {described(error)}")
+        return WorkerHealth(is_healthy=True) if parts is None else parts.coordinator.health
+
+    @property
+    def has_connected(self) -> bool:
+        """Whether the service ever gave it a session. Any thread."""
+        return self._parts is not None and self._parts.coordinator.has_connected
+
+    def channel_statuses(self) -> Mapping[str, ShardStatus]:
+        """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
+        self._require_here()
+        parts = self._parts
+        if parts is None:
+            return {}
+        answered = threading.Event()
+        found: dict[str, ShardStatus] = {}
+
+        def reply(statuses: Mapping[str, ShardStatus]) -> None:
+            found.update(statuses)
+            answered.set()
+
+        parts.coordinator.channel_statuses(reply)
+        if not self._runtime.wait(answered, STATUS_SECONDS):
+            raise StreamClientException(f"the worker of {self._tunnel_id} did not answer in {STATUS_SECONDS:.0f} s")
+        return found
+
+    @staticmethod
+    def _is_left_behind() -> bool:
+        """Whether the program ended around the thread of ``connect_and_working``, which keeps it from exiting."""
+        return not threading.main_thread().is_alive()
+
+    def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
+        is_owner = threading.current_thread() is self._thread
+        return is_owner or (parts is not None and parts.user_code.is_inside())
+
+
+class _TunnelParts:
+    """A coordinator with its threads."""
+
+    def __init__(
+        self,
+        tunnel_id: str,
+        client: TunnelClient,
+        *,
+        make_processor: Callable[[], Any],
+        config: TunnelWorkerConfig,
+        client_config: ClientConfig,
+        runtime: Runtime,
+    ) -> None:
+        self._tunnel_id, self._client, self._config, self._runtime = tunnel_id, client, config, runtime
+        self._make_processor = make_processor
+        self._client_config = client_config
+        self.loop = OwnerLoop(runtime.monotonic)
+        self._pools = [runtime.make_pool(f"{tunnel_id}-calls", CALL_THREADS)]
+        self._fetch = config.read_records_executor or self._own_pool("fetch", FETCH_THREADS)
+        executor = config.process_records_executor or self._own_pool("processor", USER_THREADS)
+        self.user_code = UserCode(executor, self.loop)
+        metrics = labelled(client_config.metrics, stream=tunnel_id, worker=config.client_tag)
+        self._instruments = Instruments(metrics, config.client_tag, {}, self.loop.now)
+        settings = SessionSettings(
+            heartbeat_interval=float(config.heartbeat_interval_seconds),
+            heartbeat_timeout=float(config.heartbeat_timeout_seconds),
+            detects_closing=config.enable_closing_channel_detect,
+        )
+        self.coordinator = TunnelCoordinator(
+            tunnel_id=tunnel_id,
+            session=TunnelSession(settings, runtime.dice, new_identifier=runtime.new_identifier),
+            turns=Turns(None if config.max_channel_parallel == UNLIMITED else config.max_channel_parallel),
+            loop=self.loop,
+            make_calls=self._calls,
+            make_consumer_parts=self._consumer_parts,
+            make_pages=self._pages,
+            shutdown_timeout_millis=self._client_config.shutdown_timeout_millis,
+            health_limit_seconds=max(
+                client_config.max_duration_before_last_successful_renew_or_take_lease / 1_000,
+                QUIET_BEATS * config.heartbeat_interval_seconds,
+            ),
+        )
+
+    def run(self, is_left_behind: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
+        """Run until stopped, or left behind; ``failed`` is called here at once with a fault of this package."""
+
+        def look() -> None:
+            if is_left_behind():
+                self.coordinator.request_stop()
+
+        try:
+            drive(self.coordinator, failed, look)
+        finally:
+            self.coordinator.close()
+            self._close_pools()
+
+    def _own_pool(self, name: str, threads: int) -> Any:
+        pool = self._runtime.make_pool(f"{self._tunnel_id}-{name}", threads)
+        self._pools.append(pool)
+        return pool
+
+    def _close_pools(self) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            if isinstance(pool, DaemonPool):
+                pool.join(JOIN_SECONDS)
+
+    def _calls(self, emit: Callable[[Event], None]) -> TunnelCalls:
+        return TunnelCalls(
+            client=self._client,
+            tunnel_id=self._tunnel_id,
+            timeout_seconds=self._config.heartbeat_timeout_seconds,
+            client_tag=self._config.client_tag,
+            loop=self.loop,
+            pool=self._pools[0],
+            emit=emit,
+        )
+
+    def _pages(
+        self, client_id: str, channel_id: str, answered: Callable[[StreamClientError | None], None]
+    ) -> ChannelPages:
+        return ChannelPages(
+            answered=answered,
+            client=self._client,
+            tunnel_id=self._tunnel_id,
+            client_id=client_id,
+            channel_id=channel_id,
+            most_pages=self._config.read_max_times_per_round,
+            most_bytes=self._config.read_max_bytes_per_round,
+        )
+
+    def _consumer_parts(self, coordinator: TunnelCoordinator) -> ConsumerParts:
+        config, runtime = self._client_config, self._runtime
+        return ConsumerParts(
+            loop=self.loop,
+            user_code=self.user_code,
+            fetch_pool=self._fetch,
+            reads=OwnerReads(ReadQueue(self._fetch), self.loop),
+            prefetch=PrefetchBudget(config.prefetch_total_bytes),
+            stream_api=self._pages("", "", lambda _: None),
+            make_processor=self._make_processor,
+            config=config,
+            table_name="",
+            max_records=1,
+            dice=runtime.dice,
+            instruments=self._instruments,
+            facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
+            wall_micros=runtime.wall_micros,
+            wait=runtime.wait,
+            send_checkpoint=coordinator.send_checkpoint,
+            confirm_end=lambda shard: True,  # a token says so in words, which no page lacks that was cut
+            ended=coordinator.consumer_ended,
+            stalled=coordinator.consumer_stalled,
+        )
+
+
+def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> ClientConfig:
+    """The consumers' settings, with what the tunnel's configuration decides.
+
+    Where the worker stores progress, empty pages are delivered too: an idle channel's progress is that of the log.
+    With a limit of channels at once, nothing is read ahead: the limit is one of memory, too.
+    """
+    given = config.client_config
+    limited = config.max_channel_parallel != UNLIMITED
+    return evolve(
+        given,
+        deliver_empty_batches=given.deliver_empty_batches or not stores_by_itself,
+        max_idle_poll_interval_millis=max(config.max_retry_interval_millis, given.worker_idle_time_millis),
+        prefetch_bytes=0 if limited else given.prefetch_bytes,
+    )

@@ -1,0 +1,82 @@
+"""The public face of the room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+
+from streamclient.base import checks
+from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
+from streamclient.records import StreamRecord
+from streamclient.worker.keyed.keyed_processor import KeyedProcessor
+from streamclient.worker.keyed.keyed_settings import KeyedSettings, primary_key
+from streamclient.worker.keyed.lane_pool import LanePool
+
+
+@checks.explains_names
+class KeyedProcessorFactory(IRecordProcessorFactory):
+    """Processes records key by key: those of one key in order, different keys side by side.
+
+    Give it to a ``Worker`` as its processor factory. ``process_record`` is called for each record in one of ``threads``
+    threads that all shards of the factory share, never twice at once for one key of a shard. It returns when the record
+    is done, and raises if it cannot be.
+
+    Checkpoints are made here: the position stored is the last one before which *every* record is done. After a crash,
+    a hand-over or a failure reading resumes there, so records behind it come again even if they were done.
+
+    A record that raises is tried again in place while other keys go on. If it goes on failing, the shard starts again
+    from its checkpoint and, until it is past that record, finishes each batch before it takes the next one. So
+    ``process_records`` raises for the very batch that holds the record, and the worker's failure policy applies to it.
+
+    Args:
+        process_record: does the work for one record.
+        threads: records under way at once, over all shards.
+        key: what must be in order with what; by default the primary key. It must be quick, and not raise.
+        most_pending_bytes: how much may wait or be under way, over all shards, about as on the wire. A shard with
+            nothing pending may always take one record in. Beyond it ``process_records`` waits.
+        retries: how often a record that raised is tried again in place.
+        first_pause_millis: before the first retry; doubles with each. The thread waits, so keep the sum short.
+        checkpoint_interval_millis: shortest time between two checkpoints of a shard while records are pending.
+        slow_record_warning_millis: how long one record may take before it is logged with the stack of its thread, again
+            at each doubling.
+        monotonic: seconds that never step, for tests.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        process_record: Callable[[StreamRecord], object],
+        *,
+        threads: int = 16,
+        key: Callable[[StreamRecord], Hashable] = primary_key,
+        most_pending_bytes: int = 8 << 20,
+        retries: int = 2,
+        first_pause_millis: int = 100,
+        checkpoint_interval_millis: int = 1_000,
+        slow_record_warning_millis: int = 30_000,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lane_pool = LanePool(
+            KeyedSettings(
+                process_record=process_record,
+                threads=threads,
+                key=key,
+                most_pending_bytes=most_pending_bytes,
+                retries=retries,
+                first_pause_millis=first_pause_millis,
+                checkpoint_interval_millis=checkpoint_interval_millis,
+                slow_record_warning_millis=slow_record_warning_millis,
+                monotonic=monotonic,
+            )
+        )
+
+    def create_processor(self) -> IRecordProcessor:
+        """Make the processor of one shard."""
+        return KeyedProcessor(self._lane_pool)
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits or is under way now, over all shards. Any thread."""
+        return self._lane_pool.pending.used_bytes

@@ -1,0 +1,168 @@
+"""The processor of one shard: hands records to lanes, and stores how far everything is done."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Hashable, Sequence
+
+from streamclient.base import checks, logs
+from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
+from streamclient.model import ShutdownReason
+from streamclient.records import StreamRecord, readable_position
+from streamclient.worker.keyed.lane_pool import LanePool
+from streamclient.worker.keyed.lanes import LaneFailure, Lanes
+
+_log = logs.logger(__name__)
+
+
+class KeyedProcessor(IRecordProcessor):
+    """See ``KeyedProcessorFactory``. Its three methods are called one at a time."""
+
+    def __init__(self, lane_pool: LanePool) -> None:
+        self._lane_pool = lane_pool
+        self._lanes = Lanes(lane_pool, self._give_up, self._store_if_due)
+        self._is_careful = False
+        self._is_replay = False
+        self._changed = threading.Condition()
+        self._is_storing = False
+        self._is_closed = False
+        self._stored: str | None = None
+        self._stored_at = lane_pool.settings.monotonic()
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Nothing to prepare but the threads."""
+        self._shard = initialization_input.shard_info
+        self._checkpointer = initialization_input.checkpointer
+        self._marker = initialization_input.shutdown_marker
+        self._is_replay = initialization_input.is_replay
+        self._lane_pool.enter(self._look_around)
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Queue the batch and return, waiting for room only; after a failure, and of a replay, return when it is done.
+
+        Raises:
+            ApplicationException: a record of this batch was given up; everything of the batch will come again.
+        """
+        failed_at = self._lane_pool.failed_at(self._shard)
+        if failed_at is not None:
+            self._lanes.finish()
+        if self._lanes.is_halted:
+            return  # a new processor was asked for, which starts at the checkpoint
+        position = process_records_input.checkpointer.largest_permitted_checkpoint_value
+        records = process_records_input.records
+        keyed = [(self._lane_pool.settings.key(record), record) for record in records]
+        if keyed:
+            checks.done("key", keyed[0][0])  # of one record: a function that defers does so for all
+        if failed_at is None and not self._is_replay:
+            self._lanes.take_in(keyed, position)
+            return
+        self._process_carefully(keyed, position)
+        if failed_at is not None and records and records[-1].sequence_info >= failed_at:
+            self._lane_pool.passed(self._shard)
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Wait for what is under way, at the end of the shard for everything; store how far everything is done."""
+        try:
+            self._close(shutdown_input)
+        finally:
+            self._lane_pool.leave(self._look_around)
+
+    def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
+        """Finish this batch before the next one is taken; nothing else is pending."""
+        self._is_careful = True
+        batch = self._lanes.take_in(keyed, position)
+        self._lanes.finish()
+        self._is_careful = False
+        failure = self._lanes.failure
+        if failure is not None:
+            self._lanes.start_again(batch)
+            raise _as_error(failure)
+
+    def _close(self, given: ShutdownInput) -> None:
+        reason = given.shutdown_reason
+        if reason is not ShutdownReason.TERMINATE:
+            self._lanes.drop()
+        self._lanes.finish()
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._is_storing)
+        failure = self._lanes.failure
+        is_given_away = reason in (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN)
+        if is_given_away or (failure is None and reason is not ShutdownReason.PROCESS_RESTART):
+            self._lane_pool.passed(self._shard)
+        if reason is ShutdownReason.ZOMBIE:
+            return
+        if reason is ShutdownReason.TERMINATE and self._lanes.is_complete:
+            given.checkpointer.checkpoint()
+        elif self._lanes.position not in (None, self._stored):
+            given.checkpointer.checkpoint(self._lanes.position)
+        if reason is ShutdownReason.TERMINATE and failure is not None:
+            raise _as_error(failure)
+
+    # --- in the pool's threads -------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """What no record's end would do: a shard may be at rest, or wait for its one record under way."""
+        self._warn_about_slow_records()
+        self._store_if_due()
+
+    def _give_up(self, failure: LaneFailure) -> None:
+        """Ask for a new processor, which meets the failure in the batch where it belongs."""
+        if self._is_careful:
+            return
+        _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, _as_error(failure))
+        self._lane_pool.failed(self._shard, failure.record.sequence_info)
+        self._marker.mark_for_process_restart()
+
+    def _warn_about_slow_records(self) -> None:
+        """Nothing else tells that the checkpoint waits for them while the shard moves on."""
+        for slow in self._lanes.slow():
+            frame = sys._current_frames().get(slow.thread_id)
+            stack = "" if frame is None else f", now at:\n{''.join(traceback.format_stack(frame))}"
+            name, shard_id = _name_of(slow.record), self._shard.shard_id
+            _log.warning("shard %s: %s has been under way for %.1f s%s", shard_id, name, slow.seconds, stack)
+
+    def _store_if_due(self) -> None:
+        """Store the watermark; one thread at a time, and none after ``shutdown`` has begun to."""
+        while self._begins_to_store():
+            position = self._lanes.position
+            is_stored = False
+            try:
+                self._checkpointer.checkpoint(position)
+                is_stored = True
+            except ShutdownException:
+                self._lanes.drop()  # somebody else reads the shard now
+            except StreamClientError as error:
+                where = readable_position(str(position))
+                _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, where, error)
+            with self._changed:
+                self._is_storing = False
+                self._changed.notify_all()
+                self._stored_at = self._lane_pool.settings.monotonic()
+                self._stored = position if is_stored else self._stored
+            if not is_stored:
+                return
+
+    def _begins_to_store(self) -> bool:
+        settings = self._lane_pool.settings
+        with self._changed:
+            if self._is_storing or self._is_closed or self._lanes.position in (None, self._stored):
+                return False
+            since_millis = (settings.monotonic() - self._stored_at) * 1_000
+            self._is_storing = self._lanes.is_idle or since_millis >= settings.checkpoint_interval_millis
+            return self._is_storing
+
+
+def _as_error(failure: LaneFailure) -> ApplicationException:
+    cause = failure.error
+    error = ApplicationException(f"{_name_of(failure.record)}: {type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error
+
+
+def _name_of(record: StreamRecord) -> str:
+    key = ", ".join(f"{name}={value!r}" for name, value in record.primary_key)
+    return f"record {{{key}}} at {record.sequence_info}"

@@ -1,0 +1,38 @@
+"""How records are processed key by key: frozen, and checked when made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.records import StreamRecord
+
+
+def primary_key(record: StreamRecord) -> Hashable:
+    """The usual key: all changes of one row are in order."""
+    return record.primary_key
+
+
+_of_a_record = checks.function("with one StreamRecord")
+
+
+@frozen(kw_only=True)
+class KeyedSettings:
+    """See ``KeyedProcessorFactory``, whose arguments these are."""
+
+    process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
+    key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_of_a_record)
+    threads: int = field(default=16, validator=checks.positive)
+    most_pending_bytes: int = field(default=8 << 20, validator=checks.positive)
+    retries: int = field(default=2, validator=checks.not_negative)
+    first_pause_millis: int = field(default=100, validator=checks.not_negative)
+    checkpoint_interval_millis: int = field(default=1_000, validator=checks.not_negative)
+    slow_record_warning_millis: int = field(default=30_000, validator=checks.positive)
+    monotonic: Callable[[], float] = field(default=time.monotonic, validator=checks.function("without arguments"))
+
+    def pause_seconds(self, attempt: int) -> float:
+        """Pause after the n-th failed attempt at one record."""
+        return float(self.first_pause_millis * 2 ** (attempt - 1)) / 1_000

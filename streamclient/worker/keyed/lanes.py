@@ -1,0 +1,231 @@
+"""The records of one shard in lanes, one lane per key: in order within a lane, lanes side by side."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+from attrs import define, frozen
+
+from streamclient.base import checks, logs
+from streamclient.base.outages import OutageLog
+from streamclient.errors import NoThreadError
+from streamclient.records import StreamRecord
+from streamclient.worker.keyed.lane_pool import LanePool
+from streamclient.worker.keyed.pending_records import record_bytes
+from streamclient.worker.keyed.watermark import Watermark
+
+_log = logs.logger(__name__)
+_outages = OutageLog(_log)
+
+THREAD_PAUSE_SECONDS = 0.2
+"""Before a thread that the system refused is asked for again."""
+
+
+@frozen
+class LaneFailure:
+    """A record that was given up."""
+
+    record: StreamRecord
+    error: BaseException
+
+
+@frozen
+class SlowRecord:
+    """A record that has been under way for long, its retries included."""
+
+    record: StreamRecord
+    seconds: float
+    thread_id: int
+
+
+@frozen
+class _Item:
+    record: StreamRecord
+    batch: int
+    size_bytes: int
+
+
+@define(eq=False)
+class _Lane:
+    key: Hashable
+    items: deque[_Item]
+    is_running: bool = False
+    """Whether the first item is being processed."""
+    is_dropped: bool = False
+    started_at: float = 0.0
+    """When that began, in monotonic seconds."""
+    thread_id: int = 0
+    warn_at: float = 0.0
+    """When it is next worth a warning."""
+
+
+class Lanes:
+    """Takes batches in, has their records processed, and knows up to where everything is done. Thread-safe.
+
+    Each lane has one step waiting or running in the pool, which does the lane's first record. After a failure or
+    ``drop`` no record begins any more; those under way end.
+    """
+
+    def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
+        """Both are called in a thread of the pool: the first when a record is given up, the other after each."""
+        self._lane_pool = lane_pool
+        self._settings = lane_pool.settings
+        self._failed = failed
+        self._moved = moved
+        self._changed = threading.Condition()
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._watermark = Watermark()
+        self._halt = threading.Event()
+        self.failure: LaneFailure | None = None
+        """The record that was given up; the only one, as none begins afterwards."""
+
+    @property
+    def position(self) -> str | None:
+        """The last position before which every record is done; ``None`` before anything is."""
+        return self._watermark.position
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._lanes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was ever taken in is done."""
+        with self._changed:
+            return not self._watermark.unfinished
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether no record begins any more."""
+        return self._halt.is_set()
+
+    def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
+        """Queue the records of a batch with their keys, behind which is ``position``; returns the batch's number.
+
+        Waits for room. Once halted it ends early, with records left out and the batch unfinished.
+        """
+        with self._changed:
+            batch = self._watermark.begin(position, len(records))
+        for key, record in records:
+            size_bytes = record_bytes(record)
+            self._lane_pool.pending.add(size_bytes, lambda: self.is_idle or self.is_halted)
+            if not self._put(key, _Item(record, batch, size_bytes)):
+                self._lane_pool.pending.remove(size_bytes)
+                break
+        return batch
+
+    def drop(self) -> None:
+        """Begin no record any more. What waits is forgotten, and not done."""
+        with self._changed:
+            self._halt.set()
+            dropped_bytes = 0
+            for lane in list(self._lanes.values()):
+                kept = [lane.items.popleft()] if lane.is_running else []
+                dropped_bytes += sum(item.size_bytes for item in lane.items)
+                lane.items = deque(kept)
+                lane.is_dropped = not kept
+                if lane.is_dropped:
+                    del self._lanes[lane.key]
+            self._changed.notify_all()
+        self._lane_pool.pending.remove(dropped_bytes)
+
+    def finish(self) -> None:
+        """Wait until nothing waits and nothing is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lanes)
+
+    def start_again(self, batch: int) -> None:
+        """After a failure in the last batch, with nothing under way: forget both, it will be taken in again."""
+        with self._changed:
+            self._watermark.withdraw(batch)
+            self.failure = None
+            self._halt.clear()
+
+    def slow(self) -> list[SlowRecord]:
+        """The records under way that are worth a warning now; each again when it has taken twice as long."""
+        now = self._settings.monotonic()
+        with self._changed:
+            found = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
+            for lane in found:
+                lane.warn_at = now + (now - lane.started_at)
+            return [SlowRecord(lane.items[0].record, now - lane.started_at, lane.thread_id) for lane in found]
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _put(self, key: Hashable, item: _Item) -> bool:
+        with self._changed:
+            if self.is_halted:
+                return False
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.items.append(item)
+                return True
+            lane = _Lane(key, deque([item]))
+            while not self._begins(lane):
+                if self._changed.wait_for(self._halt.is_set, THREAD_PAUSE_SECONDS):
+                    return False
+            self._lanes[key] = lane
+            return True
+
+    def _begins(self, lane: _Lane) -> bool:
+        """Whether a thread will come for the lane: the system may refuse the only one that there would be."""
+        try:
+            self._lane_pool.submit(partial(self._step, lane))
+        except NoThreadError as error:
+            _outages.log(logging.WARNING, "threads", "records wait for a thread: %s", error)
+            return False
+        return True
+
+    def _step(self, lane: _Lane) -> None:
+        """Process the first record of a lane; the next one is another step, so that lanes take turns."""
+        with self._changed:
+            if lane.is_dropped:
+                return
+            lane.is_running, lane.thread_id = True, threading.get_ident()
+            lane.started_at = self._settings.monotonic()
+            lane.warn_at = lane.started_at + self._settings.slow_record_warning_millis / 1_000
+            item = lane.items[0]
+        error = self._attempt(item.record)
+        if error is not None and not self.is_halted:
+            self._give_up(LaneFailure(item.record, error))
+        with self._changed:
+            lane.is_running = False
+            lane.items.popleft()
+            if error is None:
+                self._watermark.finish(item.batch)
+            if lane.items:
+                self._lane_pool.submit(partial(self._step, lane))
+            else:
+                del self._lanes[lane.key]
+            self._changed.notify_all()
+        self._lane_pool.pending.remove(item.size_bytes)
+        self._moved()
+
+    def _attempt(self, record: StreamRecord) -> BaseException | None:
+        """What the last attempt raised; ``None`` if the record is done."""
+        settings = self._settings
+        for attempt in itertools.count(1):
+            try:
+                checks.done("process_record", settings.process_record(record))
+            except BaseException as error:
+                # Also SystemExit and KeyboardInterrupt: in a thread of a pool they stop nothing but this one call.
+                if attempt > settings.retries or self._halt.wait(settings.pause_seconds(attempt)):
+                    return error
+            else:
+                return None
+        raise AssertionError("unreachable: attempts are counted without end")
+
+    def _give_up(self, failure: LaneFailure) -> None:
+        with self._changed:
+            if self.failure is not None or self.is_halted:
+                return
+            self.failure = failure
+            self._halt.set()
+        self.drop()
+        self._failed(failure)

@@ -1,0 +1,311 @@
+"""Leases in a Tablestore status table, shared with workers in other processes and with the Java stream client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from streamclient.base import checks, logs
+from streamclient.base.backoff import LeaseRetryStrategy, decision_of
+from streamclient.config import ClientConfig
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.write_rules import WriteKind, WriteOutcome
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
+from streamclient.interfaces import IMetrics, RetryableAction
+from streamclient.model import Lease
+from streamclient.tablestore.ranges import scan
+from streamclient.worker.lease.lease_batches import ROWS_PER_BATCH, send_rows, translated
+from streamclient.worker.lease.lease_epochs import EpochRows
+from streamclient.worker.lease.lease_metering import metered
+from streamclient.worker.lease.lease_rows import (
+    UnreadableRow,
+    end_key,
+    first_key,
+    key_of,
+    own_problems,
+    parse_row,
+    row_item,
+    written_columns,
+)
+from streamclient.worker.lease.lease_store import WriteAnswer
+from streamclient.worker.lease.lease_table import StatusTable
+from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_worker_write, check_write
+from streamclient.worker.lease.own_columns import OWN_COLUMNS
+from streamclient.worker.lease.status_connection import check_client, for_lease_calls, without_retries
+from streamclient.worker.lease.worker_directory import WorkerRows
+
+_log = logs.logger(__name__)
+
+Answer = TypeVar("Answer")
+
+BYTES_PER_BATCH = 1024 * 1024
+"""The service takes 4 MB; a lease row is a few hundred bytes, so a quarter leaves room for every overhead."""
+
+ROW_OVERHEAD_BYTES = 512
+"""Column names, tags, checksums and conditions of one row in a request; measured below 400."""
+
+OWN_CELL_BYTES = 64
+"""Name, tags and checksums of one column of our own, or its number; their names have at most 16 letters."""
+
+RETRIES_AT_MOST = 100
+"""Bound for retry strategies that never say no."""
+
+
+@checks.explains_names
+class LeaseManager(WritingLeaseManager):
+    """Keeps the leases of one stream in a status table. Thread-safe.
+
+    ``client`` is used as it is configured (endpoint, credentials, signing), but through connections and a retry policy
+    of our own; the client itself is not changed. Reads are retried as
+    ``client_config.lease_manager_retry_strategy`` says. Writes are sent once: after anything but a clear answer they
+    are UNCERTAIN, and reading the row back tells what happened.
+
+    Args:
+        client: a ``tablestore.OTSClient``.
+        status_table_name: the table; see ``create_lease_table_if_not_exists``.
+        stream_id: the stream whose leases these are. One table may hold the leases of several streams.
+        client_config: lease duration (for the time-out of calls), capacity and waiting times of the table.
+        clock: monotonic seconds.
+        sleep: waits between retries.
+        metrics: counts requests and rows, with labels as ``streamclient.metrics.labelled`` adds them.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        status_table_name: str,
+        stream_id: str,
+        client_config: ClientConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        metrics: IMetrics | None = None,
+    ) -> None:
+        checks.identifier.require("status_table_name", status_table_name)
+        checks.identifier.require("stream_id", stream_id)
+        checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
+        checks.function("without arguments").require("clock", clock)
+        checks.function("with a number of seconds").require("sleep", sleep)
+        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
+        given = check_client(client)
+        self._table_name = status_table_name
+        self._stream_id = stream_id
+        self._config = client_config if client_config is not None else ClientConfig()
+        self._client = metered(for_lease_calls(given, self._config), metrics)
+        table_client = metered(without_retries(given), metrics)
+        self._table = StatusTable(table_client, status_table_name, self._config, clock, sleep)
+        self._epochs = EpochRows(self._client, status_table_name, stream_id)
+        self._workers = WorkerRows(self._client, status_table_name, stream_id)
+        self._retry = self._config.lease_manager_retry_strategy or LeaseRetryStrategy()
+        self._sleep = sleep
+        # Replaced whole by each scan, so that readers in other threads need no lock.
+        self._unreadable: Mapping[str, UnreadableRow] = {}
+        self._damaged: Mapping[str, str] = {}
+
+    def create_lease_table_if_not_exists(self) -> bool:
+        """Create the status table, or check the one that exists; returns whether this call created it.
+
+        Raises:
+            ConfigurationError: a table of that name exists but has another key, forgets rows or forbids updates.
+            DependencyException: the service refused or did not answer.
+        """
+        action = RetryableAction.LEASE_ACTION_CREATE_TABLE_IF_NOT_EXISTS
+        return self._retried(action, self._table.create_if_absent)
+
+    def wait_until_lease_table_ready(self) -> bool:
+        """Wait until the table answers reads; returns whether it did within ``max_wait_table_ready_time_millis``."""
+        return self._table.wait_until_ready(self._stream_id)
+
+    @property
+    def table_problem(self) -> Exception | None:
+        """Why the table cannot be created or read, while that is waited for and after it was in vain. Any thread."""
+        return self._table.problem
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases of the stream, by lease key: every page, latest versions. Not a snapshot.
+
+        Rows that are no leases are left out, and logged when first seen.
+        """
+        rows = self._retried(RetryableAction.LEASE_ACTION_LIST_LEASES, lambda: list(self._scan()))
+        parsed = [parse_row(row) for row in rows]
+        self._quarantine({row.lease_key: row for row in parsed if isinstance(row, UnreadableRow)})
+        leases = [lease for lease in parsed if isinstance(lease, Lease)]
+        self._report_damage(dict(zip((entry.lease_key for entry in parsed), map(own_problems, rows), strict=True)))
+        return leases
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """The lease, or ``None`` if there is no such row or it is no lease."""
+        row = self._retried(RetryableAction.LEASE_ACTION_GET_LEASE, lambda: self._read(lease_key))
+        parsed = parse_row(row) if row is not None and row.primary_key else None
+        others = {key: other for key, other in self._unreadable.items() if key != lease_key}
+        if isinstance(parsed, Lease) or parsed is None:
+            self._quarantine(others)
+            return parsed
+        self._quarantine({**others, lease_key: parsed})
+        return None
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """Send writes in batches of up to 200 rows, each row with its own condition; one answer per write, in order.
+
+        The writes are independent: one that fails does not hinder the others. An invalid write is not sent and
+        answered with ``ConfigurationError``. Writes to the same row are carried out one after the other.
+        """
+        answers: dict[int, WriteAnswer] = {}
+        valid: list[tuple[int, LeaseWrite | WorkerWrite]] = []
+        for index, write in enumerate(writes):
+            try:
+                _check(write, self._stream_id)
+                valid.append((index, write))
+            except ConfigurationError as error:
+                answers[index] = WriteAnswer(WriteOutcome.UNCERTAIN, error)
+        for batch in _batches(valid):
+            sent = self._send([write for _, write in batch])
+            answers.update(zip((index for index, _ in batch), sent, strict=True))
+        return [answers[index] for index in range(len(writes))]
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        """Draw an epoch for each of some different keys, with two requests for a hundred; one answer per key."""
+        return self._epochs.draw(lease_keys)
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Delete the epoch rows of shards that left the stream."""
+        for key, error in self._epochs.forget(lease_keys).items():
+            _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows of the stream, by worker; ``info`` only if asked for. Not a snapshot."""
+        action = RetryableAction.LEASE_ACTION_LIST_LEASES
+        return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some different workers, without ``info``, with one request for a hundred; tried once."""
+        try:
+            return self._workers.read(worker_ids)
+        except Exception as error:
+            failure = translated(error, write=False, client=self._client)
+            raise failure from failure.__cause__
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Wake some different workers, with one request for two hundred; tried once."""
+        self._workers.wake(worker_ids)
+
+    def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        return send_rows(self._client, self._table_name, [self._item(write) for write in writes])
+
+    def _item(self, write: LeaseWrite | WorkerWrite) -> Any:
+        if isinstance(write, WorkerWrite):
+            return self._workers.item(write)
+        return row_item(write, remnant=self._remnant_for(write))
+
+    def _remnant_for(self, write: LeaseWrite) -> UnreadableRow | None:
+        return self._unreadable.get(write.lease_key) if write.kind is WriteKind.CREATE else None
+
+    def _scan(self) -> Iterator[Any]:
+        return scan(self._client, self._table_name, first_key(self._stream_id), end_key(self._stream_id))
+
+    def _read(self, lease_key: str) -> Any:
+        _, row, _ = self._client.get_row(self._table_name, key_of(self._stream_id, lease_key), max_version=1)
+        return row
+
+    def _quarantine(self, unreadable: Mapping[str, UnreadableRow]) -> None:
+        known, self._unreadable = self._unreadable, unreadable
+        for lease_key, row in unreadable.items():
+            if known.get(lease_key) != row:
+                _log.warning(
+                    "row %s of status table %s is no lease and is left out: %s; repair or delete it",
+                    lease_key,
+                    self._table_name,
+                    row.problem,
+                )
+
+    def _report_damage(self, problems: Mapping[str, str]) -> None:
+        """Name each row whose columns of our own cannot be read, when that is news."""
+        known, self._damaged = self._damaged, {key: problem for key, problem in problems.items() if problem}
+        for lease_key, problem in self._damaged.items():
+            if known.get(lease_key) != problem:
+                _log.warning(
+                    "row %s of status table %s has columns of ours that cannot be read, and are taken for absent: %s",
+                    lease_key,
+                    self._table_name,
+                    problem,
+                )
+
+    def _retried(self, action: RetryableAction, call: Callable[[], Answer]) -> Answer:
+        for retries in range(RETRIES_AT_MOST + 1):
+            try:
+                return call()
+            except Exception as error:
+                failure = translated(error, write=False, client=self._client)
+                pause_seconds = self._pause_before_retry(action, failure, retries)
+                if pause_seconds is None:
+                    raise failure from failure.__cause__
+                self._sleep(pause_seconds)
+        raise StreamClientException(
+            f"{action.value} was retried {RETRIES_AT_MOST} times; its retry strategy has no end"
+        )
+
+    def _pause_before_retry(self, action: RetryableAction, failure: Exception, retries: int) -> float | None:
+        """As the strategy says; one that fails has no say, and whoever asked tries again as after any failure."""
+        if not isinstance(failure, DependencyException) or not failure.retriable or retries >= RETRIES_AT_MOST:
+            return None
+        try:
+            return decision_of(self._retry, action, failure, retries)
+        except Exception as problem:
+            _log.error("the retry strategy failed, so %s is not repeated: %s", action.value, problem, exc_info=problem)
+            return None
+
+    def __repr__(self) -> str:
+        return f"LeaseManager({self._table_name}, {self._stream_id})"
+
+
+def _check(write: LeaseWrite | WorkerWrite, stream_id: str) -> None:
+    if isinstance(write, WorkerWrite):
+        check_worker_write(write, stream_id)
+    else:
+        check_write(write, stream_id)
+
+
+def _key(write: LeaseWrite | WorkerWrite) -> tuple[type, str]:
+    return type(write), write.worker_id if isinstance(write, WorkerWrite) else write.lease_key
+
+
+def _batches(
+    writes: Sequence[tuple[int, LeaseWrite | WorkerWrite]],
+) -> Iterator[list[tuple[int, LeaseWrite | WorkerWrite]]]:
+    """Cut into requests that the service takes: few enough rows and bytes, and no row twice."""
+    if len(writes) == 1:  # as most checkpoints are: there is nothing to weigh it against
+        yield [*writes]
+        return
+    batch: list[tuple[int, LeaseWrite | WorkerWrite]] = []
+    keys: set[tuple[type, str]] = set()
+    size_bytes = 0
+    for index, write in writes:
+        weight_bytes = _weight_bytes(write)
+        full = len(batch) >= ROWS_PER_BATCH or size_bytes + weight_bytes > BYTES_PER_BATCH
+        if batch and (full or _key(write) in keys):
+            yield batch
+            batch, keys, size_bytes = [], set(), 0
+        batch.append((index, write))
+        keys.add(_key(write))
+        size_bytes += weight_bytes
+    if batch:
+        yield batch
+
+
+def _weight_bytes(write: LeaseWrite | WorkerWrite) -> int:
+    """Upper bound of what a row adds: its texts occur in the key, the condition and the columns."""
+    if isinstance(write, WorkerWrite):
+        info = write.result.info if write.result is not None else ""
+        return 2 * ROW_OVERHEAD_BYTES + len(write.worker_id.encode()) + len(info.encode())
+    texts = [write.lease_key, write.seen.stream_id, write.seen.owner, write.seen.stealer]
+    if write.result is not None:
+        texts += [write.result.owner, write.result.stealer, write.result.checkpoint, *write.result.parent_shard_ids]
+    return ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts) + _own_bytes(write)
+
+
+def _own_bytes(write: LeaseWrite) -> int:
+    """Upper bound of what columns of our own add; a character has at most four bytes."""
+    own = [value for name, value in written_columns(write).items() if name in OWN_COLUMNS]
+    return sum(OWN_CELL_BYTES + (4 * len(value) if isinstance(value, str | bytearray) else 0) for value in own)

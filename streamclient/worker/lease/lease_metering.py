@@ -1,0 +1,76 @@
+"""Counts what the status table is asked, where the SDK sends it: the base of every statement about its cost.
+
+Nothing that talks to the table needs to know. Rows are counted as the service bills them: those in answers, and those
+that answered requests wanted to write, whether or not their conditions were met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any
+
+from tablestore import OTSClient
+
+from streamclient.interfaces import IMetrics
+from streamclient.metrics.labelled import NO_METRICS
+from streamclient.metrics.metric_table import STATUS_TABLE_REQUESTS, STATUS_TABLE_ROWS_READ, STATUS_TABLE_ROWS_WRITTEN
+from streamclient.metrics.request_metrics import RequestCounter
+from streamclient.model import Metric
+from streamclient.wire.service_errors import classify
+
+WRITES_OF_ONE_ROW = frozenset({"PutRow", "UpdateRow", "DeleteRow"})
+
+
+def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
+    """A client like the given one, on the same connections, that counts every request; the client itself is as it was.
+
+    Its retry policy must be to never retry: what the SDK repeats by itself is one request here.
+    """
+    if metrics is None or metrics is NO_METRICS:
+        return client
+    own = copy(client)
+    own._request_helper = _counting(client, metrics)
+    return own
+
+
+def _counting(client: OTSClient, metrics: IMetrics) -> Callable[..., Any]:
+    send = client._request_helper
+    requests = RequestCounter(metrics, STATUS_TABLE_REQUESTS)
+
+    def send_and_count(operation: str, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            answer = send(operation, *arguments, **keywords)
+        except Exception as error:
+            is_write = _rows_to_write(operation, arguments) > 0
+            requests.count(operation, classify(error, write=is_write, client=client))
+            raise
+        requests.count(operation)
+        _count_rows(metrics, STATUS_TABLE_ROWS_READ, _rows_in(operation, answer))
+        _count_rows(metrics, STATUS_TABLE_ROWS_WRITTEN, _rows_to_write(operation, arguments))
+        return answer
+
+    return send_and_count
+
+
+def _count_rows(metrics: IMetrics, metric: Metric, rows: int) -> None:
+    if rows:
+        metrics.increment(metric, rows)
+
+
+def _rows_in(operation: str, answer: Any) -> int:
+    """Rows in an answer, as the SDK has decoded it."""
+    if operation == "GetRow":
+        return int(answer[1] is not None)
+    if operation == "GetRange":
+        return len(answer[2])
+    if operation == "BatchGetRow":
+        tables: Mapping[str, Any] = answer
+        return sum(item.row is not None for items in tables.values() for item in items)
+    return 0
+
+
+def _rows_to_write(operation: str, arguments: tuple[Any, ...]) -> int:
+    if operation == "BatchWriteRow":
+        return sum(len(item.row_items) for item in arguments[0].items.values())
+    return int(operation in WRITES_OF_ONE_ROW)

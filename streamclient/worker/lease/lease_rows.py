@@ -1,0 +1,227 @@
+"""Rows of the status table: how a lease is stored, and how a write becomes a condition and columns.
+
+The only place with the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
+workers of both languages share one table; columns of our own (``own_columns``) come beside it. Laws:
+
+* a row is written whole once, by create; every other write touches only its own columns and needs the row to exist,
+  so no write can leave a row with fewer than the five columns of Java;
+* cells never carry a timestamp: the service's own clock stamps them, and tools read that as the last heartbeat;
+* a row that cannot be read is left out and left alone, and never fails the scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from tablestore import (
+    INF_MAX,
+    INF_MIN,
+    ComparatorType,
+    CompositeColumnCondition,
+    Condition,
+    DeleteRowItem,
+    LogicalOperator,
+    PutRowItem,
+    Row,
+    RowExistenceExpectation,
+    SingleColumnCondition,
+    UpdateRowItem,
+)
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.write_rules import RowT, Write, WriteKind
+from streamclient.model import Lease
+from streamclient.worker.lease.own_columns import OWN_CELLS, OWN_COLUMNS, read_own
+
+STREAM_ID = "StreamId"
+STATUS_TYPE = "StatusType"
+STATUS_VALUE = "StatusValue"
+LEASE_STATUS_TYPE = "LeaseKey"
+"""``StatusType`` of every lease row; rows of other types belong to other users of the table."""
+
+EPOCH_STATUS_TYPE = "ShardEpoch"
+"""``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
+
+KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
+"""Primary key of the status table: names and types, in order."""
+
+COUNTER = "LeaseCounter"
+OWNER = "LeaseOwner"
+STEALER = "LeaseStealer"
+CHECKPOINT = "Checkpoint"
+PARENTS = "ParentShardIds"
+
+COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPOINT: str, PARENTS: str}
+"""The five attribute columns that every lease row has: those of the Java client."""
+
+READY_PROBE_KEY = "NotExistLease"
+"""Key that no shard has; reading it shows whether the table answers."""
+
+SMALLEST_VALUE: dict[type, Any] = {int: -(2**63), str: ""}
+"""Below or equal to every value of the type: comparing with it asks whether the column is there at all."""
+
+
+@frozen
+class UnreadableRow:
+    """A row that is not a lease, and why."""
+
+    lease_key: str
+    problem: str
+    missing_column: str | None = None
+    """Set for a remnant with fewer than five columns: one that it lacks. The Java client takes such a row for absent;
+    its ``create`` replaces it."""
+
+
+def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
+    """Primary key of a lease row, or of a row of another type; the last part may also be a bound."""
+    return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, lease_key)]
+
+
+def first_key(stream_id: str) -> list[tuple[str, object]]:
+    """Where a scan of one stream's leases starts."""
+    return key_of(stream_id, INF_MIN)
+
+
+def end_key(stream_id: str) -> list[tuple[str, object]]:
+    """Where a scan of one stream's leases ends."""
+    return key_of(stream_id, INF_MAX)
+
+
+def format_parents(parent_shard_ids: Iterable[str]) -> str:
+    """One id per line, each line ended; sorted, although readers accept any order."""
+    return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
+
+
+def parse_parents(text: str) -> frozenset[str]:
+    """The ids of a ``ParentShardIds`` cell; a missing line feed at the end and empty lines do no harm."""
+    return frozenset(parent for parent in text.split("\n") if parent)
+
+
+def parse_row(row: Any) -> Lease | UnreadableRow:
+    """The lease in a row that the SDK read, or why there is none. Columns of others are ignored.
+
+    Fewer than five columns is the Java client's sign of a remnant: very old servers could recreate part of a row when
+    a heartbeat raced a delete. Columns of our own do not make up for one that is missing: they prove that the row was a
+    lease. The Java client counts them, and fails on such a row, so it is all the better to replace it.
+    """
+    key = {name: value for name, value, *_ in row.primary_key}
+    cells = _cells(row)
+    lease_key = key[STATUS_VALUE]
+    missing = [name for name in COLUMN_TYPES if name not in cells]
+    if missing and len(cells.keys() - OWN_COLUMNS) < len(COLUMN_TYPES):
+        problem = f"it has only {len(cells)} columns; it lacks {', '.join(missing)}"
+        return UnreadableRow(lease_key, problem, missing_column=missing[0])
+    problems = [f"it lacks column {name}" for name in missing] + _wrong_types(cells)
+    if not missing and not cells[CHECKPOINT]:
+        problems.append(f"column {CHECKPOINT} is empty")
+    if problems:
+        return UnreadableRow(lease_key, "; ".join(problems))
+    return Lease(
+        lease_key=lease_key,
+        stream_id=key[STREAM_ID],
+        owner=cells[OWNER],
+        counter=cells[COUNTER],
+        stealer=cells[STEALER],
+        checkpoint=cells[CHECKPOINT],
+        parent_shard_ids=parse_parents(cells[PARENTS]),
+        **read_own(cells, cells[CHECKPOINT]).fields,
+    )
+
+
+def own_problems(row: Any) -> str:
+    """What is wrong with a row's columns of our own, which are then taken for absent; empty if nothing is."""
+    return read_own(_cells(row), "").problems
+
+
+def _cells(row: Any) -> dict[str, Any]:
+    return {name: value for name, value, *_ in row.attribute_columns or ()}
+
+
+def _wrong_types(cells: dict[str, Any]) -> list[str]:
+    """Complaints about cells of another type; a boolean is no integer here, although Python says so."""
+    return [
+        f"column {name} holds {cells[name]!r}, which is no {expected.__name__}"
+        for name, expected in COLUMN_TYPES.items()
+        if name in cells and type(cells[name]) is not expected
+    ]
+
+
+def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
+    """The write as one row of a BatchWriteRow request.
+
+    ``remnant`` names the remnant that a CREATE finds in its place and may replace while it is one.
+    """
+    item = item_of(write, key_of(write.seen.stream_id, write.lease_key), CELLS)
+    if write.kind is WriteKind.CREATE and remnant is not None and remnant.missing_column is not None:
+        missing = _still_missing(remnant.missing_column)
+        return PutRowItem(item.row, Condition(RowExistenceExpectation.EXPECT_EXIST, missing))
+    return item
+
+
+def written_columns(write: LeaseWrite) -> dict[str, object]:
+    """The columns that a write stores, ``None`` for those that it removes; empty for DELETE."""
+    return {} if write.result is None else _columns(write.result, write.changes, CELLS)
+
+
+Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
+"""How each field of a row is stored: the columns, with ``None`` for those that are removed."""
+
+CELLS: Cells[Lease] = {
+    "counter": lambda lease: {COUNTER: lease.counter},
+    "owner": lambda lease: {OWNER: lease.owner},
+    "stealer": lambda lease: {STEALER: lease.stealer},
+    "checkpoint": lambda lease: {CHECKPOINT: lease.checkpoint},
+    "parent_shard_ids": lambda lease: {PARENTS: format_parents(lease.parent_shard_ids)},
+    **OWN_CELLS,
+}
+
+
+def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
+    """A write of any kind of row as one row of a BatchWriteRow request: its rule as condition and columns."""
+    if write.result is None:
+        # An absent row counts as removed, hence IGNORE, and columns that are missing pass.
+        condition = Condition(RowExistenceExpectation.IGNORE, _as_expected(write, cells, pass_if_missing=True))
+        return DeleteRowItem(Row(key), condition)
+    if write.expected is None:
+        whole = _columns(write.result, tuple(cells), cells)
+        present = [(name, value) for name, value in whole.items() if value is not None]
+        return PutRowItem(Row(key, present), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+    condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _as_expected(write, cells, pass_if_missing=False))
+    columns = _columns(write.result, write.changes, cells)
+    changes: dict[str, list[Any]] = {"PUT": [(name, value) for name, value in columns.items() if value is not None]}
+    if removed := [name for name, value in columns.items() if value is None]:
+        changes["DELETE_ALL"] = removed
+    return UpdateRowItem(Row(key, changes), condition)
+
+
+def _columns(row: RowT, names: tuple[str, ...], cells: Cells[RowT]) -> dict[str, object]:
+    return {column: value for name in names for column, value in cells[name](row).items()}
+
+
+def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: bool) -> Any:
+    """What the write compares, as one condition; the latest version of each column counts. ``None``: nothing."""
+    expected = write.expected
+    compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
+    parts = [
+        SingleColumnCondition(name, value, ComparatorType.EQUAL, pass_if_missing, True)
+        for name, value in compared.items()
+    ]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return _composite(LogicalOperator.AND, parts)
+
+
+def _still_missing(column: str) -> Any:
+    """Met only while the row lacks the column: not (column >= the smallest value), where a missing one fails."""
+    smallest = SMALLEST_VALUE[COLUMN_TYPES[column]]
+    present = SingleColumnCondition(column, smallest, ComparatorType.GREATER_EQUAL, False, True)
+    return _composite(LogicalOperator.NOT, [present])
+
+
+def _composite(operator: int, parts: Sequence[Any]) -> Any:
+    composite = CompositeColumnCondition(operator)
+    for part in parts:
+        composite.add_sub_condition(part)
+    return composite

@@ -1,0 +1,205 @@
+"""What a worker needs of the status table, and how any ``ILeaseManager`` provides it.
+
+The worker decides in values (``LeaseWrite``) and wants many of them carried out at once. The managers of this package
+do that natively; a user's own ``ILeaseManager`` is called verb by verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from attrs import frozen
+
+from streamclient.base import checks, logs
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.write_rules import WriteKind, WriteOutcome
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.interfaces import ILeaseManager
+from streamclient.model import Lease
+
+_log = logs.logger(__name__)
+
+
+@frozen
+class WriteAnswer:
+    """What is known about one write after it was sent."""
+
+    outcome: WriteOutcome
+    """``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its error."""
+    error: Exception | None = None
+    """Why the outcome is uncertain; its ``kind`` says whether the write can have been applied at all."""
+
+
+class LeaseStore(Protocol):
+    """The leases of one stream, as the worker uses them. Implementations are thread-safe."""
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases, by lease key, read from the store during this call. Raises ``DependencyException``."""
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """The lease, or ``None`` if there is no such row. Raises ``DependencyException``."""
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        """Carry out independent writes; one answer per write, in order. Failures are answers, never exceptions.
+
+        No write is repeated after an uncertain answer; the caller reads the row back and decides.
+        """
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        """Draw an epoch for each key: a number greater than every one drawn for it before, by any process.
+
+        One answer per key, in order. A number that was drawn and did not arrive is never answered again.
+        """
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Drop the epochs of shards that left the stream for good. Failures are logged: what stays does no harm."""
+
+
+class WorkerDirectory(Protocol):
+    """The rows of the workers of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe.
+
+    A store need not have them; without, workers know of each other by their leases alone.
+    """
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows, by worker, read from the store during this call; ``info`` only if asked for.
+
+        Raises ``DependencyException``.
+        """
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some different workers, without ``info``, in any order; who has none is left out.
+
+        Tried once: whoever watches workers asks again soon. Raises ``DependencyException``.
+        """
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """As ``LeaseStore.write_many``, for rows of both kinds, which go out together."""
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Move ``wake`` of some different workers, without a condition; who has no row is left out.
+
+        Raises ``DependencyException`` if some may not have been woken.
+        """
+
+
+def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
+    """The worker rows of a manager, if it keeps any."""
+    names = ("write_many", "list_workers", "read_workers", "wake")
+    if all(callable(getattr(manager, name, None)) for name in names):
+        return cast(WorkerDirectory, manager)
+    return None
+
+
+def as_lease_store(manager: ILeaseManager) -> LeaseStore:
+    """The port for a manager: the manager itself if it is a ``LeaseStore``, otherwise a translation to its verbs."""
+    if all(callable(getattr(manager, name, None)) for name in ("write_many", "draw_epochs", "forget_epochs")):
+        return cast(LeaseStore, manager)
+    return _VerbStore(manager)
+
+
+class _VerbStore:
+    """Calls one verb per write, except that renewals go out together."""
+
+    def __init__(self, manager: ILeaseManager) -> None:
+        self._manager = manager
+        self._verbs: dict[WriteKind, Callable[[LeaseWrite], object]] = {
+            WriteKind.CREATE: lambda write: manager.create_lease(write.seen),
+            WriteKind.TAKE: self._take,
+            WriteKind.STEAL: lambda write: manager.steal_lease(write.seen, _after(write).stealer),
+            WriteKind.TRANSFER: lambda write: manager.transfer_lease(write.seen, _after(write).owner),
+            WriteKind.CHECKPOINT: lambda write: manager.update_lease(write.seen, _after(write).checkpoint),
+            WriteKind.PREPARE: self._prepare,
+            WriteKind.DELETE: lambda write: manager.delete_lease(write.seen),
+        }
+
+    def list_leases(self) -> Sequence[Lease]:
+        return self._manager.list_leases()
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        return self._manager.get_lease(lease_key)
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        renewals = [index for index, write in enumerate(writes) if write.kind is WriteKind.RENEW]
+        answers = dict(zip(renewals, self._renew([writes[index].seen for index in renewals]), strict=True))
+        for index, write in enumerate(writes):
+            if index not in answers:
+                answers[index] = self._write(write)
+        return [answers[index] for index in range(len(writes))]
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        return [self._draw(key) for key in lease_keys]
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        for key in lease_keys:
+            try:
+                checks.done("forget_epoch", self._manager.forget_epoch(key))  # type: ignore[func-returns-value]
+            except Exception as error:
+                _log.warning("the epoch of shard %s, which left the stream, stays: %s", key, error)
+
+    def _draw(self, lease_key: str) -> int | Exception:
+        try:
+            epoch = checks.done("draw_epoch", self._manager.draw_epoch(lease_key))
+        except Exception as error:
+            return error
+        if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
+            return epoch
+        return StreamClientException(f"draw_epoch answered {epoch!r}; it must return a number above 0")
+
+    def _write(self, write: LeaseWrite) -> WriteAnswer:
+        verb = self._verbs.get(write.kind)
+        if verb is None:
+            name = type(self._manager).__name__
+            problem = ConfigurationError(f"{name} has no verb for {write.kind.value!r}: give it a write_many")
+            return WriteAnswer(WriteOutcome.UNCERTAIN, problem)
+        try:
+            return _answer(verb(write), write.kind.value)
+        except Exception as error:
+            return WriteAnswer(WriteOutcome.UNCERTAIN, error)
+
+    def _take(self, write: LeaseWrite) -> object:
+        result = _after(write)
+        restored = None if result.checkpoint == write.seen.checkpoint else result.checkpoint
+        return self._manager.take_lease(write.seen, result.owner, checkpoint=restored)
+
+    def _prepare(self, write: LeaseWrite) -> object:
+        pending = _after(write).pending
+        if pending is None:
+            raise ValueError(f"{write} prepares nothing")
+        return self._manager.prepare_lease(write.seen, pending)
+
+    def _renew(self, leases: list[Lease]) -> list[WriteAnswer]:
+        if not leases:
+            return []
+        try:
+            renewed = self._manager.renew_leases(leases)
+            given = [_answer(value, "renew") for value in checks.done("renew_leases", renewed, may_yield=True)]
+        except Exception as error:
+            return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(leases)
+        if len(given) != len(leases):
+            mistake = StreamClientException(
+                f"renew_leases of {type(self._manager).__name__} gave {len(given)} answers for {len(leases)} leases; "
+                "it must give one per lease, in order"
+            )
+            return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(leases)
+        return given
+
+
+def _after(write: LeaseWrite) -> Lease:
+    if write.result is None:
+        raise ValueError(f"{write} leaves no row to read the new columns from")
+    return write.result
+
+
+def _answer(value: object, verb: str) -> WriteAnswer:
+    """Only a real boolean is an answer: a verb that forgot to return one must not pass for a refusal."""
+    if checks.done(verb, value) is True:
+        return WriteAnswer(WriteOutcome.ACCEPTED)
+    if value is False:
+        return WriteAnswer(WriteOutcome.REFUSED)
+    if isinstance(value, Exception):
+        return WriteAnswer(WriteOutcome.UNCERTAIN, value)
+    mistake = StreamClientException(f"the lease manager answered {verb} with {value!r}; it must return True or False")
+    return WriteAnswer(WriteOutcome.UNCERTAIN, mistake)

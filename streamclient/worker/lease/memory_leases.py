@@ -1,0 +1,156 @@
+"""Leases in memory: the rule of the lease table under one lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+from attrs import evolve
+
+from streamclient.base import checks
+from streamclient.base.processes import Birthplace
+from streamclient.core import membership
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.write_rules import EpochRow, RowT, Write, WriteOutcome, apply_write, draw, permits
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IMetrics
+from streamclient.metrics.labelled import NO_METRICS
+from streamclient.model import Lease
+from streamclient.worker.lease.lease_costs import ROWS_PER_REQUEST, TableCosts
+from streamclient.worker.lease.lease_store import WriteAnswer
+from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_worker_write, check_write
+
+
+@checks.explains_names
+class MemoryLeaseManager(WritingLeaseManager):
+    """Keeps the leases of one stream in this process; nothing survives it.
+
+    Several workers of one process may share one instance and then divide the shards exactly as over a status table.
+    Without ``stream_id`` it belongs to the stream of the first lease that it is given. Thread-safe. ``metrics`` counts
+    the requests and rows that a status table would have been asked for; see ``streamclient.metrics.labelled``.
+    """
+
+    def __init__(self, stream_id: str | None = None, *, metrics: IMetrics | None = None) -> None:
+        self._stream_id = checks.optional(checks.identifier).require("stream_id", stream_id)
+        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
+        self._costs = TableCosts(NO_METRICS if metrics is None else metrics)
+        self._rows: dict[str, Lease] = {}
+        self._epochs: dict[str, EpochRow] = {}
+        self._workers: dict[str, WorkerRow] = {}
+        self._birthplace = Birthplace()
+        self._lock = Lock()
+
+    def create_lease_table_if_not_exists(self) -> bool:
+        """There is nothing to create; always ``False``."""
+        return False
+
+    def wait_until_lease_table_ready(self) -> bool:
+        """Memory is always ready."""
+        return True
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases, by lease key; unlike over a table, a snapshot."""
+        with self._held():
+            rows = [self._rows[key] for key in sorted(self._rows)]
+        self._costs.read("GetRange", len(rows))
+        return rows
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """The lease, or ``None`` if there is no such row."""
+        with self._held():
+            row = self._rows.get(lease_key)
+        self._costs.read("GetRow", 0 if row is None else 1, asked=1)
+        return row
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """Carry out the writes one after the other. No outcome is uncertain, except that of an invalid write."""
+        answers = [self._answer(write) for write in writes]
+        self._costs.written(len(writes))
+        return answers
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        """Draw an epoch for each key; never fails."""
+        with self._held():
+            known = sum(key in self._epochs for key in lease_keys)
+            drawn = [self._draw(key) for key in lease_keys]
+        self._costs.read("BatchGetRow", known, asked=len(lease_keys))
+        self._costs.written(len(lease_keys), ROWS_PER_REQUEST["BatchGetRow"])
+        return drawn
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Drop the epochs of shards that left the stream."""
+        with self._held():
+            for key in lease_keys:
+                self._epochs.pop(key, None)
+        self._costs.written(len(lease_keys), ROWS_PER_REQUEST["BatchGetRow"])
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows, by worker; a snapshot."""
+        with self._held():
+            rows = [self._workers[name] for name in sorted(self._workers)]
+        self._costs.read("GetRange", len(rows))
+        return rows if with_info else [evolve(row, info="") for row in rows]
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some workers, without ``info``."""
+        with self._held():
+            rows = [self._workers[name] for name in worker_ids if name in self._workers]
+        self._costs.read("BatchGetRow", len(rows), asked=len(worker_ids))
+        return [evolve(row, info="") for row in rows]
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Wake some workers."""
+        with self._held():
+            woken = {name: membership.woken(self._workers[name]) for name in worker_ids if name in self._workers}
+            self._workers.update(woken)
+        self._costs.written(len(worker_ids))
+
+    def _held(self) -> Lock:
+        """The lock; in a child it would be that of a copy, which no worker of the parent sees."""
+        self._birthplace.require("the MemoryLeaseManager", "leases that processes share need a status table")
+        return self._lock
+
+    def _draw(self, lease_key: str) -> int:
+        last = self._epochs.get(lease_key)
+        drawn = apply_write(last, draw(lease_key, last))
+        assert drawn is not None
+        self._epochs[lease_key] = drawn
+        return drawn.number
+
+    def _answer(self, write: LeaseWrite | WorkerWrite) -> WriteAnswer:
+        with self._held():
+            stream_id = _stream_id(write) if self._stream_id is None else self._stream_id
+            try:
+                if isinstance(write, WorkerWrite):
+                    check_worker_write(write, stream_id)
+                else:
+                    check_write(write, stream_id)
+            except ConfigurationError as error:
+                return WriteAnswer(WriteOutcome.UNCERTAIN, error)
+            self._stream_id = stream_id
+            if isinstance(write, WorkerWrite):
+                return WriteAnswer(_applied(self._workers, write.worker_id, write))
+            return WriteAnswer(_applied(self._rows, write.lease_key, write))
+
+    def __repr__(self) -> str:
+        return f"MemoryLeaseManager({len(self._rows)} leases of {self._stream_id})"
+
+
+def _applied(rows: dict[str, RowT], key: str, write: Write[RowT]) -> WriteOutcome:
+    row = rows.get(key)
+    if not permits(row, write):
+        return WriteOutcome.REFUSED
+    result = apply_write(row, write)
+    if result is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = result
+    return WriteOutcome.ACCEPTED
+
+
+def _stream_id(write: LeaseWrite | WorkerWrite) -> str:
+    if isinstance(write, LeaseWrite):
+        return write.seen.stream_id
+    row = write.seen or write.result
+    return "" if row is None else row.stream_id

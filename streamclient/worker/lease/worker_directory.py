@@ -1,0 +1,166 @@
+"""Rows of workers in the status table: how a session is stored, and how a ``WorkerWrite`` becomes a condition.
+
+They lie in the same table as the leases, under a status type of their own, so that Java workers never read them. Laws:
+
+* a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
+  that neither a late beat nor a wake brings back a row that was deleted;
+* a wake counts the column up in the service, without a condition: two that meet both count;
+* a row that cannot be read is left out, and never fails a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from tablestore import (
+    INF_MAX,
+    INF_MIN,
+    BatchGetRowRequest,
+    Condition,
+    OTSClient,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchGetRowItem,
+    UpdateRowItem,
+)
+
+from streamclient.base import logs
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.write_rules import WriteOutcome
+from streamclient.errors import StreamClientException
+from streamclient.tablestore.ranges import scan
+from streamclient.worker.lease.lease_batches import ROWS_PER_BATCH, row_error, send_rows
+from streamclient.worker.lease.lease_rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
+
+_log = logs.logger(__name__)
+
+WORKER_STATUS_TYPE = "Worker"
+
+NONCE = "Nonce"
+BEAT = "Beat"
+STATE = "State"
+WAKE = "Wake"
+INFO = "Info"
+BALANCE_BY = "BalanceBy"
+
+SIGNALS = (NONCE, BEAT, STATE, WAKE, BALANCE_BY)
+"""The columns by which workers decide."""
+
+CELLS: Cells[WorkerRow] = {
+    "nonce": lambda row: {NONCE: row.nonce},
+    "beat": lambda row: {BEAT: row.beat},
+    "state": lambda row: {STATE: row.state.value},
+    "wake": lambda row: {WAKE: row.wake},
+    "balance_by": lambda row: {BALANCE_BY: row.balance_by},
+    "info": lambda row: {INFO: row.info},
+}
+"""How each field of a worker row is stored."""
+
+COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
+
+ROWS_PER_READ = 100
+"""The service takes at most this many rows in one BatchGetRow."""
+
+MOST_REPORTED = 1_000
+"""Rows that cannot be read and are remembered so as not to be told twice; of more, the oldest may be told again."""
+
+
+class WorkerRows:
+    """The worker rows of one stream. Thread-safe; no call is repeated."""
+
+    def __init__(self, client: OTSClient, table_name: str, stream_id: str) -> None:
+        self._client = client
+        self._table_name = table_name
+        self._stream_id = stream_id
+        self._lock = Lock()
+        self._reported: dict[str, None] = {}
+
+    def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
+        """All rows, by worker. Not a snapshot. Raises what the SDK raises."""
+        columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
+        rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
+        return [row for row in map(self._parsed, rows) if row is not None]
+
+    def read(self, names: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some workers, without ``info``, in any order; who has none is left out.
+
+        Raises what the SDK raises, and ``DependencyException`` if any of the rows could not be read.
+        """
+        rows: Sequence[WorkerRow] = []
+        for start in range(0, len(names), ROWS_PER_READ):
+            rows = [*rows, *self._read(names[start : start + ROWS_PER_READ])]
+        return rows
+
+    def wake(self, names: Sequence[str]) -> None:
+        """Wake some different workers; who has no row is left out. Raises ``DependencyException`` if that failed."""
+        for start in range(0, len(names), ROWS_PER_BATCH):
+            items = [self._wake_item(name) for name in names[start : start + ROWS_PER_BATCH]]
+            for answer in send_rows(self._client, self._table_name, items):
+                if answer.outcome is WriteOutcome.UNCERTAIN and answer.error is not None:
+                    raise answer.error
+
+    def item(self, write: WorkerWrite) -> Any:
+        """The write as one row of a BatchWriteRow request."""
+        return item_of(write, self._key(write.worker_id), CELLS)
+
+    def _wake_item(self, name: str) -> Any:
+        row = Row(self._key(name), {"INCREMENT": [(WAKE, 1)]})
+        return UpdateRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST))
+
+    def _read(self, names: Sequence[str]) -> Iterator[WorkerRow]:
+        request = BatchGetRowRequest()
+        keys = [self._key(name) for name in names]
+        request.add(TableInBatchGetRowItem(self._table_name, keys, columns_to_get=list(SIGNALS), max_version=1))
+        results = self._client.batch_get_row(request).get_result_by_table(self._table_name) or []
+        if len(results) != len(names):
+            raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(names)} keys")
+        for result in results:
+            if not result.is_ok:
+                raise row_error(result.error_code, result.error_message, write=False)
+            row = self._parsed(result.row)
+            if row is not None:
+                yield row
+
+    def _parsed(self, row: Any) -> WorkerRow | None:
+        if row is None or not row.primary_key:
+            return None
+        parsed = parse_worker(row)
+        if isinstance(parsed, WorkerRow):
+            return parsed
+        with self._lock:
+            is_news = parsed not in self._reported
+            self._reported[parsed] = None
+            if len(self._reported) > MOST_REPORTED:
+                del self._reported[next(iter(self._reported))]
+        if is_news:
+            _log.warning("%s in status table %s; delete the row", parsed, self._table_name)
+        return None
+
+    def _key(self, name: object) -> list[tuple[str, object]]:
+        return key_of(self._stream_id, name, WORKER_STATUS_TYPE)
+
+
+def parse_worker(row: Any) -> WorkerRow | str:
+    """The session in a row that the SDK read, or why there is none."""
+    key = {name: value for name, value, *_ in row.primary_key}
+    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    name = key[STATUS_VALUE]
+    for column, expected in COLUMN_TYPES.items():
+        if type(cells.get(column)) is not expected:
+            return f"column {column} of worker row {name} holds {cells.get(column)!r}, which is no {expected.__name__}"
+    states = {state.value: state for state in SessionState}
+    if cells[STATE] not in states:
+        return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is none of {', '.join(states)}"
+    info, balance_by = cells.get(INFO), cells.get(BALANCE_BY)
+    return WorkerRow(
+        worker_id=name,
+        stream_id=key[STREAM_ID],
+        nonce=cells[NONCE],
+        beat=cells[BEAT],
+        state=states[cells[STATE]],
+        wake=cells[WAKE],
+        info=info if isinstance(info, str) else "",
+        balance_by=balance_by if isinstance(balance_by, str) else "",
+    )

@@ -1,0 +1,28 @@
+"""Where records go that cannot be processed, and how they come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient.base._lazy import loader
+
+if TYPE_CHECKING:
+    from streamclient.worker.parking.parking_files import FileParkingStore
+    from streamclient.worker.parking.parking_memory import MemoryParkingStore
+    from streamclient.worker.parking.parking_replay import KeyLeft, ReplayReport, replay_parked
+    from streamclient.worker.parking.parking_table import TableParkingStore
+
+__all__ = ["FileParkingStore", "KeyLeft", "MemoryParkingStore", "ReplayReport", "TableParkingStore", "replay_parked"]
+
+_HOMES = {
+    "FileParkingStore": "parking_files",
+    "KeyLeft": "parking_replay",
+    "MemoryParkingStore": "parking_memory",
+    "ReplayReport": "parking_replay",
+    "TableParkingStore": "parking_table",
+    "replay_parked": "parking_replay",
+}
+"""Public name to module; loaded when first used, because the store in a table needs the SDK and the others do not."""
+
+
+__getattr__ = loader(__name__, _HOMES)

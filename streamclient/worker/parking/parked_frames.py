@@ -1,0 +1,88 @@
+"""Parked records as bytes and text: what every store writes, and what the ids are made of.
+
+A record is kept as one GetStreamRecord answer that holds nothing else, byte for byte what the service sends for it. So
+whoever can read the service can read a parking store, and numbers, bytes, versions and deletions survive unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+from streamclient.errors import CodecError
+from streamclient.records import KeyValue, PrimaryKey, StreamRecord
+from streamclient.wire import schema
+from streamclient.wire.record_decoding import default_codec
+
+DIGEST_CHARACTERS = 12
+"""Of the digest in a record id. Only records with the same place in the same shard are told apart by it, so 48 bits are
+far more than enough."""
+
+
+def frame_of(record: StreamRecord) -> bytes:
+    """The record as bytes.
+
+    Raises:
+        CodecError: the record is none that a stream can hold.
+    """
+    action, row, origin = default_codec().encode_record(record)
+    message = schema.GetStreamRecordResponse()
+    message.stream_records.add(action_type=action, record=row, **({} if origin is None else {"origin_record": origin}))
+    return bytes(message.SerializeToString())
+
+
+def record_of(frame: bytes) -> StreamRecord:
+    """The record that ``frame_of`` wrote; ``CodecError`` for anything else."""
+    records = default_codec().decode_page(frame).records
+    if len(records) != 1:
+        raise CodecError(f"a parked frame of {len(frame)} bytes holds {len(records)} records, expected exactly 1")
+    return records[0]
+
+
+def record_id(record: StreamRecord) -> str:
+    """Place in the shard's order, then a digest of the content; ids of one shard sort as its records.
+
+    Neither depends on how the service cut its pages, which may differ when a record is read again.
+    """
+    place = record.sequence_info
+    digest = hashlib.sha256(frame_of(record)).hexdigest()[:DIGEST_CHARACTERS]
+    return f"{place.epoch:010d}-{place.timestamp_micros:020d}-{place.row_index:010d}-{digest}"
+
+
+def key_text(key: PrimaryKey) -> str:
+    """A primary key as JSON: ``[["id", "k3"], ["part", {"base64": "AAE="}]]``. Equal keys give equal texts."""
+    return json.dumps([[name, _plain(value)] for name, value in key], ensure_ascii=False)
+
+
+def parse_key(text: str) -> PrimaryKey:
+    """The key that ``key_text`` wrote.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    try:
+        pairs: Any = json.loads(text)
+        return tuple((_name(name), _value(value)) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        expected = '[["column", "text, whole number, or {"base64": "..."}"], ...]'
+        raise ValueError(f"{text!r} is no primary key, expected {expected}: {error}") from error
+
+
+def _plain(value: KeyValue) -> Any:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"column name {name!r}")
+    return name
+
+
+def _value(value: Any) -> KeyValue:
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"key value {value!r}")
+    return value

@@ -1,0 +1,169 @@
+"""Parked records in a directory: one append-only file of JSON lines per shard.
+
+Laws:
+
+* A line is written whole and synchronised to the disk before ``park`` returns; what is behind the last line feed was
+  never promised to anybody, and is cut off by the next write.
+* A record is parked by a line ``{"parked": {...}}`` and forgotten by a line ``{"removed": "<record id>"}``; a file in
+  which nothing is parked any more is emptied.
+* Files are locked while they are read or written, so processes of one machine may share the directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote, unquote
+
+from streamclient.base import checks, locks
+from streamclient.errors import CodecError, ConfigurationError, StreamClientException
+from streamclient.interfaces import IParkingStore
+from streamclient.model import ParkedRecord
+from streamclient.worker.parking.parked_documents import document_of, parked_of
+
+SUFFIX = ".jsonl"
+
+
+@checks.explains_names
+class FileParkingStore(IParkingStore):
+    """Keeps records in ``<directory>/<stream id>/<shard id>.jsonl``. Thread-safe, and safe between processes.
+
+    For workers on one machine, or on a shared file system with working locks; other fleets need a store that all of
+    them reach, such as ``TableParkingStore``. Each call reads the shard's whole file: made for thousands of records.
+
+    Args:
+        directory: made if it does not exist.
+
+    Raises:
+        ConfigurationError: there is something else than a directory.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(checks.path.require("directory", directory))
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"{self._directory} cannot be a directory of parked records: {error}") from error
+
+    def park(self, records: Sequence[ParkedRecord]) -> None:
+        """Append the records that are not there yet; on the disk when it returns."""
+        for path, group in self._by_file(records):
+            with _locked(path) as file:
+                known = _read(path, file)
+                lines = [{"parked": document_of(each)} for each in group if each.record_id not in known]
+                _append(path, file, lines)
+
+    def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
+        """What is parked, file by file.
+
+        Raises:
+            StreamClientException: a file holds a line that this store did not write; it names file and line.
+        """
+        for path in self._files(stream_id):
+            with _locked(path, only_reads=True) as file:
+                known = _read(path, file)
+            yield from (known[key] for key in sorted(known))
+
+    def remove(self, records: Sequence[ParkedRecord]) -> None:
+        """Append that they are gone, or empty the file."""
+        for path, group in self._by_file(records):
+            if not path.exists():
+                continue
+            with _locked(path) as file:
+                known = _read(path, file)
+                gone = [each.record_id for each in group if each.record_id in known]
+                if gone and len(gone) == len(known):
+                    file.truncate(0)
+                    _synchronise(path, file)
+                else:
+                    _append(path, file, [{"removed": record_id} for record_id in gone])
+
+    def _by_file(self, records: Sequence[ParkedRecord]) -> Iterator[tuple[Path, list[ParkedRecord]]]:
+        unique = {(each.stream_id, each.shard_id, each.record_id): each for each in records}
+        ordered = sorted(unique.values(), key=_shard)
+        for (stream_id, shard_id), group in groupby(ordered, _shard):
+            yield self._directory / _name(stream_id) / f"{_name(shard_id)}{SUFFIX}", list(group)
+
+    def _files(self, stream_id: str | None) -> list[Path]:
+        pattern = "*" if stream_id is None else _name(stream_id)
+        paths = self._directory.glob(f"{pattern}/*{SUFFIX}")
+        return sorted(paths, key=lambda path: (unquote(path.parent.name), unquote(path.stem)))
+
+    def __repr__(self) -> str:
+        return f"FileParkingStore({str(self._directory)!r})"
+
+
+def _shard(parked: ParkedRecord) -> tuple[str, str]:
+    return parked.stream_id, parked.shard_id
+
+
+def _name(identifier: str) -> str:
+    """A file name for an id of any characters; a leading dot would hide the file."""
+    return quote(identifier, safe="").replace(".", "%2E")
+
+
+@contextmanager
+def _locked(path: Path, *, only_reads: bool = False) -> Iterator[BinaryIO]:
+    if not only_reads:
+        path.parent.mkdir(exist_ok=True)
+    with path.open("rb" if only_reads else "ab+", buffering=0) as file, locks.locked(file, shared=only_reads):
+        yield file
+
+
+def _read(path: Path, file: BinaryIO) -> dict[str, ParkedRecord]:
+    """What is parked in a file, by record id; what is behind the last line feed does not count."""
+    file.seek(0)
+    known: dict[str, ParkedRecord] = {}
+    for number, line in enumerate(_whole(file.read()).splitlines(), 1):
+        try:
+            document = json.loads(line)
+            if "removed" in document:
+                known.pop(document["removed"], None)
+            else:
+                parked = parked_of(document["parked"])
+                known[parked.record_id] = parked
+        except (CodecError, KeyError, TypeError, ValueError) as error:
+            raise StreamClientException(f"{path}, line {number}: {error}; repair or remove the line") from error
+    return known
+
+
+def _whole(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _append(path: Path, file: BinaryIO, documents: Sequence[object]) -> None:
+    if not documents:
+        return
+    file.seek(0)
+    end = len(_whole(file.read()))
+    file.truncate(end)
+    data = b"".join(json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in documents)
+    try:
+        _write_all(file.write, data)
+    except OSError:
+        file.truncate(end)
+        raise
+    _synchronise(path, file)
+
+
+def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
+    """An unbuffered file may take less than it is given."""
+    left = memoryview(data)
+    while left:
+        left = left[write(left) or 0 :]
+
+
+def _synchronise(path: Path, file: BinaryIO) -> None:
+    """To the disk, and with it the names of a file and a directory that may be new."""
+    os.fsync(file.fileno())
+    for directory in (path.parent, path.parent.parent):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

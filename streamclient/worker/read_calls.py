@@ -1,0 +1,264 @@
+"""What the reads of all shards share: threads, given to whose unread records are deleted soonest, and bytes ahead."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+
+from streamclient.base.pools import once
+from streamclient.worker.owner_loop import OwnerLoop
+
+FAIR_TURN = 4
+"""Every fourth read is the one that has waited longest, so that shards far behind never starve those that are not."""
+
+PATIENT_SECONDS = 0.05
+"""So long a patient read is left to the threads at work. A thread does some dozens of reads of idle shards meanwhile,
+and the fewer threads contend for the interpreter, the less each read costs."""
+
+
+class ReadQueue:
+    """Orders the reads of all shards of a worker in front of a pool. Thread-safe.
+
+    The pool gets one task per read, and a task, once it has a thread, does the read that is most urgent by then. A
+    *patient* read gets none while a thread is at work: it goes to whoever is done first. ``hurry`` sends for more
+    threads once such a read has been patient for long enough, so none waits for the slow read of another shard.
+    """
+
+    def __init__(self, pool: Executor) -> None:
+        self.pool = once(pool)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Callable[[], object]] = {}
+        """In the order of their coming."""
+        self._by_loss: list[tuple[float, int]] = []
+        self._patient: deque[tuple[float, int]] = deque()
+        """Until when each waits for a thread at work. Here, as in ``_by_loss``, some are already done."""
+        self._coming = 0
+        """Tasks that no thread has begun; so many of the reads that wait have somebody coming for them."""
+        self._at_work = 0
+        self._numbers = itertools.count()
+        self._turns = itertools.count(1)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a thread has still to begin a read."""
+        return bool(self._waiting)
+
+    def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
+        """Have a read done, by a thread of its own or, if it is patient, by whichever is done before that moment.
+
+        If the pool refuses, raises what that raises: the read is forgotten.
+        """
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = call
+            heapq.heappush(self._by_loss, (loss_micros, number))
+            if patient_until is not None:
+                self._patient.append((patient_until, number))
+                if self._at_work or self._coming:
+                    return
+            self._coming += 1
+        try:
+            self._send_for(1)
+        except Exception:
+            with self._lock:
+                if self._waiting.pop(number, None) is None:
+                    return  # a thread at work has it
+            raise
+
+    def hurry(self, now: float) -> bool:
+        """Send for more threads if a read was patient for long enough; whether any read is not over yet.
+
+        As many more as are at work already: where reads are slow, few such steps set all going; where one hangs, the
+        next thread does the rest.
+        """
+        wanted = 0
+        with self._lock:
+            while self._patient and self._patient[0][1] not in self._waiting:
+                self._patient.popleft()
+            if self._patient and self._patient[0][0] <= now:
+                wanted = min(len(self._waiting) - self._coming, max(1, self._at_work))
+                self._coming += wanted
+            is_busy = bool(self._waiting or self._at_work)
+        with suppress(Exception):  # the next look sends again
+            self._send_for(wanted)
+        return is_busy
+
+    def _send_for(self, threads: int) -> None:
+        for sent in range(threads):
+            try:
+                self.pool.submit(self._work)
+            except Exception:
+                with self._lock:
+                    self._coming -= threads - sent
+                raise
+
+    def _work(self) -> None:
+        """In a thread: one read, and then those for which nobody else comes."""
+        with self._lock:
+            self._coming -= 1
+            self._at_work += 1
+            call = self._next()
+        while call is not None:
+            try:
+                call()
+            except BaseException:
+                with self._lock:
+                    self._at_work -= 1
+                raise
+            with self._lock:
+                call = self._next()
+
+    def _next(self) -> Callable[[], object] | None:
+        """The read to do now; without one, this thread is at work no more. The lock is held."""
+        if len(self._waiting) <= self._coming:
+            self._at_work -= 1
+            return None
+        if next(self._turns) % FAIR_TURN == 0:
+            call = self._waiting.pop(next(iter(self._waiting)))
+            if len(self._by_loss) > 2 * len(self._waiting):
+                self._by_loss = [entry for entry in self._by_loss if entry[1] in self._waiting]
+                heapq.heapify(self._by_loss)
+            return call
+        while True:
+            number = heapq.heappop(self._by_loss)[1]
+            if number in self._waiting:
+                return self._waiting.pop(number)
+
+
+class OwnerReads:
+    """The reads of one owner's shards, on their way to the queue. Owner thread only.
+
+    While a patient read is under way the owner looks after it, and takes the answers for which nobody woke it.
+    """
+
+    def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
+        self._queue = queue
+        self._loop = loop
+        self._is_looking = False
+
+    def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
+        """Have a read done, as soon as there is a thread for it."""
+        until = self._loop.now() + PATIENT_SECONDS if is_patient else None
+        self._loop.start(self._queue.pool, partial(self._queue.submit, loss_micros, call, until))
+        if not is_patient:
+            return
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(PATIENT_SECONDS, self._look)
+
+    def is_last(self) -> bool:
+        """Whether no read waits, so that whoever has done one is not sure to do another. Any thread."""
+        return not self._queue.has_waiting
+
+    def _look(self) -> None:
+        self._is_looking = self._queue.hurry(self._loop.now())
+        if self._is_looking:
+            self._loop.call_later(PATIENT_SECONDS, self._look)
+
+
+class Claim:
+    """Bytes set aside for one page: asked for, then granted, then given back once. Made by ``PrefetchBudget``."""
+
+    def __init__(self, budget: PrefetchBudget, size_bytes: int, granted: Callable[[Claim], object]) -> None:
+        self._budget = budget
+        self.size_bytes = size_bytes
+        self.granted = granted
+        self.is_granted = False
+        self.is_over = False
+
+    def settle(self, size_bytes: int) -> None:
+        """The page has come and is so large."""
+        self._budget.settle(self, size_bytes)
+
+    def release(self) -> None:
+        """Give the bytes back, or take the question back. Again does no harm."""
+        self._budget.release(self)
+
+
+class PrefetchBudget:
+    """A sum that bounds what is set aside, granted to whoever has least. Thread-safe.
+
+    The size of a page is known only when it has come. Until then its shard sets aside as much as the largest page it
+    has seen, so the sum may be exceeded by what a page is larger than all before it in its shard.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        self._lock = threading.Lock()
+        self._used_bytes = 0
+        self._queue: list[tuple[int, int, Claim]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def used_bytes(self) -> int:
+        """What is set aside now."""
+        return self._used_bytes
+
+    def claim(self, size_bytes: int, own_bytes: int, granted: Callable[[Claim], object]) -> Claim:
+        """Ask for bytes.
+
+        The claim says if they are granted at once. If not, ``granted`` is called once, in a thread that gives bytes
+        back, unless the claim is released before.
+
+        Whoever has the smallest ``own_bytes`` comes first, among equals whoever asked first. A page larger than the
+        whole budget is granted when nothing else is set aside.
+        """
+        claim = Claim(self, size_bytes, granted)
+        with self._lock:
+            if not self._queue and self._has_room(size_bytes):
+                self._grant(claim)
+                return claim
+            heapq.heappush(self._queue, (own_bytes, next(self._numbers), claim))
+            served = self._serve()
+        _announce(other for other in served if other is not claim)
+        return claim
+
+    def settle(self, claim: Claim, size_bytes: int) -> None:
+        """See ``Claim``."""
+        with self._lock:
+            if claim.is_granted and not claim.is_over:
+                self._used_bytes += size_bytes - claim.size_bytes
+                claim.size_bytes = size_bytes
+            served = self._serve() if self._queue else ()
+        _announce(served)
+
+    def release(self, claim: Claim) -> None:
+        """See ``Claim``."""
+        with self._lock:
+            if claim.is_granted and not claim.is_over:
+                self._used_bytes -= claim.size_bytes
+            claim.is_over = True
+            served = self._serve() if self._queue else ()
+        _announce(served)
+
+    def _serve(self) -> list[Claim]:
+        """Grant from the front of the queue while there is room; whom to tell."""
+        served = []
+        while self._queue:
+            first = self._queue[0][2]
+            if not first.is_over:
+                if not self._has_room(first.size_bytes):
+                    break
+                self._grant(first)
+                served.append(first)
+            heapq.heappop(self._queue)
+        return served
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return not self._used_bytes or self._used_bytes + size_bytes <= self._total_bytes
+
+    def _grant(self, claim: Claim) -> None:
+        self._used_bytes += claim.size_bytes
+        claim.is_granted = True
+
+
+def _announce(served: Iterable[Claim]) -> None:
+    """Outside the lock: whoever is told may ask again."""
+    for claim in served:
+        claim.granted(claim)

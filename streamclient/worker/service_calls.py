@@ -1,0 +1,293 @@
+"""Carries out the commands that need the service, outside the owner thread, and reports each as one event.
+
+Commands of one turn go out in groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+from attrs import evolve, field, frozen
+
+from streamclient.base import checks
+from streamclient.base.reasons import described
+from streamclient.core import leases as rule
+from streamclient.core.events import (
+    Answered,
+    Call,
+    Command,
+    DrawEpoch,
+    Event,
+    ForgetEpoch,
+    ListShards,
+    ReadRow,
+    ReadRows,
+    ReadSignals,
+    ResolveAndCreate,
+    Scan,
+    ShardList,
+    WakeWorkers,
+    WriteLease,
+    WriteWorker,
+)
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerWrite
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome
+from streamclient.errors import StreamClientException
+from streamclient.model import Lease, Shard
+from streamclient.tablestore.stream_api import StreamApi, StreamDescription
+from streamclient.worker.lease.lease_store import LeaseStore, WorkerDirectory, WriteAnswer
+from streamclient.worker.owner_loop import OwnerLoop
+
+Each = TypeVar("Each")
+
+RENEWALS_PER_REQUEST = 200
+"""What one BatchWriteRow may hold."""
+
+HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
+"""Writes that go out together, before and apart from the others."""
+
+OTHER_WRITES_PER_REQUEST = 50
+"""Takes, checkpoints and hand-overs go out in smaller groups, side by side: a lease manager that makes one request per
+write still answers each within a second or so."""
+
+DRAWS_PER_REQUEST = 100
+"""What one BatchGetRow may hold."""
+
+
+@frozen(kw_only=True)
+class ServiceCalls:
+    """The owner's hands. Methods are called in the owner thread and return at once; ``emit`` is called there, too.
+
+    Every call is made once. The lease manager and the stream API have repeated what is worth repeating before they
+    fail; another layer of retries would multiply with theirs. What to do after a failure is a decision, so ``Holdings``
+    makes it.
+    """
+
+    stream_id: str
+    store: LeaseStore
+    directory: WorkerDirectory | None = None
+    """The worker rows of the store, if it keeps any."""
+    stream_api: StreamApi
+    loop: OwnerLoop
+    scan_pool: Executor
+    """For reads of the status table and of the list of shards. They repeat themselves, and a user's retry strategy that
+    decides on that may take its time: no write waits behind them, as a lease whose write waits is not renewed."""
+    status_pool: Executor
+    """For writes to the status table but heartbeats."""
+    renew_pool: Executor
+    """For heartbeats alone."""
+    fetch_pool: Executor
+    emit: Callable[[Event], None]
+    wall_micros: Callable[[], int]
+    _waiting: dict[type, list[Any]] = field(init=False, factory=lambda: {kind: [] for kind in _GROUPS.values()})
+
+    def put(self, command: Command) -> None:
+        """Have a command carried out: at once, or with others of its kind at the end of the turn."""
+        match command:
+            case ReadRows():
+                self.read_rows()
+            case ReadSignals(names):
+                self.read_signals(names)
+            case ReadRow(lease_key):
+                self.read_row(lease_key)
+            case ListShards():
+                self.list_shards()
+            case ResolveAndCreate():
+                self.resolve_and_create(command)
+            case _:
+                is_first = not any(self._waiting.values())
+                self._waiting[_GROUPS[type(command)]].append(command)
+                if is_first:
+                    self.loop.at_end(self.flush)
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        for commands in self._waiting.values():
+            commands.clear()
+
+    def flush(self) -> None:
+        """Send what waits: many rows cost the table one request."""
+        if not any(self._waiting.values()):
+            return
+        waiting = {kind: tuple(commands) for kind, commands in self._waiting.items()}
+        self.drop()
+        if waiting[WriteLease]:
+            self.write([command.write for command in waiting[WriteLease]])
+        if waiting[WakeWorkers]:
+            self.wake_workers(tuple(sorted({name for command in waiting[WakeWorkers] for name in command.names})))
+        if waiting[DrawEpoch]:
+            self.draw_epochs([command.lease_key for command in waiting[DrawEpoch]])
+        if waiting[ForgetEpoch]:
+            self.forget_epochs([command.lease_key for command in waiting[ForgetEpoch]])
+
+    def read_rows(self) -> None:
+        """Scan the status table."""
+        self._call(ReadRows(), self._scanned, self.scan_pool)
+
+    def read_signals(self, worker_ids: tuple[str, ...]) -> None:
+        """Read some rows of workers."""
+        directory = self.directory
+        if directory is not None:
+            self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)), self.scan_pool)
+
+    def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
+        """Have other workers scan."""
+        self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids), self.status_pool)
+
+    def read_row(self, lease_key: str) -> None:
+        """Read one row of the status table."""
+        self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
+
+    def list_shards(self) -> None:
+        """Read the complete list of shards."""
+        self._call(ListShards(), self._described, self.scan_pool)
+
+    def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
+        """Send writes of different rows, heartbeats together and the others together."""
+        renewals = [write for write in writes if write.kind in HEARTBEATS]
+        others = [write for write in writes if write.kind not in HEARTBEATS]
+        for group in _groups(renewals, RENEWALS_PER_REQUEST):
+            self._start(self.renew_pool, partial(self._send, group))
+        for group in _groups(others, OTHER_WRITES_PER_REQUEST):
+            self._start(self.status_pool, partial(self._send, group))
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Draw epochs for different leases, many with one request."""
+        for group in _groups(lease_keys, DRAWS_PER_REQUEST):
+            self._start(self.status_pool, partial(self._draw, group))
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Drop the epochs of shards that left the stream."""
+        self._start(self.status_pool, partial(self.store.forget_epochs, lease_keys))
+
+    def resolve_and_create(self, command: ResolveAndCreate) -> None:
+        """Look the first checkpoint up, then create the row with it."""
+        self._start(self.fetch_pool, partial(self._resolve, command))
+
+    def _scanned(self) -> Scan:
+        # Leases first: that a worker was killed says something about leases that were read before.
+        rows = tuple(_checked("list_leases", Lease, row) for row in _listed("list_leases", self.store.list_leases()))
+        workers = None if self.directory is None else tuple(self.directory.list_workers())
+        return Scan(rows, self.wall_micros(), workers)
+
+    def _wake(self, worker_ids: tuple[str, ...]) -> None:
+        if self.directory is not None:
+            self.directory.wake(worker_ids)
+
+    def _row(self, lease_key: str) -> Lease | None:
+        row = checks.done("get_lease", self.store.get_lease(lease_key))
+        return None if row is None else _checked("get_lease", Lease, row)
+
+    def _described(self) -> ShardList:
+        stream = _checked("describe_stream", StreamDescription, self.stream_api.describe_stream(self.stream_id))
+        shards = tuple(_checked("describe_stream", Shard, shard) for shard in stream.shards)
+        return ShardList(shards, stream.expiration_time_hours)
+
+    def _call(self, call: Call[Each], carry_out: Callable[[], Each], pool: Executor) -> None:
+        def run() -> None:
+            try:
+                answer = Answered(call, carry_out())
+            except BaseException as error:
+                answer = Answered(call, error=_as_error(error))
+            self.loop.post(partial(self.emit, answer))
+
+        self._start(pool, run)
+
+    def _start(self, pool: Executor, call: Callable[[], object]) -> None:
+        """Have a call begin as soon as the pool has a thread for it."""
+        self.loop.start(pool, partial(pool.submit, call))
+
+    def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
+        # Before the request leaves: from then on a lease is valid, whatever the answer's delay.
+        sent_at = self.loop.now()
+        answers = _answers(self.directory or self.store, writes)
+        self.loop.post(partial(self._report, writes, answers, sent_at))
+
+    def _report(
+        self, writes: Sequence[LeaseWrite | WorkerWrite], answers: Sequence[WriteAnswer], sent_at: float
+    ) -> None:
+        for write, answer in zip(writes, answers, strict=True):
+            call = WriteWorker(write) if isinstance(write, WorkerWrite) else WriteLease(write)
+            self.emit(Answered(call, answer.outcome, sent_at, answer.error))
+
+    def _draw(self, lease_keys: Sequence[str]) -> None:
+        try:
+            drawn = list(checks.done("draw_epochs", self.store.draw_epochs(lease_keys), may_yield=True))
+        except BaseException as error:
+            drawn = [_as_error(error)] * len(lease_keys)
+        if len(drawn) != len(lease_keys):
+            mistake = StreamClientException(f"draw_epochs gave {len(drawn)} answers for {len(lease_keys)} leases")
+            drawn = [mistake] * len(lease_keys)
+        self.loop.post(partial(self._report_drawn, lease_keys, drawn))
+
+    def _report_drawn(self, lease_keys: Sequence[str], drawn: Sequence[int | Exception]) -> None:
+        for key, epoch in zip(lease_keys, drawn, strict=True):
+            call = DrawEpoch(key)
+            self.emit(Answered(call, error=epoch) if isinstance(epoch, Exception) else Answered(call, epoch))
+
+    def _resolve(self, command: ResolveAndCreate) -> None:
+        lease, sent_at = command.lease, self.loop.now()
+        try:
+            iterator = self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, command.timestamp_micros)
+        except BaseException as error:
+            failure = StreamClientException(f"looking up where to begin failed: {described(error)}")
+            failure.__cause__ = error
+            unanswered = Answered(WriteLease(rule.create(lease)), WriteOutcome.UNCERTAIN, sent_at, failure)
+            self.loop.post(partial(self.emit, unanswered))
+        else:
+            self.loop.post(partial(self.write, [rule.create(evolve(lease, checkpoint=iterator))]))
+
+
+def _as_error(raised: BaseException) -> Exception:
+    """What a call raised, as an answer to it.
+
+    ``SystemExit``, of a user's lease manager for example, ends nothing in a pool's thread; unanswered, the call would
+    be waited for without end.
+    """
+    return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
+
+
+def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
+    return (each[start : start + size] for start in range(0, len(each), size))
+
+
+def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
+    return checks.done(call, answer, may_yield=True)
+
+
+def _checked(call: str, kind: type[Each], answer: object) -> Each:
+    """What a store or stream API that breaks its promise answers is that call's failure, and no fault of the owner."""
+    if isinstance(answer, kind):
+        return answer
+    checks.done(call, answer)
+    raise StreamClientException(
+        f"{call} answered with {checks.shown(answer)} where it must answer with a {kind.__name__}"
+    )
+
+
+def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+    """One answer per write, also from a store that breaks its promise never to raise."""
+    try:
+        answers: Sequence[WriteAnswer] = list(checks.done("write_many", store.write_many(writes), may_yield=True))
+    except BaseException as error:
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, _as_error(error))] * len(writes)
+    if len(answers) == len(writes) and all(isinstance(answer, WriteAnswer) for answer in answers):
+        return answers
+    mistake = StreamClientException(
+        f"write_many gave {len(answers)} answers for {len(writes)} writes; it must give one WriteAnswer for each"
+    )
+    return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(writes)
+
+
+_GROUPS: Mapping[type, type] = {
+    WriteLease: WriteLease,
+    WriteWorker: WriteLease,
+    WakeWorkers: WakeWorkers,
+    DrawEpoch: DrawEpoch,
+    ForgetEpoch: ForgetEpoch,
+}
+"""Commands that wait for the end of a turn, and with those of which kind they go out, in this order."""

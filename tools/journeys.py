@@ -1,0 +1,223 @@
+"""Figures of journeys: how much of the house one of them touches.
+
+A *journey* is one thing that happens in a real worker beside a real local Tablestore. Every function of the package
+that runs for it is counted, on whatever thread, from the moment it begins until it has happened.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    LeaseManager,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.core import leases
+from streamclient.model import Lease, ShardState
+from streamclient.server import (
+    DEFAULT_ACCESS_KEY_ID,
+    DEFAULT_ACCESS_KEY_SECRET,
+    DEFAULT_INSTANCE,
+    LocalTablestore,
+)
+from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from tools.structure import PACKAGE
+
+TABLE = "journeys"
+STATUS_TABLE = "journeys_status"
+WORKER = "worker-1"
+QUIET = ClientConfig(
+    lease_duration_millis=120_000,
+    taker_interval_millis=40_000,
+    sync_shard_interval_millis=600_000,
+    signal_interval_millis=30_000,
+)
+"""Whatever is not the journey comes seldom, so that it leaves no footprints of its own."""
+
+PATIENCE_SECONDS = 120.0
+"""A journey that has not happened by then never will; the script fails."""
+
+
+class Footprints:
+    """Functions of the package that ran while it was recording, on every thread but the main one."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+        self._is_recording = False
+
+    def install(self) -> None:
+        """Watch all threads that start later; the main one plays the outside world."""
+        threading.setprofile(self._notice)
+
+    @contextmanager
+    def recording(self) -> Iterator[set[tuple[str, str]]]:
+        """Collect file and name of each function that is entered."""
+        self._seen = set()
+        self._is_recording = True
+        try:
+            yield self._seen
+        finally:
+            self._is_recording = False
+
+    def _notice(self, frame: FrameType, event: str, argument: object) -> None:
+        if self._is_recording and event == "call" and threading.current_thread() is not threading.main_thread():
+            code = frame.f_code
+            if code.co_filename.startswith(str(PACKAGE)):
+                self._seen.add((code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
+
+
+class Resting(IRecordProcessor):
+    """Says when it begins and when it has stored a record."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.has_stored = threading.Event()
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Take note."""
+        self.has_begun.set()
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Store the position behind the records."""
+        process_records_input.checkpointer.checkpoint()
+        self.has_stored.set()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Nothing is left to do."""
+
+
+def make_table(client: Any) -> None:
+    """A table with a stream and one shard."""
+    meta = TableMeta(TABLE, [("id", "STRING")])
+    throughput = ReservedThroughput(CapacityUnit(0, 0))
+    stream = StreamSpecification(True, 24)
+    TablestoreStreamApi(client).create_table(meta, TableOptions(), throughput, stream=stream)
+
+
+def put_row(client: Any) -> None:
+    """One change."""
+    client.put_row(TABLE, Row([("id", "a")], [("city", "Hangzhou")]), Condition(RowExistenceExpectation.IGNORE))
+
+
+def await_event(event: threading.Event, what: str) -> None:
+    """Wait for one step of a journey."""
+    if not event.wait(PATIENCE_SECONDS):
+        raise SystemExit(f"{what} did not happen within {PATIENCE_SECONDS:.0f} s")
+
+
+def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
+    """What happens in a worker, beside a server in a process of its own."""
+    with server_process() as endpoint:
+        client = OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
+        make_table(client)
+        (stream,) = TablestoreStreamApi(client).list_stream(TABLE)
+        (shard,) = TablestoreStreamApi(client).describe_stream(stream.stream_id).shards
+        manager = LeaseManager(client, STATUS_TABLE, stream.stream_id)
+        manager.create_lease_table_if_not_exists()
+        manager.create_lease(Lease(shard.shard_id, stream.stream_id, owner="another"))
+        processor = Resting()
+        config = StreamConfig(client=client, data_table_name=TABLE, status_table_name=STATUS_TABLE)
+        worker = Worker(WORKER, QUIET, config, lambda: processor)
+        with worker:
+            await_true(lambda: WORKER in {row.worker_id for row in manager.list_workers()}, "the worker's session")
+            with footprints.recording() as seen:
+                manager.write_many([leases.transfer(lease_of(manager), WORKER)])
+                manager.wake([WORKER])
+                await_event(processor.has_begun, "the first call of the processor")
+            yield "take, and start reading", seen
+            worker.pause(reason="so that reading leaves no footprints")
+            await_true(lambda: worker.shard_statuses()[shard.shard_id].state is ShardState.PAUSED, "the pause")
+            counter = lease_of(manager).counter
+            with footprints.recording() as seen:
+                await_true(lambda: lease_of(manager).counter > counter, "a renewal")
+            yield "renew", seen
+            processor.has_begun.clear()
+            worker.resume()
+            await_event(processor.has_begun, "the first call after the pause")
+            with footprints.recording() as seen:
+                put_row(client)
+                await_event(processor.has_stored, "the checkpoint of one record")
+            yield "one record, to its checkpoint", seen
+            with footprints.recording() as seen:
+                worker.shutdown()
+            yield "stop", seen
+
+
+def server_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
+    """What happens in the local Tablestore."""
+    with LocalTablestore() as server:
+        client = server.client()
+        make_table(client)
+        put_row(client)
+        with footprints.recording() as seen:
+            put_row(client)
+        yield "PutRow", seen
+        api = TablestoreStreamApi(client)
+        (stream,) = api.list_stream(TABLE)
+        (shard,) = api.describe_stream(stream.stream_id).shards
+        position = api.get_shard_iterator(stream.stream_id, shard.shard_id)
+        with footprints.recording() as seen:
+            api.get_stream_record(position)
+        yield "GetStreamRecord", seen
+
+
+@contextmanager
+def server_process() -> Iterator[str]:
+    """The endpoint of a local Tablestore in a process of its own."""
+    command = [sys.executable, "-m", "streamclient", "server", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+def lease_of(manager: LeaseManager) -> Lease:
+    """The lease of the one shard."""
+    (lease,) = manager.list_leases()
+    return lease
+
+
+def await_true(is_true: Callable[[], bool], what: str) -> None:
+    """Look again and again, from the main thread, which leaves no footprints."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what} did not happen within {PATIENCE_SECONDS:.0f} s")
+
+
+def print_journeys() -> None:
+    """One table: files of the core, files in all, functions, per journey."""
+    footprints = Footprints()
+    footprints.install()
+    print(f"{'journey':<34}{'files of core':>14}{'files':>8}{'functions':>11}")
+    for journeys in (worker_journeys, server_journeys):
+        for name, seen in journeys(footprints):
+            files = {file for file, _ in seen}
+            core = [file for file in files if file.startswith(str(PACKAGE / "core"))]
+            print(f"{name:<34}{len(core):>14}{len(files):>8}{len(seen):>11}")
