@@ -42,10 +42,12 @@ help:
 	@echo "make source-drill     a streaming query through RESTARTS=$(RESTARTS) restarts, half of them kill -9, then compared"
 	@echo "make source-drill-cluster  the same on a standalone cluster of a master and two workers"
 	@echo "make mirror-drill     a table mirrored by processes that are killed and frozen, MINUTES=$(MINUTES) each into Delta and PostgreSQL"
+	@echo "make mirror-pythons   mirrors made under one Python that go on under each of 3.10 to 3.13 that is at hand, compared after each"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
 	@echo "make fuzz-codec       damaged pages, puts and heads against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make test-lowest      destinations, mirrors and Spark with the lowest versions that setup.cfg allows, on Python 3.10"
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
+	@echo "make test-all  test, test-lowest, mirror-pythons, hostile-all and test-wheels, in this order"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -70,13 +72,13 @@ test-late:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.late -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-CONNECT = build/spark-connect
-# What pyspark[connect] asks for, without what the environment has. Its messages need protobuf 6.33.5; the SDK says below 6.
 # What the process around a worker does to it; the core of it is part of the tests.
 hostile-process:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.process.hostile
 
+CONNECT = build/spark-connect
+# What pyspark[connect] asks for, without what the environment has. Its messages need protobuf 6.33.5; the SDK says below 6.
 test-connect:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CONNECT) \
@@ -151,6 +153,10 @@ mirror-drill:
 	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED)
 	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED) --kind postgres --versions 2
 
+mirror-pythons:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.mirror.pythons
+
 replicate-drill:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.replicate.drill --rows $(ROWS) --seed $(SEED)
@@ -194,6 +200,11 @@ test-lowest:
 test-wheels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.wire.wheels
+
+# One after the other, as each needs all processors.
+ALL = test test-lowest mirror-pythons hostile-all test-wheels
+test-all:
+	@for target in $(ALL); do $(MAKE) --no-print-directory $$target || { echo "make $$target failed" >&2; exit 1; }; done
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -282,7 +282,7 @@ class IParkingStore(ABC):
 
     Calls may take their time: a worker makes them in the executor of the user code, and the shard waits. Whatever a
     method raises is named in the shard's status, and the call is repeated: nothing is skipped while a store is down.
-    ``streamclient`` has stores, and ``streamclient.testing.ParkingStoreContract`` checks one of your own.
+    ``streamclient`` has stores, and ``streamclient.testing.check_parking_store`` checks one of your own.
     """
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,11 +10,17 @@ import pytest
 from delta_tables import filled
 
 from streamclient.destinations import DeltaDestination, Key
+from streamclient.destinations.delta.delta_log import ENTRY_BYTES_MAX, read_files
 from streamclient.destinations.delta.maintenance import Maintenance, clean, compact
 from streamclient.destinations.proof.verification import Flaw, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.model import CheckpointPosition
-from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store
+from streamclient.testing.contracts.destination_contract import (
+    batch,
+    change,
+    rows_for,
+    store,
+)
 
 
 def entry(table: Path, version: int) -> Path:
@@ -46,6 +53,24 @@ def test_an_entry_that_a_power_loss_has_emptied_is_named_and_does_not_stop_other
     assert reopened.last_commits(["shard-1"]) == {"shard-1": last}
     (finding,) = verify(reopened, with_rows=True).findings
     assert (finding.flaw, "entry 12 is empty" in finding.text) == (Flaw.UNREADABLE, True)
+
+
+def reserved_bytes() -> int:
+    """Addresses that this process has reserved."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing here says what a process has reserved")
+def test_looking_for_entries_that_are_not_there_reserves_no_memory(tmp_path: Path) -> None:
+    """A process that reserved more than the machine has could start no child by a fork."""
+    location = DeltaDestination(str(tmp_path)).location
+    read_files(location, range(8))
+    before = reserved_bytes()
+    found = read_files(location, range(100))
+
+    assert found == {}
+    assert reserved_bytes() - before < 100 * ENTRY_BYTES_MAX / 4
 
 
 @pytest.mark.slow

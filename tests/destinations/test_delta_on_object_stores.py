@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, cycle, islice
+from math import inf
 
 import pytest
 from object_store import PROBE, Fault, ObjectStore
@@ -68,10 +69,11 @@ def test_two_racing_owners_under_lost_answers_store_what_was_acknowledged(mode: 
         start = threading.Barrier(2)
         acknowledged: list[int] = []
 
-        def write(epoch: int, numbers: Iterable[int]) -> bool:
-            destination = opened(objects, answer_seconds=60.0)
+        def write(epoch: int, numbers: Iterator[int], wanted: float) -> bool:
+            destination, stored = opened(objects, answer_seconds=60.0), 0
             start.wait(PATIENCE_SECONDS)
-            for number in numbers:
+            while stored < wanted:
+                number = next(numbers)
                 last = destination.last_commits(["shard-1"])["shard-1"]
                 record = change(number)
                 commit = batch(last, [record], epoch=epoch)
@@ -80,13 +82,14 @@ def test_two_racing_owners_under_lost_answers_store_what_was_acknowledged(mode: 
                 except FencedCommit:
                     return True
                 except StreamClientException:
-                    continue
+                    continue  # the other one was quicker
                 acknowledged.append(number)
+                stored += 1
             return False
 
         with ThreadPoolExecutor(2) as pool:
-            older = pool.submit(write, 1, count(1_000))  # until it is refused: the newer one writes
-            newer = pool.submit(write, 2, range(100, 108))
+            older = pool.submit(write, 1, count(1, 2), inf)  # until it is refused
+            newer = pool.submit(write, 2, count(2, 2), 8)
 
         assert older.result()
         assert not newer.result()

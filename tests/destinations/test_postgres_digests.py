@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from former_digests import as_before, digest_columns
 from postgres_server import Open, PostgresServer
 
-from streamclient.destinations.postgres import postgres_digests
-from streamclient.destinations.postgres.postgres_destination import PostgresDestination
+from streamclient.destinations.postgres.postgres_destination import PostgresDestination, postgres_digests
 from streamclient.destinations.postgres.postgres_digests import DigestRenewal, key_digests
 from streamclient.destinations.postgres.postgres_rows import DIGEST, FORMER_DIGEST
 from streamclient.destinations.rows.change_rows import UNFIT, added_types
@@ -61,12 +61,6 @@ def test_the_digest_of_a_key_is_that_of_every_python(name: str) -> None:
 ROWS: dict[Any, Any] = {letter: place for place, letter in enumerate(NEWER_LETTERS)} | {"a": 100, "b\0c": 101, "": 102}
 
 
-def former(key: Sequence[Any], *, is_newer: bool) -> bytes:
-    """The digest that an earlier version made of a key, under a Python that knows the letter or does not."""
-    text = repr(tuple(key)) if is_newer else ascii(tuple(key))
-    return sha256(text.encode()).digest()
-
-
 def rows_of(values: dict[Any, Any]) -> pa.Table:
     kind = added_types()[UNFIT]
     return pa.table(
@@ -97,19 +91,6 @@ def stored(destination: PostgresDestination) -> list[tuple[Any, Any]]:
     return sorted(found, key=lambda one: (one[1], one[0]))
 
 
-def as_before(server: PostgresServer, table: str, *, is_newer: bool = False) -> None:
-    """Make of a table what an earlier version has made."""
-    with psycopg.connect(server.conninfo) as connection:
-        connection.execute(f'alter table "{table}" drop constraint "{table}_pkey"'.encode())
-        connection.execute(f'alter table "{table}" rename column "{DIGEST}" to _key'.encode())
-        found = connection.execute(f'select _key, k, {UNFIT} from "{table}"'.encode()).fetchall()
-        for digest, key, unfit in found:
-            whole = key if key is not None else dict(unfit)["k"]["value"]
-            values = (former([whole], is_newer=is_newer), digest)
-            connection.execute(f'update "{table}" set _key = %b where _key = %b'.encode(), values)
-        connection.execute(f'alter table "{table}" add primary key (_key)'.encode())
-
-
 def opened_keyed(opened: Open, **options: Any) -> PostgresDestination:
     destination = opened(**options)
     destination.key_by(["k"])
@@ -120,26 +101,15 @@ def opened_keyed(opened: Open, **options: Any) -> PostgresDestination:
 def earlier(server: PostgresServer, table: str, opened: Open) -> PostgresDestination:
     """A table of an earlier version that has ``ROWS``."""
     merge(opened_keyed(opened), ROWS)
-    as_before(server, table)
+    as_before(server.conninfo, table)
     return opened_keyed(opened)
-
-
-def columns_of(server: PostgresServer, table: str) -> dict[str, bool]:
-    """Columns of digests, and whether they are in the primary key."""
-    query = (
-        "select attname, "
-        "exists(select from pg_index where indrelid = attrelid and indisprimary and attnum = any(indkey)) "
-        "from pg_attribute where attrelid = %b::regclass and attname like '\\_key%%' and not attisdropped"
-    )
-    with psycopg.connect(server.conninfo) as connection:
-        return dict(connection.execute(query, (f'"{table}"',)).fetchall())
 
 
 def test_a_table_of_an_earlier_version_goes_on(
     earlier: PostgresDestination, server: PostgresServer, table: str, opened: Open
 ) -> None:
     assert stored(earlier) == sorted(ROWS.items(), key=lambda one: one[1])  # reading changes nothing
-    assert columns_of(server, table) == {"_key": True}
+    assert digest_columns(server.conninfo, table) == {"_key": True}
 
     merge(earlier, {letter: place + 1_000 for letter, place in ROWS.items() if place % 2}, NEWER_LETTERS[0], "")
 
@@ -147,7 +117,7 @@ def test_a_table_of_an_earlier_version_goes_on(
     del expected[NEWER_LETTERS[0]], expected[""]
     assert dict(stored(earlier)) == expected
     assert len(stored(earlier)) == len(expected)
-    assert columns_of(server, table) == {DIGEST: True}
+    assert digest_columns(server.conninfo, table) == {DIGEST: True}
     assert {*_digests(server, table)} == {*key_digests(keys_of(*expected), ["k"])}
     merge(opened_keyed(opened), {}, *expected)  # another process finds nothing to do, and all rows
     assert stored(earlier) == []
@@ -195,7 +165,7 @@ def test_a_renewal_goes_on_where_a_process_was_killed(
 
     assert dict(stored(earlier)) == {key: value + 1 for key, value in ROWS.items()}
     assert len(stored(earlier)) == len(ROWS)
-    assert columns_of(server, table) == {DIGEST: True}
+    assert digest_columns(server.conninfo, table) == {DIGEST: True}
 
 
 OLD_STATEMENTS = {
@@ -235,7 +205,7 @@ def test_several_processes_renew_one_table_together(
         list(pool.map(begin, range(len(handles))))
 
     assert dict(stored(earlier)) == ROWS | {f"new {place}": 500 + place for place in range(4)}
-    assert columns_of(server, table) == {DIGEST: True}
+    assert digest_columns(server.conninfo, table) == {DIGEST: True}
 
 
 def test_a_key_that_stands_twice_already_stays_and_is_seen_by_the_next_merge(
@@ -275,7 +245,7 @@ def test_a_view_of_somebody_keeps_the_former_digests_and_nothing_else(
     expected = ROWS | {"new": 500}
     del expected["a"]
     assert dict(stored(earlier)) == expected
-    assert columns_of(server, table) == {DIGEST: True, FORMER_DIGEST: False}
+    assert digest_columns(server.conninfo, table) == {DIGEST: True, FORMER_DIGEST: False}
     merge(earlier, {"more": 501})
     assert dict(stored(earlier)) == expected | {"more": 501}
 

@@ -378,10 +378,32 @@ def test_sigterm_hands_the_leases_over_to_a_worker_that_stays(own: LocalTablesto
     assert process.returncode == 143
 
 
+COUNTING = """
+import os
+from streamclient.base.interrupts import RaisedBySignal
+from tests.patience import until
+
+came, handled = RaisedBySignal.came, []
+
+def counted(self, number, frame):
+    try:
+        came(self, number, frame)
+    finally:
+        handled.append(number)
+
+def terminate_again():
+    for before in (1, 2, 3):
+        until(lambda: len(handled) == before)
+        os.kill(os.getpid(), signal.SIGTERM)
+    until(lambda: len(handled) == 4)
+
+RaisedBySignal.came = counted
+"""
+
+
 @pytest.mark.slow
 def test_further_sigterms_do_not_cut_the_end_short(local: LocalTablestore) -> None:
-    more = "import os; [os.kill(os.getpid(), signal.SIGTERM) for _ in range(3)]; time.sleep(0.2)"
-    code, output, errors = terminated(local, "worker().run()", ending=more)
+    code, output, errors = terminated(local, f"{COUNTING}worker().run()", ending="terminate_again()")
 
     assert (code, output) == (143, "shutdown STOLEN\n"), errors
     assert leases(local).list_workers() == []

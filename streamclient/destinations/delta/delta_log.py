@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ENTRY = "streamclient"
 """Key of our entry in the metadata of a Delta commit."""
 
-_ENTRY_BYTES_MAX = 1 << 28
+ENTRY_BYTES_MAX = 1 << 28
 """Length that entries are read with. One with commits of 10,000 shards has 5 MB."""
 
 _READERS = 8
@@ -178,12 +178,14 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
         return {}
     names = {version: f"_delta_log/{version:020d}.json" for version in versions}
     handler = load("deltalake.fs", "delta").DeltaStorageHandler(
-        location.url, location.options, dict.fromkeys(names.values(), _ENTRY_BYTES_MAX)
+        location.url, location.options, dict.fromkeys(names.values(), ENTRY_BYTES_MAX)
     )
 
     def read(name: str) -> bytes | None:
         try:
-            return bytes(handler.open_input_file(name).readall())
+            # Into a buffer of the file's own making: pyarrow's `readall` makes room for all of the length that the file
+            # is said to have, and keeps that if there is no file.
+            return bytes(handler.open_input_file(name).read_buffer())
         except FileNotFoundError:
             return None
         except OSError:
