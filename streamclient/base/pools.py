@@ -140,7 +140,7 @@ class DaemonPool(Executor):
             found = self._next_call(bell)
             if found is None:
                 return
-            _run(*found)
+            run_call(*found)
             del found
 
     def _next_call(self, bell: threading.Lock) -> tuple[Future[Any], Callable[[], Any]] | None:
@@ -167,7 +167,8 @@ class DaemonPool(Executor):
         self._changed.notify_all()
 
 
-def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+def run_call(future: Future[Any], call: Callable[[], Any]) -> None:
+    """Run a call, unless it was cancelled, and let its future have the result or the error."""
     if not future.set_running_or_notify_cancel():
         return
     try:

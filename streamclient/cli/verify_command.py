@@ -11,7 +11,7 @@ from streamclient.cli.options import TABLES, command_client, connection_parent, 
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, shown_meanwhile
-from streamclient.destinations.destination_packages import load
+from streamclient.errors import StreamClientError
 from streamclient.records import readable_position
 
 if TYPE_CHECKING:
@@ -143,9 +143,12 @@ def add_application_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _catalog(name: str) -> Catalog:
-    catalogs = load("pyiceberg.catalog", "iceberg")
+    from streamclient.destinations.catalog_calls import load_catalog  # noqa: PLC0415
+
     try:
-        found: Catalog = catalogs.load_catalog(name)
+        found: Catalog = load_catalog(name)
+    except StreamClientError:
+        raise
     except Exception as error:  # of whichever library the catalog's kind needs
         raise CommandFailed(
             f"catalog {name!r} cannot be used ({error}): describe it in .pyiceberg.yaml, or by variables such as "

@@ -4,7 +4,8 @@ The commits of a step stand in the summary of its snapshot, the last one of each
 catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
 one by itself, whatever that was; so its retries are switched off by a property of the table, and every refusal, and
 every other error, leads back to looking. It also deletes the files of a refused change; so a refusal is believed only
-once the table was asked.
+once the table was asked. Each call of the catalog is given up after a time (``catalog_calls``), a commit as well, which
+may happen all the same; so it is looked for, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.destinations.catalog_calls import ANSWER_SECONDS, TimedCatalog
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, gone, is_stored
 from streamclient.destinations.destination_packages import load, pyarrow, raises_own, reading_own
 from streamclient.destinations.rows.arrow_schemas import check_fit, check_table_types
@@ -72,21 +74,22 @@ class IcebergDestination:
         catalog: a catalog of pyiceberg's; it decides which of two writers is first.
         identifier: namespace and name, for example ``"lake.orders"``. The namespace must be there.
         application: the fleet that writes; one per status table.
-        answer_seconds: how long a commit is tried. Keep it below the lease's duration.
+        answer_seconds: how long a commit is tried, and how long each call of the catalog may take, those of the last
+            try too. Keep it well below the lease's duration.
 
     Raises:
         ConfigurationError: an argument cannot work.
     """
 
     def __init__(
-        self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = 15.0
+        self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         load("pyiceberg", "iceberg")
         _catalog.require("catalog", catalog)
         _identifier.require("identifier", identifier)
         checks.identifier.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
-        self._catalog = catalog
+        self._catalog = TimedCatalog(catalog, answer_seconds)
         self._identifier = identifier
         self._application = application
         self._answer_seconds = answer_seconds
@@ -148,6 +151,8 @@ class IcebergDestination:
                         f"{self._identifier} does not take these rows: {error.__cause__!r}"
                     ) from error.__cause__
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    if is_repeated and self._is_found(commits):
+                        return
                     raise DependencyException(
                         f"{self._identifier} did not take a commit of {len(commits)} shards within "
                         f"{self._answer_seconds:g} s; the last answer was {error!r}",
@@ -209,11 +214,13 @@ class IcebergDestination:
     def _load(self) -> Table | None:
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
-            table: Table = self._catalog.load_table(self._identifier)
+            return self._checked(self._catalog.load_table(self._identifier))
         except errors.NoSuchTableError as error:
             if self._has_seen:
                 raise gone(f"the table {self._identifier}") from error
             return None
+
+    def _checked(self, table: Table) -> Table:
         self._has_seen = True
         if table.properties.get("commit.retry.num-retries") != "0":
             raise ConfigurationError(
@@ -227,9 +234,9 @@ class IcebergDestination:
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
             schema = check_table_types(rows.schema)
-            return self._catalog.create_table(self._identifier, schema=schema, properties=PROPERTIES)
+            return self._checked(self._catalog.create_table(self._identifier, schema=schema, properties=PROPERTIES))
         except errors.TableAlreadyExistsError:
-            return self._catalog.load_table(self._identifier)
+            return self._checked(self._catalog.load_table(self._identifier))
         except errors.NoSuchNamespaceError as error:
             raise ConfigurationError(f"the namespace of {self._identifier} is not there: create it first") from error
 
@@ -248,6 +255,16 @@ class IcebergDestination:
             if is_repeated and are_among(commits, _entries(table)):
                 return True
             raise
+
+    def _is_found(self, commits: Sequence[Commit]) -> bool:
+        """Whether a last look finds what the last try stored without an answer."""
+        try:
+            table = self._load()
+            return table is not None and self._is_stored(table, commits, is_repeated=True)
+        except StreamClientError:
+            raise
+        except Exception:  # of whatever library: it is still not known
+            return False
 
     def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
         send, sent = table._do_commit, []

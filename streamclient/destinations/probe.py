@@ -33,6 +33,9 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
+_TRIES_MAX = 100
+"""So many probes of others, each between the making of two directories, are no chance."""
+
 _LOST = "acknowledged commits would get lost there without an error"
 
 
@@ -63,10 +66,7 @@ def _probe_directory(directory: Path) -> None:
     # An empty directory that stayed would be in the way of one that is moved back to its place.
     made = [one for one in (directory, *directory.parents) if not os.path.exists(one)]
     source, target = scratch / "source", scratch / "target"
-    try:
-        scratch.mkdir(parents=True)
-    except OSError as error:
-        raise DependencyException(f"{directory} cannot be written to: {error}", kind=ErrorKind.TRANSIENT) from error
+    _make(scratch, directory)
     try:
         source.touch()
         try:
@@ -88,6 +88,19 @@ def _probe_directory(directory: Path) -> None:
         with suppress(OSError):  # somebody else has put something into it
             for one in made:
                 one.rmdir()
+
+
+def _make(scratch: Path, directory: Path) -> None:
+    """Make the scratch directory; again where another handle removes those around it meanwhile, as it has made them."""
+    for tries_left in reversed(range(_TRIES_MAX)):
+        try:
+            scratch.mkdir(parents=True)
+            return
+        except OSError as error:
+            if not tries_left or not isinstance(error, FileNotFoundError):
+                raise DependencyException(
+                    f"{directory} cannot be written to: {error}", kind=ErrorKind.TRANSIENT
+                ) from error
 
 
 def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> None:

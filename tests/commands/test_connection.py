@@ -11,7 +11,7 @@ from streamclient.cli.options import connection_of, connection_parent, option_va
 from streamclient.cli.server_command import DEFAULT_PORT
 from streamclient.errors import ConfigurationError
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
-from streamclient.tablestore import Connection, instance
+from streamclient.tablestore import Connection, connect
 from tests.commands.commands_page import leaf_parsers
 
 
@@ -83,7 +83,7 @@ def test_secrets_are_not_printed() -> None:
 def test_a_program_connects_as_the_commands_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TABLESTORE_ENDPOINT", "http://127.0.0.1:4711")
     monkeypatch.setenv("TABLESTORE_INSTANCE", "mine")
-    client = instance(socket_timeout=3)
+    client = connect(socket_timeout=3)
 
     assert (client.host, client.protocol.instance_name, client.socket_timeout) == ("http://127.0.0.1:4711", "mine", 3)
 

@@ -386,12 +386,34 @@ def test_a_catalog_that_never_answers_leaves_it_unknown(
 
 
 def test_a_table_that_retries_by_itself_is_refused(catalogs: Callable[[], SqlCatalog]) -> None:
-    store(IcebergDestination(catalogs(), "lake.orders"), None, [change(1)])
-    table = catalogs().load_table("lake.orders")
-    with table.transaction() as step:
+    """Also by a handle that has it open."""
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    last = store(destination, None, [change(1)])
+    rows = rows_for(destination, [change(2)], second := batch(last, [change(2)]))
+    with catalogs().load_table("lake.orders").transaction() as step:
         step.set_properties({"commit.retry.num-retries": "4"})
+    for work in (IcebergDestination(catalogs(), "lake.orders").probe, lambda: destination.commit(rows, [second])):
+        with pytest.raises(ConfigurationError, match="num-retries=0"):
+            work()
+    with catalogs().load_table("lake.orders").transaction() as step:
+        step.set_properties(PROPERTIES)
+    destination.commit(rows, [second])
+
+    assert stored_numbers(destination) == [1, 2]
+
+
+def test_a_table_that_retries_by_itself_is_refused_though_it_is_made_meanwhile(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination, create = IcebergDestination(catalogs(), "lake.orders"), IcebergDestination._create
+
+    def others_first(self: IcebergDestination, rows: pa.Table) -> Table:
+        catalogs().create_table("lake.orders", Schema(NestedField(1, "v", LongType())))
+        return create(self, rows)
+
+    monkeypatch.setattr(IcebergDestination, "_create", others_first)
     with pytest.raises(ConfigurationError, match="num-retries=0"):
-        IcebergDestination(catalogs(), "lake.orders").probe()
+        destination.commit(pa.table({"v": [1]}), [batch(None, [])])
 
 
 def test_a_namespace_that_is_not_there_is_named(catalogs: Callable[[], SqlCatalog]) -> None:

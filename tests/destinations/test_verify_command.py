@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,18 @@ def test_a_table_in_iceberg_is_proved(
     assert (code, json.loads(out)["is_whole"], json.loads(out)["rows"]) == (0, True, 6)
     code, _, err = ended(capsys, "lake.orders", "--catalog", "nobodys")
     assert (code, "PYICEBERG_CATALOG__NOBODYS__URI" in err) == (2, True)
+
+
+def test_a_catalog_that_answers_nothing_while_it_is_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: release.wait())
+    monkeypatch.setattr("streamclient.destinations.catalog_calls.ANSWER_SECONDS", 0.1)
+    code, _, err = ended(capsys, "lake.orders", "--catalog", "mine")
+    release.set()
+
+    assert (code, "has not answered load_catalog for 0.1 s" in err) == (2, True)
 
 
 class Split:

@@ -17,7 +17,7 @@ from streamclient.copying import Mirror
 from streamclient.destinations import DeltaDestination, PostgresDestination
 from streamclient.destinations.commit import MergingDestination
 from streamclient.destinations.rows.change_rows import READ_AT
-from streamclient.errors import StreamClientException
+from streamclient.errors import DependencyException, StreamClientException
 from streamclient.server import LocalTablestore
 from tests.destinations.postgres_server import PostgresServer
 from tests.destinations.silent_proxy import SilentProxy
@@ -79,6 +79,52 @@ def test_a_connection_that_falls_silent_is_told_and_given_up(
             assert successor.verify().is_equal
         destination.close()
         other.close()
+
+
+def test_a_database_that_only_reads_for_a_moment_is_told_and_waited_for(
+    server: PostgresServer, schema: str, local: LocalTablestore
+) -> None:
+    """A successor's first write meets it: all that is copied was copied by another process."""
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    execute(server, f"create role role_{schema} superuser login")
+    destination = PostgresDestination(f"{server.conninfo} user=role_{schema}", f"{schema}.orders", answer_seconds=1.0)
+    mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+    other = destination.another()
+    successor = Mirror(client, "orders", "status", other, client_config=SOON, limits=LIMITS)
+    with running(successor):
+        execute(server, f"alter role role_{schema} set default_transaction_read_only = on")
+        execute(server, f"select pg_terminate_backend(pid) from pg_stat_activity where usename = 'role_{schema}'")
+        put(client, 2, ("a", 2))
+        until(lambda: "transaction_read_only=on" in successor.trouble, "the trouble")
+        execute(server, f"alter role role_{schema} reset default_transaction_read_only")
+        caught_up(successor)
+        assert successor.verify().is_equal
+        until(lambda: not successor.trouble, "the end of the trouble")
+    destination.close()
+    other.close()
+
+
+def test_a_comparison_beside_a_locked_table_ends_and_names_the_lock(
+    server: PostgresServer, schema: str, local: LocalTablestore
+) -> None:
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    destination = PostgresDestination(server.conninfo, f"{schema}.orders", answer_seconds=1.0)
+    mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+        with psycopg.connect(server.conninfo) as other:
+            other.execute(f"lock table {schema}.orders in access exclusive mode".encode())
+            with pytest.raises(DependencyException, match=r"lock timeout.*pg_blocking_pids"):
+                mirror.verify()
+            other.rollback()
+        assert mirror.verify().is_equal
+    destination.close()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "delta"])

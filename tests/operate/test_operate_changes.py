@@ -331,8 +331,8 @@ def test_a_dry_run_shows_no_iterator_as_it_is(scene: Scene) -> None:
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is printed is for a person."""
-    for module in ("terminal.output", "operate.top_screens"):
-        monkeypatch.setattr(f"streamclient.{module}.width_of", lambda stream: 500)
+    for module in ("terminal.output", "top_screens"):
+        monkeypatch.setattr(f"streamclient.cli.{module}.width_of", lambda stream: 500)
 
 
 def grandparents(scene: Scene) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from streamclient.destinations.delta.object_stores import (
     check_location,
     check_partition,
     check_table,
+    open_table,
 )
 from streamclient.destinations.delta.partitions import Day, Key, Partition
 from streamclient.destinations.destination_packages import compute, load, pyarrow, raises_own, reading_own
@@ -277,7 +278,7 @@ class DeltaDestination:
         Raises:
             StreamClientException: it has not been created yet.
         """
-        handle = self._load()
+        handle = self._load(is_awaited=True)
         if handle is None:
             raise StreamClientException(
                 f"there is no table at {self.location.url}: nothing was committed yet, or it is out of sight"
@@ -286,7 +287,7 @@ class DeltaDestination:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _load(self) -> DeltaTable | None:
+    def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
         """The table at its present version. A handle is kept, as bringing it up to date costs a third of loading."""
         # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
         if self._handle is not None and self.location.log_identity() != self._identity:
@@ -298,12 +299,12 @@ class DeltaDestination:
                 self._forget_handle()  # loaded anew below, where an error that stays is raised
         if self._handle is None:
             self._identity = self.location.log_identity()
-            self._handle = _open(self.location)
-            if self._handle is not None:
-                check_table(self._handle)
-                self._has_seen = True
-            elif self._has_seen:
-                raise gone(f"the table at {self.location.url}")
+            self._handle = _open(self.location, is_awaited=is_awaited)
+        if self._handle is not None:
+            self._has_seen = True
+            check_table(self._handle)  # each time: others may set its properties while the handle is kept
+        elif self._has_seen:
+            raise gone(f"the table at {self.location.url}")
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
@@ -449,19 +450,13 @@ _options = checks.Check(
 )
 
 
-def _open(location: Location) -> DeltaTable | None:
-    deltalake = load("deltalake", "delta")
+def _open(location: Location, *, is_awaited: bool) -> DeltaTable | None:
     errors = load("deltalake.exceptions", "delta")
-    for tries_left in reversed(range(_VIEWS_MAX)):
-        try:
-            handle: DeltaTable = deltalake.DeltaTable(location.url, storage_options=dict(location.options))
-            return handle
-        except errors.TableNotFoundError:
-            return None
-        except errors.DeltaError as error:
-            if location.scheme == "file" and not os.path.exists(location.path):
-                return None  # since it was looked at
-            # What it was about to read may have been cleared away since it was listed; there is something newer then.
-            if not tries_left or "not found" not in str(error):
-                raise
-    return None
+    try:
+        return open_table(location, is_awaited=is_awaited)
+    except errors.TableNotFoundError:
+        return None
+    except errors.DeltaError:
+        if location.scheme == "file" and not os.path.exists(location.path):
+            return None  # since it was looked at
+        raise

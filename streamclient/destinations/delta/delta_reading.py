@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from streamclient.destinations.delta.object_stores import refuse_reading
+from streamclient.destinations.delta.object_stores import Location, open_table, refuse_reading
 from streamclient.destinations.destination_packages import load, own_errors, pyarrow
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def read_delta(
     """
     types = load("pyspark.sql.types", "spark")
     with own_errors(url):
-        table = load("deltalake", "delta").DeltaTable(
-            url, version=version, storage_options=dict(storage_options) if storage_options else None
-        )
+        location = Location(url, urlsplit(url).scheme or "file", dict(storage_options or {}))
+        table = open_table(location, version=version, is_awaited=True)
         refuse_reading(table.metadata().configuration, url)
         schema = types.StructType.fromJson(json.loads(table.schema().to_json()))
         names = pyarrow().table(table.get_add_actions()).column("path").to_pylist()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from attrs import frozen
 
 from streamclient.destinations.delta.partitions import Partition
+from streamclient.destinations.destination_packages import load
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,6 +46,13 @@ _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
 """With what variables begin that delta-rs takes for options of a scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
+
+_PASSING = ("not found",)
+"""What delta-rs says where it was about to read what has been cleared away since it listed the log."""
+_PASSING_HERE = ("does not exist", "is not a directory")
+"""What it says of a directory that is made, or removed by a probe, while it looks."""
+_PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.2)
+"""Seconds before a further try to open a table. As many clean-ups in a row are no chance, nor is a moment as long."""
 
 _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
@@ -167,13 +177,18 @@ def _refuse_misread(location: Location) -> None:
 
 
 def _refuse_files(location: Location) -> None:
-    """A table is a directory, and lies in directories."""
+    """A table is a directory, and lies in directories. Each is asked once, as other handles make and remove some."""
     path = Path(os.path.abspath(location.path))
-    found = next((one for one in (path, *path.parents) if os.path.exists(one)), path)
-    if os.path.exists(found) and not os.path.isdir(found):
-        raise ConfigurationError(
-            f"{location.url}: {found} is a file, and a table is a directory: name one that is there, or can be made"
-        )
+    for one in (path, *path.parents):
+        try:
+            mode = os.stat(one).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISDIR(mode):
+            raise ConfigurationError(
+                f"{location.url}: {one} is a file, and a table is a directory: name one that is there, or can be made"
+            )
+        return
 
 
 def _refuse_unsafe(options: Mapping[str, str], what: str) -> None:
@@ -194,6 +209,31 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
                 f"option {name}={value} must be a time such as '10s' of at most answer_seconds, here "
                 f"{answer_seconds:g}s: a commit that waits longer than its lease is no longer allowed when it is made"
             )
+
+
+def open_table(location: Location, *, version: int | None = None, is_awaited: bool = False) -> DeltaTable:
+    """Open a table; again, for about a second, while others make it or clear its log.
+
+    ``is_awaited`` is for a caller that can do nothing without the table: then it is opened again, too, while there is
+    no more than the directory of its log.
+    """
+    errors = load("deltalake.exceptions", "delta")
+    moment = [*_PASSING, *(_PASSING_HERE if location.scheme == "file" else ())]
+    for pause in (*_PAUSES, None):
+        try:
+            handle: DeltaTable = load("deltalake", "delta").DeltaTable(
+                location.url, version=version, storage_options=dict(location.options) or None
+            )
+            return handle
+        except errors.DeltaError as error:
+            if isinstance(error, errors.TableNotFoundError):
+                is_passing = is_awaited and bool(location.log_identity())
+            else:
+                is_passing = any(one in str(error) for one in moment)
+            if not is_passing or pause is None:
+                raise
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
 
 
 def check_table(handle: DeltaTable) -> None:

@@ -7,7 +7,8 @@ transaction, and take another one for the next; so nothing is left on it, no pre
 
 Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. One that
 the server has ended for its time is given twice as much the next time: a batch that was promised cannot become smaller,
-and without more time it would never get in.
+and without more time it would never get in. Statements that read all rows take as long as they need, within an hour;
+they wait for locks no longer than others.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ _TIMEOUT_MAX = 2**31 - 1
 
 _STATEMENT_SECONDS_MAX = 600.0
 """To which the limit of a statement grows: no mirror waits longer for a commit."""
+
+_LOCK_SHARE = 0.9
+"""Part of the limit of a statement that it may wait for a lock: then the error says that it was a lock."""
+
+_READING_SECONDS_MAX = 3_600.0
+"""Longest statement of those that read all rows: a server that works for longer finds no end."""
 
 _IDLE_SECONDS_MAX = 7_200
 """Linux asks so late by itself whether the other side is there; far above, it takes no number at all."""
@@ -91,6 +98,7 @@ class PostgresSession:
 
         Raises:
             DependencyException: the server refuses, or gives no answer in time; then nobody knows whether it is done.
+            ConfigurationError: the work refuses what the server is set to.
         """
         psycopg = load("psycopg", "postgres")
         deadline = time.monotonic() + self._answer_seconds
@@ -100,9 +108,14 @@ class PostgresSession:
                 with self.connection().transaction(), self.connection().cursor() as cursor:
                     self._set_limits(cursor, limit)
                     answer = work(cursor)
+            except ConfigurationError:
+                # A connection keeps the defaults of server, database and role with which it began; the next one has
+                # those of its time.
+                self.close()
+                raise
             except psycopg.Error as error:
                 self.close()
-                waited, advice = self._answer_seconds, ""
+                waited, advice = self._answer_seconds, _advice(error)
                 if isinstance(error, psycopg.errors.QueryCanceled):
                     most = max(self._answer_seconds, _STATEMENT_SECONDS_MAX)
                     self._limits[kind] = min(2 * limit, most)
@@ -125,13 +138,28 @@ class PostgresSession:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Cursor[Any]]:
-        """A cursor of the server, whose statements take as long as they need while the server works on them."""
+        """A cursor of the server, whose statements take as long as they need while the server works on them.
+
+        Work is no wait for a lock: that has a limit, and the statement one that no reading should come near.
+        """
+        limits = (str(limit_millis(self._answer_seconds)), str(limit_millis(_READING_SECONDS_MAX)))
         connection = self.connection()
-        with connection.transaction():
-            (process,) = connection.execute("select pg_backend_pid()").fetchone() or (0,)
-            self._connection.is_working = lambda: self._is_at_work(process)
-            with connection.cursor(name) as cursor:
-                yield cursor
+        try:
+            with connection.transaction():
+                (process, *_) = connection.execute(
+                    "select pg_backend_pid(), set_config('lock_timeout', %b, true), "
+                    "set_config('statement_timeout', %b, true)",
+                    limits,
+                ).fetchone() or (0,)
+                self._connection.is_working = lambda: self._is_at_work(process)
+                with connection.cursor(name) as cursor:
+                    yield cursor
+        except load("psycopg", "postgres").errors.QueryCanceled as error:
+            raise DependencyException(
+                f"PostgreSQL ended a statement that reads rows, which may take {_READING_SECONDS_MAX:g} s: {error}",
+                kind=ErrorKind.TRANSIENT,
+                code=error.sqlstate,
+            ) from error
 
     def _is_at_work(self, process: int) -> bool:
         """Whether a process of the server works, and does not wait for this side to read or to ask."""
@@ -155,7 +183,7 @@ class PostgresSession:
         settings = {
             "synchronous_commit": "on",
             "statement_timeout": str(limit_millis(statement_seconds)),
-            "lock_timeout": millis,
+            "lock_timeout": str(limit_millis(_LOCK_SHARE * self._answer_seconds)),
             "idle_in_transaction_session_timeout": millis,
         }
         self._connection.is_working = None
@@ -188,8 +216,21 @@ def limit_millis(answer_seconds: float) -> int:
 def refusal(error: Any) -> DependencyException:
     """What is raised for an error of psycopg's after which no further try is made."""
     if _is_passing(error):
-        return DependencyException(f"PostgreSQL broke off: {error}", kind=ErrorKind.TRANSIENT, code=error.sqlstate)
+        text = f"PostgreSQL broke off: {error}{_advice(error)}"
+        return DependencyException(text, kind=ErrorKind.TRANSIENT, code=error.sqlstate)
     return DependencyException(f"PostgreSQL refuses: {error}", kind=ErrorKind.PERMANENT, code=error.sqlstate)
+
+
+def _advice(error: Exception) -> str:
+    """What there is to know of an error that is over once its cause is gone."""
+    errors = load("psycopg", "postgres").errors
+    if isinstance(error, errors.LockNotAvailable):
+        return (
+            "; another session has locked what is needed, and keeps it: pg_blocking_pids and pg_stat_activity say which"
+        )
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return "; the server only reads, as a standby or by default_transaction_read_only, and is asked again each time"
+    return ""
 
 
 def _is_passing(error: Exception) -> bool:
@@ -228,4 +269,6 @@ def check_server(cursor: Cursor[Any]) -> None:
     for name, wanted in (("server_encoding", "UTF8"), ("transaction_read_only", "off")):
         (found,) = cursor.execute("select current_setting(%b)", (name,)).fetchone() or ("",)
         if found != wanted:
-            raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")
+            raise ConfigurationError(
+                f"the database has {name}={found}, and rows can only be stored with {wanted}; the next call looks again"
+            )
