@@ -1,1 +1,1 @@
-"""Pure decisions over values: no clock, randomness, thread, log or I/O of their own."""
+"""Pure decisions over values, without a clock, randomness, a thread, a log or I/O."""

@@ -1,27 +1,27 @@
-"""What is due when: one moment per key, and always the earliest at hand."""
+"""Deadlines: one moment per key, with the earliest always at hand."""
 
 from __future__ import annotations
 
 import heapq
 
 NEVER, FOR_EVER = float("-inf"), float("inf")
-"""Moments before and after all others."""
+"""Moments before and after all other moments."""
 
 SPARE_ENTRIES = 64
-"""Outdated entries that a heap may hold, beside as many as it has valid ones, before it is built anew. So each change
-costs a logarithm, and the heap stays within about twice its keys."""
+"""Outdated entries that a heap may hold, beyond the number of its valid ones, before it is rebuilt. So each change
+costs a logarithm, and the heap stays within about twice the number of its keys."""
 
 
 class Deadlines:
-    """Moments by key. A key has one moment at a time; setting another one replaces it."""
+    """Moments by key. A key has at most one moment; setting another one replaces it."""
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        """May hold moments that were replaced since; they are dropped when they come to the top."""
+        """May hold replaced moments, which are dropped when they come to the top."""
 
     def set(self, key: str, moment: float | None) -> None:
-        """Have the key due at a moment, or never."""
+        """Make ``key`` due at ``moment``; with ``None``, never."""
         if self._moments.get(key) == moment:
             return
         if moment is None:
@@ -44,7 +44,7 @@ class Deadlines:
         return None
 
     def take_due(self, now: float) -> list[str]:
-        """Keys whose moment has come, earliest first; they have no moment any more."""
+        """Remove and return the keys whose moment has come, earliest first."""
         if not self._heap or self._heap[0][0] > now:
             return []
         due = []

@@ -1,8 +1,8 @@
-"""Answers to writes, and clearing up doubtful ones.
+"""Answers to writes, and the resolution of doubtful ones.
 
-A refused write may have been applied by a first try; an uncertain one may land later still. So neither is believed: the
-row is read back, and what it says decides (Java stream client: a retried write that meets its own first success counts
-as a lost lease there).
+A refused write may have been applied by its first try; an uncertain one may still land later. So neither answer is
+believed: the row is read back and decides. (In the Java stream client, a retried write that meets its own first success
+counts as a lost lease.)
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
 """How often a take of a row in this worker's own name is repeated at once with the counter just read. The old owner, or
-this worker, may have had one more write under way; more than a few changes in a row mean that somebody else is at work.
-"""
+this worker, may have had one more write under way; more than a few changes in a row mean that another process
+writes."""
 
 DELETE_TRIES_MAX = 3
 """How often the deletion of a row is tried with the counter just read, until the next list of shards asks for it again.
 Reading and writing takes a hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
-"""After how many refusals in a row that look like own successes another process is taken to use this worker's name. A
-lost answer inside the lease store explains one now and then, not five in a row."""
+"""Number of refusals in a row that look like own successes, after which another process is taken to use this worker's
+name. A lost answer inside the lease store explains one now and then, not five in a row."""
 
 CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
-"""Writes that somebody waits for."""
+"""Writes for which user code waits."""
 
 
 def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteOutcome]) -> None:
@@ -65,7 +65,7 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
 
 
 def row_answered(state: WorkerState, call: ReadRow, answer: Answered[Lease | None]) -> None:
-    """Decide a write in doubt by the row; if that could not be read, put it off."""
+    """Decide a write in doubt by its row; if the row could not be read, read it later."""
     key = call.lease_key
     flight = state.flights.get(key)
     if flight is None or flight.outcome is None:
@@ -94,7 +94,7 @@ def _read_back(state: WorkerState, flight: Flight, row: Lease | None) -> None:
 
 
 def _unreadable(state: WorkerState, key: str) -> None:
-    """Read again after a pause; if the lease is not held, the next scan will tell."""
+    """Read again after a pause; for a lease that is not held, leave it to the next scan."""
     if key in state.held:
         state.read_later(key)
     else:
@@ -115,14 +115,14 @@ def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
 
 
 def _is_held_write(write: LeaseWrite) -> bool:
-    """Whether the write is the owner's, so that its doubtful outcome must be cleared up."""
+    """Return whether the write is the owner's, so that its doubtful outcome must be resolved."""
     if write.kind is WriteKind.CREATE:
         return write.seen.owner != ""
     return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
 
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
-    """Whether a held lease can do without the write: it is put aside if the store says that it cannot do it."""
+    """Return whether a held lease can do without the write if the store cannot do it."""
     is_asked = write.kind in (*CHECKPOINT_KINDS, WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
 
@@ -136,14 +136,14 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
         answer_sent(state, held, CheckpointOutcome.REJECTED, error)
     else:
         pause = write.seen.pause
-        text = f"pauses are obeyed and cannot be acknowledged: {error}"
+        text = f"pauses are obeyed but cannot be acknowledged: {error}"
         state.report(Severity.WARNING, held.lease.lease_key, text)
         state.keep(evolve(held, may_say_obeys=False, mute_pause="" if pause is None else pause.request_id))
     settle(state, held.lease.lease_key)
 
 
 def _call(state: WorkerState, write: LeaseWrite) -> None:
-    """Wake whoever has something to do now: the owner of a marked lease, the receiver of one that was handed over."""
+    """Wake the worker that has to act: the owner of a marked lease, or the receiver of one that was handed over."""
     if write.kind is WriteKind.STEAL:
         state.signals.wake([write.seen.owner])
     elif write.kind is WriteKind.TRANSFER and write.result is not None:
@@ -169,7 +169,10 @@ def _given_up(state: WorkerState, write: LeaseWrite) -> None:
 
 
 def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool) -> None:
-    """An own write is in the table. ``row`` if it was read back, ``is_plain`` if the answer said so by itself."""
+    """Take in an own write that is in the table.
+
+    ``row`` is the row if it was read back; ``is_plain`` says that the answer itself confirmed the write.
+    """
     key = write.lease_key
     _call(state, write)
     held = state.held.get(key)
@@ -203,7 +206,7 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 
 
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
-    """Whether the row was gone or put anew before this write brought it back: others may have had it in between."""
+    """Return whether the row was gone or reset before this write restored it: others may have had it in between."""
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
 
@@ -225,8 +228,8 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
 def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
     """Take a row in this worker's own name again, even if it looks as the take would have left it.
 
-    That proves only that some write of this worker moved it, maybe of an earlier acquisition, maybe long ago; others
-    count from then. When an accepted take was sent is known.
+    Such a row proves only that some write of this worker moved it, perhaps of an earlier acquisition and long ago, and
+    other workers count from that write. For an accepted take, the time of sending is known.
     """
     is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
     receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
@@ -239,9 +242,9 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Delete the row of a shard that left the stream as it is by now.
+    """Delete the row of a shard that left the stream, in its present state.
 
-    A row whose owner lives moves with every heartbeat, and the last scan is mostly older than that.
+    A row whose owner lives moves with every heartbeat, and the last scan is usually older than that.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
@@ -294,9 +297,9 @@ def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 
 def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Go on from where somebody else put the checkpoint; a consumer that is past it would hide that.
+    """Go on from a checkpoint that was moved from outside; a consumer that is past it would hide the move.
 
-    The row moved once, by that hand: no checkpoint of ours can have been stored.
+    The row moved once, by that write, so no checkpoint of this worker can have been stored.
     """
     text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
     state.report(Severity.WARNING, row.lease_key, text)
@@ -314,7 +317,7 @@ def _row_gone(state: WorkerState, held: HeldLease) -> None:
 
 
 def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Take a row that was put over ours, with our checkpoint, before anybody reads from its beginning."""
+    """Take a row that was reset over this worker's, with the known checkpoint, before a worker reads from the start."""
     key = held.lease.lease_key
     state.keep(evolve(held, sent_requests=0, is_gone=False))
     state.report(Severity.WARNING, key, f"its lease row was reset to {row}; restoring {held.lease}")
@@ -323,7 +326,7 @@ def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 def _yield_name(state: WorkerState, held: HeldLease, row: Lease | None) -> None:
     if state.signals.keeps_rows:
-        # Who has the name is known from the session, which is looked at often.
+        # The session, which is looked at often, shows which process has the name.
         text = f"changed several times from outside: known {held.lease}, found {row}"
         lose(state, held.lease.lease_key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
         state.scan_soon(state.pause_seconds(2))
@@ -347,27 +350,27 @@ def _lost_to(state: WorkerState, held: HeldLease, write: LeaseWrite, row: Lease 
 
 
 class Standing(Enum):
-    """What a row that was read back says about a held lease and the write in doubt."""
+    """The meaning of a row that was read back, for a held lease and its write in doubt."""
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
-    """The row is as before, but for a mark: the write may be sent again."""
+    """The row is as before, except for a mark: the write may be sent again."""
     ADVANCED = "advanced"
     """An earlier write of this worker landed late."""
     ABSENT = "absent"
     RESET = "reset"
-    """Nobody owns the row: it was put again over the old one, as a Java worker's shard sync does."""
+    """The row has no owner: it was reset, as a Java worker's shard sync does."""
     REWOUND = "rewound"
-    """The owner is the same, but somebody else moved the checkpoint: an operator's rewind."""
+    """The owner is the same, but the checkpoint was moved from outside: an operator's rewind."""
     RELEASED = "released"
-    """Nobody owns the row, but it is the same row: an operator took the lease away."""
+    """The row has no owner but is the same row: an operator took the lease away."""
     NAME_CONFLICT = "name conflict"
     """Another process writes under this worker's name."""
     LOST = "lost"
 
 
 def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
-    """Classify a row that was read after ``write`` was refused or uncertain."""
+    """Classify ``row``, which was read after ``write`` was refused or uncertain."""
     if row is None:
         return Standing.ABSENT
     if was_applied(row, write):
@@ -385,20 +388,20 @@ def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
 
 
 def _own_checkpoints(held: HeldLease) -> set[str]:
-    """What was stored last since the lease is held, and what may have been without knowing."""
+    """Return the last checkpoint stored while the lease is held, and those that may be stored without an answer."""
     return {held.checkpoint, *(request.value for request in held.requests if request.was_sent and not request.pending)}
 
 
 def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | None:
-    """Whether a checkpoint in doubt reached the table although the lease is lost; ``None`` if nobody can tell."""
+    """Return whether a doubtful checkpoint is stored although the lease is lost; ``None`` if that is unknown."""
     if row is None or write.result is None:
         return None
     is_prepared = write.kind is WriteKind.PREPARE
-    wanted, before, found = (
+    wanted, before, present = (
         (lease.pending if is_prepared else lease.checkpoint) for lease in (write.result, write.seen, row)
     )
-    if found == wanted != before:
+    if present == wanted != before:
         return True
-    # What was prepared vanishes with the next checkpoint, so its absence tells nothing once the checkpoint moved.
-    is_unchanged = found == before and row.checkpoint == write.seen.checkpoint
+    # A prepared checkpoint vanishes with the next checkpoint, so its absence proves nothing once the checkpoint moved.
+    is_unchanged = present == before and row.checkpoint == write.seen.checkpoint
     return False if row.counter <= held.lease.counter + 1 or is_unchanged else None

@@ -1,21 +1,21 @@
-"""Epochs: numbers of acquisitions that a destination can compare, to refuse whoever lost its lease and goes on writing.
+"""Epochs: numbers of acquisitions that a destination compares, to refuse a worker that lost its lease and still writes.
 
-A worker draws a number after each take, from a counter of the shard that only grows and outlives the lease row, and
+A worker draws a number after each take, from a counter of the shard that only grows and outlives the lease row. It
 starts no consumer before it has the number. Laws:
 
-* **Of two acquisitions of a shard, the later one has the greater epoch.** Let A be followed by B. A's number is used
-  only if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take is applied later:
-  no worker takes a lease that its owner may still rely on, and an owner that hands it over holds it no more. B's number
-  is drawn after B's take was applied. The counter gave A's before B's, so A's is the smaller one.
-* **The same holds for two processes with one name,** of which the older one does not know yet that the newer one takes
-  its leases. A number is used only after a look at the worker's own row that was asked for after the number had arrived
+* **The later of two acquisitions of a shard has the greater epoch.** Let A be followed by B. A's number is used only
+  if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take is applied later: no
+  worker takes a lease on which its owner may still rely, and an owner that hands it over no longer holds it. B's number
+  is drawn after B's take was applied. So the counter gave A's number before B's, and A's is the smaller one.
+* **The same holds for two processes with one name,** while the older one does not know yet that the newer one takes
+  its leases. A number is used only after a read of the worker's own row that was requested after the number arrived
   and showed the session in place. So the newer process registered later than that, took the lease later still, and
   draws a greater number, although both may read for a moment.
-* **A number that arrives after its acquisition is over is never used,** by a later acquisition neither: somebody else
-  may have drawn in between. At most one draw per lease is under way, so an answer is never taken for another one's.
-* **Consumers of one acquisition share its epoch.** A row that was put anew or created again under its owner proves
-  nothing about what happened in between, so another number is drawn. If it is the next one, nobody else drew: the same
-  acquisition goes on. If it is not, its consumer is ended, and a new one starts with the new number.
+* **A number that arrives after its acquisition is over is never used,** not even by a later acquisition: another worker
+  may have drawn in between. At most one draw per lease is under way, so an answer is never mistaken for another.
+* **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves
+  nothing about the time in between, so another number is drawn. If it is the next one, no other worker drew: the same
+  acquisition goes on. If it is not, the consumer is ended, and a new one starts with the new number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamclient.core.worker_state import WorkerState
 
 
 def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:
-    """Use a number, if the acquisition that it was drawn for still stands; without one, draw again after a pause."""
+    """Use the number if its acquisition still stands; without a number, draw again after a pause."""
     number = state.draws.pop(call.lease_key, None)
     held = state.held.get(call.lease_key)
     if held is not None and held.acquisition.number == number:

@@ -1,4 +1,4 @@
-"""What happened to a worker, and what it should do: the border between ``Holdings`` and its shell.
+"""Events and commands of a worker: the border between ``Holdings`` and its shell.
 
 Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and
 returns the commands; ``now`` is monotonic seconds, read by the shell when the fact became known. The shell executes
@@ -24,22 +24,22 @@ ValueT = TypeVar("ValueT")
 
 
 class Call(Generic[ValueT]):
-    """A command that the shell owes one answer to, whatever happens: what it asks for, or what prevents it."""
+    """A command that the shell answers exactly once, with its result or with the error that prevented it."""
 
     __slots__ = ()
 
 
 @frozen
 class Answered(Generic[ValueT]):
-    """A call came back. ``now`` must be read after it returned, never before."""
+    """A call returned. The shell must read ``now`` after the return, never before."""
 
     call: Call[ValueT]
     value: ValueT | None = None
-    """What was asked for. A write without an outcome is in doubt."""
+    """The result. A write without an outcome is in doubt."""
     sent_at: float = float("-inf")
-    """Of a write, the time before it was sent: an owner's lease and a worker's session are valid from then on."""
+    """For a write, the time before it was sent: an owner's lease and a worker's session are valid from then on."""
     error: Exception | None = None
-    """Why nobody knows the value, after the shell's retries; or, beside a value, why a write was not applied."""
+    """Why the value is unknown, after the shell's retries; beside a value, why a write was not applied."""
 
 
 @frozen
@@ -48,9 +48,10 @@ class Scan:
 
     rows: tuple[Lease, ...]
     wall_micros: int | None = None
-    """This machine's clock at ``now``, in microseconds since 1970; pauses end by it. ``None``: it went on as before."""
+    """This machine's clock at ``now``, in microseconds since 1970, by which pauses end. ``None``: it advanced
+    evenly."""
     workers: tuple[WorkerRow, ...] | None = None
-    """The rows of all workers, read after those of the leases; ``None`` if the store has none."""
+    """The rows of all workers, read after those of the leases; ``None`` if the store has no worker rows."""
 
 
 @frozen
@@ -59,17 +60,17 @@ class ShardList:
 
     shards: tuple[Shard, ...]
     expiration_hours: int | None = None
-    """How long the stream keeps records."""
+    """The stream's retention."""
 
 
 @frozen
 class ReadRows(Call[Scan]):
-    """Scan the status table: leases first, then workers. Never asked for again while one scan is under way."""
+    """Scan the status table: leases first, then workers. Never requested while another scan is under way."""
 
 
 @frozen
 class ReadSignals(Call[tuple[WorkerRow, ...]]):
-    """Read the rows that these workers have. Never asked for while a scan or another such read is under way."""
+    """Read the rows of these workers. Never requested while a scan or another such read is under way."""
 
     names: tuple[str, ...]
 
@@ -83,7 +84,7 @@ class ReadRow(Call[Lease | None]):
 
 @frozen
 class ListShards(Call[ShardList]):
-    """Read the complete shard list. Never asked for again while one listing is under way."""
+    """Read the complete shard list. Never requested while another listing is under way."""
 
 
 @frozen
@@ -95,24 +96,24 @@ class WriteLease(Call[WriteOutcome]):
 
 @frozen
 class WriteWorker(Call[WriteOutcome]):
-    """Send one write of a worker row, a beat with the renewals of the same turn; the shell never repeats it."""
+    """Send one write of a worker row, a beat together with the renewals of its turn; the shell never repeats it."""
 
     write: WorkerWrite
 
 
 @frozen
 class WakeWorkers(Call[None]):
-    """Have these workers scan at once. The wakes of one turn may go out together."""
+    """Make these workers scan at once. The wakes of one turn may go out together."""
 
     names: tuple[str, ...]
 
 
 @frozen
 class DrawEpoch(Call[int]):
-    """Draw the epoch of a new acquisition: greater than all drawn before for this lease, by whomever.
+    """Draw the epoch of a new acquisition: greater than all numbers drawn before for this lease by any worker.
 
-    Many go out together. Never asked for again for the same lease while it is under way. After an error, the number
-    that may have been drawn is never used.
+    Many draws may go out together. None is requested while another for the same lease is under way. After an error, the
+    number that may have been drawn is never used.
     """
 
     lease_key: str
@@ -138,30 +139,30 @@ class SyncDue:
 
 @frozen
 class InfoChanged:
-    """What this worker tells operators about itself has changed; the next beat carries it."""
+    """The text that this worker shows operators about itself has changed; the next beat carries it."""
 
     info: str
 
 
 @frozen
 class CheckpointRequested:
-    """User code wants to store a position; answered exactly once by ``AnswerCheckpoint``."""
+    """User code wants to store a position; ``AnswerCheckpoint`` answers exactly once."""
 
     request_id: int
     lease_key: str
     consumer_id: str
     value: str
     progress: Progress | None = None
-    """What was processed up to ``value``; stored with it."""
+    """Progress up to ``value``, stored with it."""
     pending: PendingCheckpoint | None = None
-    """If given, ``value`` is not stored as checkpoint: this is stored as the pending one beside the present one."""
+    """The checkpoint to prepare, if any: it is stored beside the present checkpoint, and ``value`` is not stored."""
 
 
 @frozen
 class EndRead:
-    """A consumer read a page that says that its shard has ended, which the list of shards has to show.
+    """A consumer read a page that reports the end of its shard, which the list of shards has to confirm.
 
-    Answered by one ``AnswerEnd``, unless the consumer is gone before.
+    One ``AnswerEnd`` follows, unless the consumer ends before.
     """
 
     lease_key: str
@@ -170,14 +171,14 @@ class EndRead:
 
 @frozen
 class EndAccepted:
-    """The worker's own program says that a shard has ended, whatever the list of shards shows."""
+    """The worker's own program declares a shard ended, whatever the list of shards shows."""
 
     lease_key: str
 
 
 @frozen
 class ConsumerStalled:
-    """A consumer makes no progress and gives no reason that excuses it; the lease must not be kept for it."""
+    """A consumer makes no progress and has no reason that excuses it; the lease must not be kept for it."""
 
     lease_key: str
     consumer_id: str
@@ -200,21 +201,21 @@ class ResumeRequested:
 
 
 class ConsumerEnd(Enum):
-    """How a consumer ended."""
+    """The way in which a consumer ended."""
 
     SHARD_END = "shard_end"
     """SHARD_END is stored; the lease stays held without a consumer."""
 
     STOPPED = "stopped"
-    """It stopped as ``StopConsumer`` asked."""
+    """The consumer stopped as ``StopConsumer`` asked."""
 
     DONE = "done"
-    """The processor marked itself done with an open shard: release the lease."""
+    """The processor of an open shard marked itself done: release the lease."""
 
 
 @frozen
 class ConsumerStopped:
-    """A consumer is gone: no user code of it runs any more. Reported once per ``StartConsumer``."""
+    """A consumer is gone: none of its user code runs any more. Reported once per ``StartConsumer``."""
 
     lease_key: str
     consumer_id: str
@@ -223,7 +224,7 @@ class ConsumerStopped:
 
 @frozen
 class StopRequested:
-    """The worker shall stop: take nothing, stop consumers, hand leases over."""
+    """The worker has to stop: take nothing, stop consumers, hand leases over."""
 
 
 @frozen
@@ -253,9 +254,9 @@ Event = (
 
 @frozen
 class ResolveAndCreate:
-    """Create a row whose first checkpoint must be looked up: an iterator at ``timestamp_micros``, then the write.
+    """Create a row whose first checkpoint must be looked up: get an iterator at ``timestamp_micros``, then write.
 
-    The debt goes over to that write: the answer is one to ``WriteLease``, with that iterator as checkpoint.
+    The answer is that of the ``WriteLease``, with the iterator as checkpoint.
     """
 
     lease: Lease
@@ -264,31 +265,31 @@ class ResolveAndCreate:
 
 @frozen
 class StartConsumer:
-    """Read the shard, from ``checkpoint``; its parents are finished and the lease is held."""
+    """Read the shard from ``checkpoint``; its parents are finished and the lease is held."""
 
     shard_info: ShardInfo
     checkpoint: str
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
     consumer_id: str = ""
-    """Of this one consumer, where it is not the first of its acquisition: that one goes by the lease identifier."""
+    """Id of this consumer, unless it is the first of its acquisition, whose id is the lease identifier."""
 
     @property
     def identifier(self) -> str:
-        """By which events and commands name this consumer."""
+        """The id by which events and commands name this consumer."""
         return self.consumer_id or self.shard_info.lease_identifier
 
 
 @frozen
 class ForgetEpoch:
-    """The lease of a shard that left the stream was deleted: drop what its epochs are counted by. No answer."""
+    """Drop the epoch counter of a shard that left the stream; its lease was deleted. There is no answer."""
 
     lease_key: str
 
 
 @frozen
 class StopConsumer:
-    """Stop this one consumer. With ZOMBIE the lease is already lost."""
+    """Stop this consumer. With ZOMBIE the lease is already lost."""
 
     lease_key: str
     consumer_id: str
@@ -296,18 +297,18 @@ class StopConsumer:
 
 
 class CheckpointOutcome(Enum):
-    """How a checkpoint request ended."""
+    """The way in which a checkpoint request ended."""
 
     STORED = "stored"
     LEASE_LOST = "lease_lost"
     UNKNOWN = "unknown"
     REJECTED = "rejected"
-    """Surely not stored, and it never will be, although the lease is held: ``error`` says why."""
+    """Certainly not stored, now or later, although the lease is held; ``error`` says why."""
 
 
 @frozen
 class AnswerCheckpoint:
-    """Tell the waiting user code."""
+    """Answer the waiting user code."""
 
     request_id: int
     outcome: CheckpointOutcome
@@ -316,18 +317,21 @@ class AnswerCheckpoint:
 
 @frozen
 class AnswerEnd:
-    """Tell a consumer whether its shard has ended. If it is shown since the page was read, that is read once more."""
+    """Tell a consumer whether its shard has ended.
+
+    If that became known since the page was read, the page is read again.
+    """
 
     lease_key: str
     consumer_id: str
     is_shown: bool
     since_read: bool = False
     detail: str = ""
-    """Why nobody can say so, if it is not shown."""
+    """Why the end cannot be confirmed, if it is not shown."""
 
 
 class Severity(Enum):
-    """How loudly to report."""
+    """The level of a report."""
 
     INFO = "info"
     WARNING = "warning"

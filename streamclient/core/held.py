@@ -1,13 +1,13 @@
-"""One held lease: what this worker wants with it, who consumes the shard, what the row may say; and what follows.
+"""One held lease: the worker's intention, the consumer, the possible contents of its row, and the step that follows.
 
-Its state is these three, and ``NEXT`` says what each state asks for; ``settle`` does it. Values and pure functions.
+These three form its state. ``NEXT`` gives the step for each state, and ``settle`` takes it. Values and pure functions.
 
 Laws:
 
 * a lease is valid from the time *before* the write that got it was sent, for the lease duration less a margin;
 * a row that was read back proves that one of several writes moved it, not which: validity counts from the earliest;
 * a mark never vanishes while the lease is held, except by this worker's own take;
-* while it is held its counter only grows by own writes, one at a time.
+* while the lease is held, only own writes increase its counter, one at a time.
 """
 
 from __future__ import annotations
@@ -26,52 +26,53 @@ from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
 
 MARGIN_SHARE = 0.05
 """Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift
-apart by a few milliseconds in that time; the rest is for telling the consumer before anyone else may start."""
+apart by a few milliseconds in that time; the rest is for telling the consumer before another worker may start."""
 
 
 class Intention(Enum):
-    """What this worker wants with the lease."""
+    """The worker's intention with the lease."""
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
     READ = "read"
     PAUSE = "pause"
-    """Held and not read: an operator, or the worker's own program, said so."""
+    """Held and not read, by order of an operator or the worker's own program."""
     KEEP = "keep"
     """Everything in the shard was processed."""
     GIVE_AWAY = "give away"
-    """Another worker asked for it or shall have it, or this one stops."""
+    """Another worker asked for it or is due to have it, or this worker stops."""
     LET_RUN_OUT = "let run out"
-    """Its consumer stalled: it is not renewed any more, and goes to another worker at once if the consumer ends."""
+    """Its consumer stalled: the lease is not renewed, and goes to another worker at once if the consumer ends."""
 
 
 class Consuming(Enum):
-    """Whether user code may be running for the shard, here."""
+    """Whether this worker may be running user code for the shard."""
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
     NOBODY = "nobody"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
-    """A consumer that was asked to stop, whose checkpoints still work; or one of an earlier life of the lease."""
+    """A consumer that was asked to stop, whose checkpoints still work; or a consumer of an earlier life of the
+    lease."""
 
 
 class RowState(Enum):
-    """What the row may say, beside what this worker wrote last. Marks and pauses that others set change no state."""
+    """The possible contents of the row, beyond this worker's last write. Marks and pauses of others change no state."""
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
     OWN = "as written"
     OBEYS = "may say that nothing reads"
-    """Because of a pause. That has to be taken back before anything reads again."""
+    """The row may say that nothing reads because of a pause. That must be taken back before anything reads again."""
     OFFERED = "may be another's"
-    """A transfer was sent and its fate is unknown: no consumer may start until another write was accepted."""
+    """A transfer was sent with unknown outcome: no consumer may start until another write was accepted."""
     GONE = "gone"
-    """The list of shards must say whether to create it again. Until then nothing is written."""
+    """The list of shards decides whether to create the row again. Until then nothing is written."""
 
 
 class LeaseStep(Enum):
-    """What a held lease asks for. Whatever it is, see ``settle`` for what is written meanwhile."""
+    """The next step of a held lease; ``settle`` says what is written meanwhile."""
 
     START = "start a consumer, once parents, epoch and the look at the worker's own row allow it"
     LET_READ = "let its consumer read"
@@ -90,9 +91,9 @@ _NOBODY, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
-"""No consumer starts before the row is as written, and nothing is acknowledged or offered while one is there."""
+"""No consumer starts before the row is as written, and nothing is acknowledged or offered while a consumer runs."""
 _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
-"""Beside a consumer of an earlier life, the row that was taken may say what was true in a life before that."""
+"""Beside a consumer of an earlier life, a row that was taken may contain the truth of a life before that."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
     (_READ, _NOBODY, (_OWN,), LeaseStep.START),
@@ -117,7 +118,7 @@ _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
 NEXT: dict[tuple[Intention, Consuming, RowState], LeaseStep] = {
     (intention, consuming, row): step for intention, consuming, rows, step in _LINES for row in rows
 }
-"""(intention, consuming, row) -> what the lease asks for. A state that is not named here cannot be."""
+"""(intention, consuming, row) -> the next step. A state that is missing here cannot occur."""
 
 
 @frozen
@@ -128,79 +129,79 @@ class CheckpointRequest:
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """What to store as pending, in place of ``value`` as the checkpoint."""
+    """The checkpoint to prepare, in place of storing ``value`` as the checkpoint."""
     was_sent: bool = False
-    """Whether it went out at least once: without an answer, it may be stored, or land yet."""
+    """Whether it was sent at least once: without an answer, it may be stored, or still land."""
 
 
 @frozen
 class Acquisition:
-    """One time in which nobody else can have had the lease; consumers of one acquisition share an epoch."""
+    """A time in which no other worker can have had the lease; consumers of one acquisition share an epoch."""
 
     number: int
-    """Of all of this worker's."""
+    """Number among all acquisitions of this worker."""
     identifier: str = ""
-    """As processors are told it: that of its first consumer. Empty until that starts."""
+    """The identifier that processors see: that of the first consumer. Empty until it starts."""
     epoch: int = 0
     """0 until it is known."""
     needs_epoch: bool = True
-    """Whether one has to be drawn, or another one to be sure that nobody acquired the lease in between."""
+    """Whether an epoch has to be drawn, the first or another to be sure that no other worker acquired the lease."""
     problem: str = ""
-    """Why the last try to draw one failed."""
+    """Why the last draw failed."""
     failures: int = 0
     draw_again_at: float = NEVER
 
 
 @frozen
 class HeldLease:
-    """A lease this worker holds: its state in the table, and the facts that it rests on."""
+    """A lease that this worker holds: its state in the table, and the facts on which the state rests."""
 
     lease: Lease
-    """The row as this worker last wrote it, with the marks and pauses that were seen since."""
+    """The row as this worker last wrote it, with the marks and pauses seen since."""
     identifier: str
-    """Of the consumer that runs, or ran last; before one was started, of this acquisition."""
+    """Identifier of the running or last consumer; before the first consumer, of this acquisition."""
     valid_until: float
-    """Monotonic seconds; from then on another worker may be reading."""
+    """Monotonic seconds from which another worker may be reading."""
     first_counter: int
-    """What the take wrote. Rows with a lower counter are older than that."""
+    """The counter that the take wrote. Rows with a lower counter are older than the take."""
     moved_at: float
-    """When the last accepted write was sent."""
+    """The time at which the last accepted write was sent."""
     acquisition: Acquisition
     intention: Intention = Intention.READ
     consuming: Consuming = Consuming.NOBODY
     is_gone: bool = False
     is_offered: bool = False
     may_say_obeys: bool = False
-    """Facts of the row; see ``RowState``. A row that is gone or offered may say that nothing reads as well."""
+    """Facts of the row; see ``RowState``. A row that is gone or offered may also say that nothing reads."""
     promised_to: str = ""
-    """The worker that shall have it so that loads are even; this worker hands it over unasked."""
+    """The worker that receives the lease to even out loads; this worker hands it over unasked."""
     stall: str = ""
-    """Why its consumer stalled, if it did: the validity is never extended."""
+    """Why its consumer stalled, if it did; then the validity is never extended."""
     has_started: bool = False
     """Whether a consumer was started under this identifier."""
     clear_since: float | None = None
-    """Since when nothing but a look at the worker's own row is wanting for a consumer to start. A process of the same
-    name may have taken the lease while this one waited, and would be refused by what has seen this one's epoch."""
+    """Time since which a consumer could start but for a read of the worker's own row. A process of the same name may
+    have taken the lease meanwhile, and would be refused by a destination that has seen this worker's epoch."""
     pause_known_at: float = NEVER
-    """When the row was read that showed the present pause, or none; scans that began earlier know less."""
+    """The time at which the row was read that showed the present pause, or none; scans that began earlier know less."""
     mute_pause: str = ""
-    """A pause that the store cannot acknowledge."""
+    """Request id of a pause that the store cannot acknowledge."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
-    """How many of them, from the front, the write under way answers."""
+    """Number of requests, from the first, that the write under way answers."""
     is_renewal_due: bool = False
     doubt: Doubt = NO_DOUBT
     moved_unseen_at: float = NEVER
-    """When a row was read back that had moved, by a write of this worker or of another process with its name: a later
-    look at the worker's own row tells, and nothing is written on what was read before that."""
+    """The time at which a moved row was read back: moved by a write of this worker or of another process with its name.
+    A later read of the worker's own row decides which; until then nothing is written."""
     unexplained_moves: int = 0
-    """Refused writes in a row after which the row looked as if they had been applied."""
+    """Number of refused writes in a row after which the row looked as if they had been applied."""
     reason: Reason | None = None
-    """Why nothing is being read; ``None`` while it is."""
+    """Why the shard is not being read; ``None`` while it is."""
 
     @property
     def row(self) -> RowState:
-        """What the row may say: of several things, the one that keeps it from being read for longest."""
+        """The possible contents of the row; of several, the one that prevents reading for longest."""
         if self.is_gone:
             return RowState.GONE
         if self.is_offered:
@@ -209,7 +210,7 @@ class HeldLease:
 
     @property
     def step(self) -> LeaseStep:
-        """What it asks for."""
+        """The next step."""
         return NEXT[self.intention, self.consuming, self.row]
 
     @property
@@ -219,12 +220,12 @@ class HeldLease:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether all is well: its consumer runs, and nobody wants anything of it."""
+        """Whether its consumer runs and the lease is neither marked nor paused."""
         return self.consuming is Consuming.CONSUMER and not self.lease.stealer and self.lease.pause is None
 
     @property
     def state(self) -> ShardState:
-        """What the shard is doing, as far as the lease knows; the consumer knows more while it runs."""
+        """The shard's activity, as far as the lease knows it; a running consumer knows more."""
         if self.consuming is Consuming.CONSUMER:
             return ShardState.PROCESSING
         if self.consuming is Consuming.LEAVING or self.intention in (Intention.GIVE_AWAY, Intention.LET_RUN_OUT):
@@ -239,14 +240,14 @@ class HeldLease:
 
 
 def valid_until(sent_at: float, duration_seconds: float) -> float:
-    """Until when a lease may be relied on whose accepted write was sent at ``sent_at``."""
+    """Return the time until which a lease may be relied on whose accepted write was sent at ``sent_at``."""
     return sent_at + duration_seconds * (1.0 - MARGIN_SHARE)
 
 
 def accepted(
     held: HeldLease, write: LeaseWrite, sent_at: float, duration_seconds: float, row: Lease | None
 ) -> HeldLease:
-    """The lease after an own write was applied; ``row`` if it was read back."""
+    """Return the lease after an own write was applied; ``row`` is the row if it was read back."""
     lease = row or _after(held.lease, write)
     restarted = write.kind in (WriteKind.TAKE, WriteKind.CREATE)
     until = held.valid_until if held.stall else max(held.valid_until, valid_until(sent_at, duration_seconds))
@@ -265,5 +266,5 @@ def accepted(
 
 
 def _after(lease: Lease, write: LeaseWrite) -> Lease:
-    """The row after the write, keeping a mark or a pause that was seen while the write was under way."""
+    """Return the row after the write, keeping a mark or pause that was seen while the write was under way."""
     return evolve(lease, **{name: getattr(write.result, name) for name in write.changes})

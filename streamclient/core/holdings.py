@@ -65,11 +65,13 @@ from streamclient.model import InitialPosition
 class Holdings:
     """The decisions of one worker. Owned by one thread; ``handle`` must not be entered twice at once.
 
-    The shell owes one ``Answered`` to every ``Call``, and in the end one ``ConsumerStopped`` to every
+    The shell sends exactly one ``Answered`` for every ``Call``, and in the end one ``ConsumerStopped`` for every
     ``StartConsumer``.
 
-    ``has_worker_rows`` tells whether the store keeps rows of workers; without them, workers know of each other by their
-    leases alone, and nothing of what concerns sessions happens. ``info`` is what operators read in the worker's row.
+    Args:
+        has_worker_rows: whether the store keeps rows of workers. Without them, workers know of each other only by their
+            leases, and there are no sessions.
+        info: the text that operators read in the worker's row.
     """
 
     def __init__(
@@ -107,12 +109,12 @@ class Holdings:
         )
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in one fact that became known at ``now`` (monotonic seconds), and answer with what to do."""
+        """Take in one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
         state = self._state
         state.advance(now)
         call = event.call if isinstance(event, Answered) else None
         state.is_row_scan_fresh = isinstance(event, Answered) and isinstance(event.value, Scan)
-        # What an answer says about a session or a lease may be that it goes on.
+        # The answer may prove that a session or a lease goes on, so it is taken in before they are judged.
         if not isinstance(call, events.WriteWorker):
             check_session(state)
         if not isinstance(call, events.WriteLease):
@@ -128,12 +130,12 @@ class Holdings:
 
     @property
     def held(self) -> Mapping[str, HeldLease]:
-        """Held leases by lease key, in no order: a view that shows the next change; copy it to keep it."""
+        """Held leases by lease key, unordered: a live view; copy it to keep it."""
         return MappingProxyType(self._state.held)
 
     @property
     def session_valid_until(self) -> float:
-        """Until when leases may be held at all (monotonic seconds): each is valid until then or its own end.
+        """Time until which leases may be held at all (monotonic seconds): each is valid until then or its own end.
 
         Minus infinity without a session, infinity over a store without worker rows.
         """
@@ -141,7 +143,7 @@ class Holdings:
 
     @property
     def is_ousted(self) -> bool:
-        """Whether a newer process was started under this worker's name: this one never holds a lease again."""
+        """Whether a newer process was started under this worker's name; then this one never holds a lease again."""
         return self._state.signals.session.is_ousted
 
     @property
@@ -151,12 +153,12 @@ class Holdings:
 
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
-        """Circles of shards that come before themselves in the last listing, so that none of them is ever read."""
+        """Circles of shards in the last listing that are their own ancestors, so that none of them is ever read."""
         return sorted(set(self._state.circles.values()))
 
     @property
     def left(self) -> Iterable[str]:
-        """Shards that this worker's processors are done with, the latest last: it never takes them again."""
+        """Shards that this worker's processors are done with, the latest last; the worker never takes them again."""
         return self._state.released
 
     @property
@@ -172,7 +174,7 @@ class Holdings:
 
     @property
     def _has_lost_all(self) -> bool:
-        """Whether the session that writes under way belong to is over: whatever became of them, nobody heeds it."""
+        """Whether the session of the writes under way is over, so that their outcome does not matter."""
         signals = self._state.signals
         return signals.keeps_rows and signals.session.row is None
 
@@ -182,7 +184,7 @@ class Holdings:
         return self._state.view.live_workers(self._state.now)
 
     def next_deadline(self, now: float) -> float | None:
-        """When to send ``Tick`` if nothing else happens before (monotonic seconds); ``None`` if never."""
+        """Return when to send ``Tick`` if nothing happens before (monotonic seconds); ``None`` for never."""
         state = self._state
         first = state.signals.next_moment
         for moment in (state.deadlines.next, state.rereads.next, state.scan_at):
@@ -249,7 +251,7 @@ def _stop_requested(state: WorkerState, event: events.StopRequested) -> None:
 
 
 def _tick(state: WorkerState, event: events.Tick) -> None:
-    """Whatever is due is done after every event."""
+    """Do nothing here: work that is due is done after every event."""
 
 
 def _answered(state: WorkerState, event: Answered[Any]) -> None:
@@ -283,4 +285,4 @@ _ANSWERS: Mapping[type[Call[Any]], Callable[[WorkerState, Any, Any], None]] = {
     events.WakeWorkers: wakes_sent,
     events.DrawEpoch: epoch_answered,
 }
-"""What follows from the answer to each call."""
+"""The handler of the answer to each call."""

@@ -1,4 +1,4 @@
-"""The writes of lease rows, one function each; ``rows.RULES`` says what each of them compares and stores."""
+"""The writes of lease rows, one function each; ``write_rules.RULES`` gives what each compares and stores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 
 @frozen
 class LeaseWrite:
-    """One conditional change of one row. Made by the functions below, never by hand."""
+    """One conditional change of one row. Made only by the functions below."""
 
     kind: WriteKind
     seen: Lease
     """The row as its writer last saw it; the condition compares with it. For CREATE, the row to store."""
     result: Lease | None
-    """The row afterwards if accepted; ``None`` after DELETE."""
+    """The row after the write is accepted; ``None`` after DELETE."""
     also: tuple[str, ...] = ()
-    """Fields that this very write stores beside those that its rule always does."""
+    """Fields that this write stores beside those of its rule."""
 
     @property
     def rule(self) -> Rule:
-        """What such a write compares and stores."""
+        """The comparisons and stored fields of such a write."""
         return RULES[self.kind]
 
     @property
     def expected(self) -> Lease | None:
-        """The row that must be there; ``None``: none may."""
+        """The row that must be there; ``None`` if there must be no row."""
         return None if self.kind is WriteKind.CREATE else self.seen
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields of ``Lease`` that are written, with their values in ``result``; the row keeps all others."""
+        """Fields of ``Lease`` to write, with their values in ``result``; the row keeps all others."""
         return (*self.rule.writes, *self.also)
 
     @property
@@ -46,17 +46,17 @@ class LeaseWrite:
 
 
 def create(lease: Lease) -> LeaseWrite:
-    """Store a new row, if none is there."""
+    """Store a new row if there is none."""
     return LeaseWrite(WriteKind.CREATE, lease, lease)
 
 
 def renew(seen: Lease) -> LeaseWrite:
-    """Heartbeat: counter + 1."""
+    """Renew the lease: counter + 1."""
     return LeaseWrite(WriteKind.RENEW, seen, evolve(seen, counter=seen.counter + 1))
 
 
 def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrite:
-    """Become owner of a free, expired or handed-over lease; clears the stealer. Optionally restores a checkpoint."""
+    """Become owner of a free, expired or handed-over lease, clear the stealer, and restore ``checkpoint`` if given."""
     result = evolve(seen, owner=owner, stealer="", counter=seen.counter + 1)
     if checkpoint in (None, seen.checkpoint):
         return LeaseWrite(WriteKind.TAKE, seen, result)
@@ -65,7 +65,7 @@ def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrit
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
-    """Take a row that was put over ``known``, and give it back what it lost. A pause set since then stays."""
+    """Take a row that was reset over ``known``, and restore its content. A pause set since then stays."""
     result = evolve(
         known,
         stealer="",
@@ -77,10 +77,10 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
 
 
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
-    """The same take, after which the row's counter is greater than ``counter``.
+    """Return the same take with a result whose counter is greater than ``counter``.
 
-    A Java worker's shard sync may put a row anew, whose counter begins at 0 again. Nothing that was sent before it may
-    find the counter that it compares with.
+    A Java worker's shard sync may reset a row, whose counter then begins at 0 again. No write sent before the reset may
+    find the counter with which it compares.
     """
     if write.result is None or write.result.counter > counter:
         return write
@@ -88,7 +88,7 @@ def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
 
 
 def steal(seen: Lease, stealer: str) -> LeaseWrite:
-    """Mark a lease as wanted; its owner finishes, checkpoints and transfers. The counter stays."""
+    """Mark a lease as wanted by ``stealer``; its owner finishes, checkpoints and transfers. The counter stays."""
     if not seen.owner:
         raise ValueError(f"cannot mark {seen}: it has no owner; take it instead")
     wanted = evolve(seen, stealer="")
@@ -96,15 +96,15 @@ def steal(seen: Lease, stealer: str) -> LeaseWrite:
 
 
 def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
-    """Hand a held lease to a worker: owner = stealer = that worker, which is its signal to take it."""
+    """Hand a held lease over to ``new_owner``: owner = stealer = that worker is its signal to take it."""
     if not new_owner:
-        raise ValueError(f"cannot transfer {seen} to nobody")
+        raise ValueError(f"cannot transfer {seen} without a new owner; release it instead")
     result = evolve(seen, owner=new_owner, stealer=new_owner, counter=seen.counter + 1)
     return LeaseWrite(WriteKind.TRANSFER, seen, result)
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Store progress; counts as a heartbeat. What was prepared is void once any other position is stored."""
+    """Store a checkpoint; counts as a heartbeat. Any other position stored makes a prepared checkpoint void."""
     void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
     result = evolve(
         seen,
@@ -124,7 +124,7 @@ def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
 
 
 def take_pause(seen: Lease) -> LeaseWrite:
-    """The owner says that nothing reads the shard any more, because of the pause as seen; counts as a heartbeat."""
+    """Acknowledge the pause as seen: nothing reads the shard any more; counts as a heartbeat."""
     if seen.pause is None:
         raise ValueError(f"{seen} is not paused, so there is no pause to take")
     taken = f"{seen.pause.request_id} {seen.owner}"
@@ -133,25 +133,25 @@ def take_pause(seen: Lease) -> LeaseWrite:
 
 
 def leave_pause(seen: Lease) -> LeaseWrite:
-    """The owner takes that back before it reads again; counts as a heartbeat.
+    """Take the acknowledgement back before the owner reads again; counts as a heartbeat.
 
-    As long as the row says that its owner obeys, nothing reads, and nothing will before the counter moves. An
-    operator's write that compares the counter is sure of that, also after a pause that ended by itself.
+    While the row says that its owner obeys, nothing reads, and nothing will before the counter moves. An operator's
+    write that compares the counter can rely on that, even after a pause that ended by itself.
     """
     result = evolve(seen, counter=seen.counter + 1, pause_taken="")
     return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, result)
 
 
 def delete(seen: Lease) -> LeaseWrite:
-    """Remove the row of a shard that left the stream, if it is still as seen."""
+    """Remove the row of a shard that left the stream, if the row is still as seen."""
     return LeaseWrite(WriteKind.DELETE, seen, None)
 
 
-# --- an operator's -------------------------------------------------------------------------------------------------
+# --- writes of operators -------------------------------------------------------------------------------------------
 
 
 def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
-    """Order the owner, if it is the one seen, to hold the shard without reading it; ``None`` ends that.
+    """Order the owner, if it is the one seen, to hold the shard without reading it; ``None`` ends the order.
 
     The counter stays: no heartbeat fails, and the owner notices by its next scan.
     """
@@ -160,7 +160,7 @@ def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
 
 
 def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
-    """Move the checkpoint, back or forth, if the row is still as seen; what was prepared is void.
+    """Move the checkpoint, back or forth, if the row is still as seen; a prepared checkpoint becomes void.
 
     The owner's next write is refused. It reads the row back, ends its consumer, and goes on from the new checkpoint.
     """
@@ -169,12 +169,12 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
 
 
 def release(seen: Lease) -> LeaseWrite:
-    """Take the lease from its owner, and leave it to others.
+    """Take the lease from its owner, and leave it without one.
 
-    Its owner does so when it stops and nobody is there to take the lease; else only an operator. Workers that know the
-    row wait for a lease duration, because an owner from whom it is taken learns of that by its next heartbeat only. A
-    worker that sees the row for the first time takes it at once, as any row without an owner: release only what is
-    not read any more, is paused and acknowledged, or has no living owner.
+    An owner does so when it stops and no worker is there to take the lease; otherwise only an operator does. Workers
+    that know the row wait for a lease duration, because the former owner learns of the release only by its next
+    heartbeat. A worker that sees the row for the first time takes it at once, like any row without an owner. So release
+    only a lease that is not read any more, is paused and acknowledged, or has no living owner.
     """
     result = evolve(seen, owner="", stealer="", counter=seen.counter + 1)
     return LeaseWrite(WriteKind.RELEASE, seen, result)

@@ -1,15 +1,15 @@
-"""What this worker saw of the rows of all workers, and when, by its own clock.
+"""The rows of all workers as this worker saw them, and the times at which it did, by its own clock.
 
 Laws:
 
-* a beat is stamped with the time after the read that first showed it had returned, so later than it was accepted;
-* a session stands still if two reads, more than a lease duration apart by those stamps, showed the same beat. Nothing
-  is concluded from not having read;
+* a beat is stamped with the time after the read that first showed it had returned, which is later than its acceptance;
+* a session stands still if two reads, more than a lease duration apart by those stamps, showed the same beat. A read
+  that did not happen proves nothing;
 * killed is final for a nonce: a read that began before the verdict cannot undo it;
-* whoever comes back after its own session was over begins to watch anew, so that an outage of the status table that
-  stopped everybody is not taken for everybody's death.
+* a worker that comes back after its own session was over begins to watch anew. So an outage of the status table that
+  stopped every worker is not taken for the death of every worker.
 
-Only one read of worker rows is under way at a time, so that reads show rows in the order in which they were.
+Only one read of worker rows is under way at a time, so reads show rows in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.core.values import evolve
 
 WATCHED = 2
-"""How many successors in the ring of names each worker watches: so each worker is watched by two, and one of them may
-die with it."""
+"""Number of successors in the ring of names that each worker watches. So two workers watch each one, and one of these
+may die with it."""
 
 WIDENED = 8
-"""How many more are watched for each one that is late. Where one worker died, others may have: those found now need no
-further lease duration of watching each."""
+"""Number of further workers watched for each late one. Others may have died with it; found now, they do not each need a
+further lease duration of watching."""
 
 LATE_SHARE = 0.5
-"""Share of the lease duration after which a beat is late: more than one heartbeat, at a third at most, was missed."""
+"""Share of the lease duration after which a beat is late: more than one heartbeat, at most a third each, was missed."""
 
 MEMORY_DURATIONS = 10
-"""For how many lease durations a worker without a row is remembered, and a killed row kept."""
+"""Number of lease durations for which a worker without a row is remembered, and a killed row kept."""
 
 
 @frozen
@@ -42,25 +42,25 @@ class _Watch:
 
     row: WorkerRow
     since: float
-    """When this nonce and beat were first seen."""
+    """Time at which this nonce and beat were first seen."""
     read_at: float
-    """When they were last seen."""
+    """Time at which they were last seen."""
 
     @property
     def still_seconds(self) -> float:
-        """For how long the session was seen to stand still."""
+        """Seconds for which the session was seen to stand still."""
         return self.read_at - self.since
 
 
 class Peers:
-    """Rows of all workers but this one. Owned by one thread."""
+    """Rows of all other workers. Owned by one thread."""
 
     def __init__(self, worker_id: str, duration_seconds: float) -> None:
         self.worker_id = worker_id
         self.duration_seconds = duration_seconds
         self._watches: dict[str, _Watch] = {}
         self._gone: dict[str, float] = {}
-        """Workers whose row was there once, and when it was first missed."""
+        """Workers whose row was there once, and the time at which it was first missed."""
 
     # --- seeing ------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Peers:
         self.observe({*seen, *self._watches}, seen.values(), now)
 
     def observe(self, names: Iterable[str], rows: Iterable[WorkerRow], now: float) -> None:
-        """Take in a read of some worker rows that returned at ``now``; named workers without a row have none."""
+        """Take in a read of the rows of ``names`` that returned at ``now``; names missing in ``rows`` have no row."""
         seen = {row.worker_id: row for row in rows}
         for name in sorted(set(names) - {self.worker_id}):
             row = seen.get(name)
@@ -80,19 +80,19 @@ class Peers:
                 self._see(row, now)
 
     def note_killed(self, name: str, nonce: str) -> None:
-        """Take in that an own verdict was accepted."""
+        """Note that an own verdict was accepted."""
         watch = self._watches.get(name)
         if watch is not None and watch.row.nonce == nonce:
             self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
 
     def look_again(self, name: str) -> None:
-        """Take in that an own verdict was not accepted: only another read can tell whether the session still stands."""
+        """Note that an own verdict was not accepted: only another read can tell whether the session still stands."""
         watch = self._watches.get(name)
         if watch is not None:
             self._watches[name] = evolve(watch, read_at=watch.since)
 
     def watch_anew(self, now: float) -> None:
-        """Forget for how long others have stood still: this worker was away itself."""
+        """Forget for how long other workers stood still, because this worker was away itself."""
         self._watches = {name: evolve(watch, since=now, read_at=now) for name, watch in self._watches.items()}
 
     def _see(self, row: WorkerRow, now: float) -> None:
@@ -115,26 +115,26 @@ class Peers:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def row(self, name: str) -> WorkerRow | None:
-        """The row of another worker, as last read."""
+        """Return the row of another worker, as last read."""
         watch = self._watches.get(name)
         return None if watch is None else watch.row
 
     def has_session(self, name: str) -> bool:
-        """Whether the worker has a row, be it killed: it is one that knows of sessions. This worker has one."""
+        """Return whether the worker has a row, even a killed one, and so knows of sessions. This worker has one."""
         return name == self.worker_id or name in self._watches
 
     def is_over(self, name: str) -> bool:
-        """Whether the worker had a session that ended: it was killed, or its row was removed."""
+        """Return whether the worker had a session that ended: it was killed, or its row was removed."""
         watch = self._watches.get(name)
         return name in self._gone if watch is None else not watch.row.is_live
 
     def is_live(self, name: str) -> bool:
-        """Whether another worker has a session that nobody has killed."""
+        """Return whether another worker has a session that is not killed."""
         watch = self._watches.get(name)
         return watch is not None and watch.row.is_live
 
     def is_leaving(self, name: str) -> bool:
-        """Whether the worker says that it is stopping."""
+        """Return whether the worker announced that it stops."""
         watch = self._watches.get(name)
         return watch is not None and watch.row.state is SessionState.LEAVING
 
@@ -145,34 +145,34 @@ class Peers:
 
     @property
     def others(self) -> list[str]:
-        """Other workers with a live session, sorted; those that are leaving, too."""
+        """Other workers with a live session, including those that stop; sorted."""
         return sorted(name for name, watch in self._watches.items() if watch.row.is_live)
 
     @property
     def staying_others(self) -> list[str]:
-        """Other workers that may be given leases, sorted."""
+        """Other workers that may receive leases, sorted."""
         return sorted(name for name, watch in self._watches.items() if watch.row.is_staying)
 
     # --- watching ----------------------------------------------------------------------------------------------
 
     def watched(self) -> list[str]:
-        """Whom this worker watches now: its successors in the ring of live workers, sorted by name."""
+        """Return the workers to watch now: the successors in the ring of live workers, sorted by name."""
         ring = self.others
         successors = [name for name in ring if name > self.worker_id] + [name for name in ring if name < self.worker_id]
         late = sum(self._is_late(name) for name in successors)
         return successors[: WATCHED + WIDENED * late]
 
     def standing_still(self) -> list[WorkerRow]:
-        """Live sessions that were seen to stand still for longer than the lease duration: they may be killed."""
+        """Return the live sessions that stood still for longer than the lease duration: they may be killed."""
         return [watch.row for _, watch in sorted(self._watches.items()) if watch.row.is_live and self._is_still(watch)]
 
     def verdict_at(self, names: Sequence[str]) -> float | None:
-        """When a read could first show that one of these stood still for too long, if it does."""
+        """Return when a read could first show that one of ``names`` stood still too long; ``None`` without any."""
         moments = [self._watches[name].since + self.duration_seconds for name in names if name in self._watches]
         return min(moments, default=None)
 
     def forgettable(self, now: float) -> list[WorkerRow]:
-        """Rows of killed sessions that nobody needs any more."""
+        """Return the rows of killed sessions that are not needed any more."""
         horizon = now - MEMORY_DURATIONS * self.duration_seconds
         watches = sorted(self._watches.items())
         return [watch.row for _, watch in watches if not watch.row.is_live and watch.since < horizon]

@@ -1,6 +1,6 @@
-"""What others ask of held leases: their consumers, other workers and operators by their rows, the worker's own program.
+"""Requests about held leases: from consumers, from other workers and operators by rows, from the worker's own program.
 
-Each changes what is known of a lease, and then settles it.
+Each request changes the knowledge about a lease, and then settles the lease.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from streamclient.core.worker_state import WorkerState
 from streamclient.errors import printable
 from streamclient.model import Lease
 
-# --- its consumer --------------------------------------------------------------------------------------------------
+# --- consumers -----------------------------------------------------------------------------------------------------
 
 
 def checkpoint_requested(state: WorkerState, event: CheckpointRequested) -> None:
-    """Queue a position, or refuse it at once if its consumer has lost the lease."""
+    """Queue a checkpoint, or refuse it at once if its consumer has lost the lease."""
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id):
         state.emit(AnswerCheckpoint(event.request_id, CheckpointOutcome.LEASE_LOST))
@@ -43,7 +43,7 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
     key = held.lease.lease_key
     if held.lease.is_finished:
         state.report(Severity.INFO, key, f"finished: {held.lease}")
-        # What follows has a row already, or is about to get one, where a listing shows it.
+        # A child has a row already, or is about to get one if a listing shows the child.
         state.wants_listing = state.wants_listing or not (state.is_stopping or state.ends.has_child(key))
         for child in sorted(child for child, ancestor in state.waiting.items() if ancestor == key):
             settle(state, child)
@@ -53,14 +53,14 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
 def answer_sent(
     state: WorkerState, held: HeldLease, outcome: CheckpointOutcome, error: Exception | None = None
 ) -> None:
-    """Answer the requests that the write under way was for, and go on with those behind them."""
+    """Answer the requests of the write under way, and go on with those after them."""
     for request in held.requests[: held.sent_requests]:
         state.emit(AnswerCheckpoint(request.request_id, outcome, error))
     state.keep(evolve(held, requests=held.requests[held.sent_requests :], sent_requests=0))
 
 
 def consumer_stopped(state: WorkerState, event: ConsumerStopped) -> None:
-    """Free the shard's slot; then the lease goes on, is handed over, or is read anew."""
+    """Free the shard's slot; then keep the lease, hand it over, or read it anew."""
     key = event.lease_key
     held = state.held.get(key)
     state.end_questions.pop(event.consumer_id, None)
@@ -86,8 +86,8 @@ def _consumer_gone(state: WorkerState, held: HeldLease, event: ConsumerStopped) 
 def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
     """Let the lease run out, so that another worker goes on from the checkpoint.
 
-    It is never handed over while the consumer runs: what hangs may come back and go on, until its lease is over. If it
-    stops in time, the lease goes to another worker at once.
+    The lease is never handed over while the consumer runs: a hanging consumer may come back and go on until the lease
+    is over. If it stops in time, the lease goes to another worker at once.
     """
     held = state.held.get(event.lease_key)
     if held is None or not _is_running(held, event.consumer_id) or held.stall:
@@ -107,9 +107,9 @@ def _is_running(held: HeldLease, consumer_id: str) -> bool:
 
 
 def notice_rows(state: WorkerState) -> None:
-    """Take over marks and pauses that the last scan showed: on rows not older than the take, nor newer than is known.
+    """Take over marks and pauses from the last scan: from rows not older than the take, nor newer than known.
 
-    A write under way may have landed before the row was read, and be answered later than that.
+    A write under way may have landed before the row was read, and be answered later.
     """
     scanned = state.view.scanned
     for key, held in state.held.items():
@@ -126,14 +126,17 @@ def notice_rows(state: WorkerState) -> None:
 
 
 def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
-    """A scan is older than the last heartbeat as a rule; a mark it shows stands nevertheless."""
+    """Return the lease with the row's mark: a scan is usually older than the last heartbeat, but its mark stands."""
     if not row.is_marked or held.lease.is_marked:
         return held
     return evolve(held, lease=evolve(held.lease, stealer=row.stealer))
 
 
 def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """A pause comes and goes without moving the counter: a scan knows less than a row read after the scan began."""
+    """Return the lease with the row's pause, unless a row read after the scan began is known.
+
+    A pause comes and goes without moving the counter.
+    """
     if row.pause == held.lease.pause or state.scan_asked_at < held.pause_known_at:
         return held
     key, pause = held.lease.lease_key, row.pause
@@ -146,13 +149,13 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 
 def pause_requested(state: WorkerState, event: PauseRequested) -> None:
-    """Pause one shard, held or not, or all that are held now or later."""
+    """Pause one shard, held or not, or all shards held now or later."""
     state.own_pauses[event.lease_key] = printable(event.reason)
     _settle_for(state, event.lease_key)
 
 
 def resume_requested(state: WorkerState, event: ResumeRequested) -> None:
-    """End the program's own pause of one shard, or of the whole worker; others stay."""
+    """End the program's own pause of one shard, or of the whole worker; other pauses stay."""
     state.own_pauses.pop(event.lease_key, None)
     _settle_for(state, event.lease_key)
 

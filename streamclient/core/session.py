@@ -1,15 +1,15 @@
 """The session of this worker: registered, kept alive by beats, ended, and begun anew.
 
-A small state machine beside the leases; ``membership`` has the laws. It says which write of the own row is due and
-what an answer or a read of the row means. Like a lease's, a write of unknown fate is cleared up by reading the row.
+A small state machine beside the leases; ``membership`` has the laws. It decides which write of the own row is due, and
+interprets answers and reads of the row. As with leases, a write of unknown outcome is resolved by reading the row.
 
-**Who has the name.** The first registration of a process replaces whatever session it finds: a worker that was
+**Which process has the name.** The first registration of a process replaces any session that it finds: a worker
 restarted under its name goes on at once. Every later registration only replaces sessions of this process. So a process
-that finds a session of another one in its row, although its own had begun, knows that a newer process was started under
-its name. It is *ousted*: it never registers again, and nobody fights.
+whose session had begun, and that finds a session of another process in its row, knows that a newer process was started
+under its name. It is *ousted*: it never registers again, and the processes do not fight.
 
-**Beats in doubt.** A beat that is sent again is the same write, so it lands once at most. Whichever of the tries
-landed, it was sent no earlier than the first one, from which the session then counts.
+**Beats in doubt.** A repeated beat is the same write, so it lands at most once. Whichever try landed, it was sent no
+earlier than the first one, from which the session then counts.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""How often the own row is tried to be removed at the end. If it stays, others find it standing still, a lease duration
-later, and nothing is held by it."""
+"""How often the removal of the own row is tried at the end. If the row stays, others find it standing still a lease
+duration later, and no lease is held by it."""
 
 
 class News(Enum):
-    """What became of the session."""
+    """The change of a session that an event caused."""
 
     NOTHING = "nothing"
     BEGUN = "begun"
     """A session was registered: leases may be taken."""
     OVER = "over"
-    """Whatever was held under it is lost."""
+    """All leases held under the session are lost."""
     OUSTED = "ousted"
-    """As OVER, for good: a newer process has the name."""
+    """As OVER, but final: a newer process has the name."""
 
 
 @define(eq=False)
 class Session:
-    """Owned by ``Holdings``. Every method takes the present time; time never goes back."""
+    """The worker's session, owned by ``Holdings``. Every method takes the present time; time never goes back."""
 
     worker_id: str
     stream_id: str
@@ -53,33 +53,33 @@ class Session:
     new_nonce: Callable[[], str]
     pause_seconds: Callable[[int], float]
     info: str = ""
-    """What operators read; stored with the next write."""
+    """The text that operators read; stored with the next write."""
     balance_by: str = ""
-    """What this worker makes even; other workers have to do the same."""
+    """The quantity that this worker evens out; other workers have to use the same."""
     row: WorkerRow | None = None
     """The own row as this session last wrote it, or ``None`` without a session."""
     valid_until: float = NEVER
     since: float = NEVER
-    """When the session became known to exist. What was sent before counts for no session."""
+    """Time at which the session became known to exist. Writes sent before it count for no session."""
     is_ousted: bool = False
     is_ended: bool = False
-    """The row was removed at the end, or that was given up."""
+    """Whether the row was removed at the end, or its removal was given up."""
     is_beat_due: bool = False
     is_leaving: bool = False
     has_begun: bool = False
     """Whether a session of this process was ever known to exist."""
     seen_at: float = NEVER
-    """When a read was asked for, or a beat sent, that showed last that the session is in place."""
+    """Time at which the last read was requested, or beat sent, that showed the session in place."""
     needs_read: bool = True
-    """Whether only a look at the own row can tell how to go on."""
+    """Whether only a read of the own row can tell how to go on."""
     needed_since: float = NEVER
-    """Reads that were asked for earlier do not tell."""
+    """Reads requested earlier than this do not count."""
     doubt: Doubt = NO_DOUBT
-    """Of writes of the own row."""
+    """Doubt about writes of the own row."""
     _found: WorkerRow | None = None
-    """The own row, as read to register over it."""
+    """The own row, as read before registering over it."""
     _process: str = ""
-    """What all nonces of this process begin with: any registration that was ever tried may land yet."""
+    """Prefix of all nonces of this process: any registration that was ever tried may still land."""
     _registrations: int = 0
     _flight: WorkerWrite | None = None
     _is_in_doubt: bool = False
@@ -89,13 +89,13 @@ class Session:
     _wake: int | None = None
 
     def is_valid(self, now: float) -> bool:
-        """Whether leases may be held, and taken."""
+        """Return whether leases may be held and taken."""
         return self.row is not None and now < self.valid_until
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def next_write(self, now: float) -> WorkerWrite | None:
-        """The write of the own row that is due, which is then taken to be under way."""
+        """Return the write of the own row that is due, and note that it is under way; ``None`` if none is due."""
         if (
             self.is_ousted
             or self.is_ended
@@ -125,7 +125,7 @@ class Session:
         return membership.register(self._found, row)
 
     def removal(self) -> WorkerWrite | None:
-        """The write that ends the session once nothing is held any more; ``None`` if none can be sent now."""
+        """Return the write that ends the session once no lease is held; ``None`` if none can be sent now."""
         if self.row is None or self.is_ousted:
             self.is_ended = True
         if self.is_ended or self._flight is not None or self.row is None:
@@ -137,7 +137,7 @@ class Session:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Take in what became of a write."""
+        """Take in the outcome of ``write``."""
         if write is not self._flight and write != self._flight:
             return News.NOTHING
         if write.kind is WorkerWriteKind.REMOVE:
@@ -172,7 +172,7 @@ class Session:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def read(self, row: WorkerRow | None, asked_at: float, now: float) -> News:
-        """Take in the own row, or its absence, as a read showed it that was asked for at ``asked_at``."""
+        """Take in the own row, or its absence, from a read requested at ``asked_at``."""
         if self.is_ousted or self.is_ended or asked_at < self.since:
             return News.NOTHING
         if self.has_begun and row is not None and row.nonce.rpartition(".")[0] != self._process:
@@ -191,13 +191,13 @@ class Session:
         return self._check(row, now)
 
     def take_wake(self, row: WorkerRow) -> bool:
-        """Whether somebody has woken this worker since it was asked last."""
+        """Return whether another worker has woken this one since the last call."""
         is_woken = self.row is not None and row.wake != self._wake
         self._wake = row.wake
         return is_woken
 
     def _resolve(self, row: WorkerRow | None, now: float) -> News:
-        """Decide a write in doubt by the row, which was read after the answer."""
+        """Decide a write in doubt by the row, which was read after the write's answer."""
         write, sent_at = self._flight, self.doubt.since
         assert write is not None
         assert sent_at is not None
@@ -206,13 +206,13 @@ class Session:
         self._flight, self._is_in_doubt = None, False
         self.doubt = self.doubt.again(now, self.pause_seconds)
         if write.kind is WorkerWriteKind.REGISTER:
-            # Tried again it has another nonce; should this one land yet, it is one of this process to be replaced.
+            # A retry has another nonce. If this write still lands, it is one of this process, to be replaced.
             self.doubt, self._found = evolve(self.doubt, since=None), row
             return News.NOTHING
         return self._check(row, now)
 
     def _check(self, row: WorkerRow | None, now: float) -> News:
-        """See whether the session still stands, and whether a beat landed that was taken for lost."""
+        """Check whether the session still stands, and whether a beat landed that seemed lost."""
         assert self.row is not None
         if row is None:
             self._is_absent = self._flight is None

@@ -1,21 +1,22 @@
-"""What a held lease asks for now: ``settle`` looks at one and does what its state in ``held.NEXT`` says.
+"""The next step of a held lease: ``settle`` looks at one lease and does what ``held.NEXT`` says for its state.
 
 ``settle`` is level-triggered. Every event handler changes facts and then settles; nothing depends on the order in which
-facts became known. Beside the step of the table, one write may be due. The first of these goes out, if none is under
-way and the row is there:
+facts became known. Beside the step of the table, one write may be due. If none is under way and the row is there, the
+first of these is sent:
 
-1. a checkpoint that user code waits for;
-2. the transfer, if the step says so; nothing at all, if it says to let the lease run out;
-3. a take, if the worker that marked the lease died meanwhile or says that it is leaving. Handing over to a dead worker
+1. a checkpoint for which user code waits;
+2. the transfer, if the step is to hand over; no write at all, if the step is to let the lease run out;
+3. a take, if the worker that marked the lease died meanwhile or announced that it stops. Handing over to a dead worker
    would leave the shard unread for a whole lease duration. A stealer that lives after all simply marks again;
-4. that an operator's pause is obeyed, once nothing reads; or, when it is over, that it is obeyed no more;
-5. a renewal, if it is due or the row may be another's.
+4. the acknowledgement of an operator's pause, once nothing reads; or its withdrawal, when the pause is over;
+5. a renewal, if it is due or the row may be another worker's.
 
-**Pauses.** An operator's pause stands in the lease row, so it outlives its owner; every worker that holds the lease
-obeys it, as long as this machine's wall clock has not reached its end. It moves no counter: the owner notices it by its
-next scan, or whenever it reads the row back. Once nothing reads the shard any more the owner says so in the row, and an
-operator may change the checkpoint. Before anything reads again the owner takes that back, by a write that compares the
-counter: if an operator changed the row meanwhile it is refused. Pauses of the worker's own program are kept in memory.
+**Pauses.** An operator's pause is part of the lease row, so it outlives the owner. Every worker that holds the lease
+obeys it until its end, by this machine's wall clock. A pause moves no counter: the owner notices it by its next scan,
+or when it reads the row back. Once nothing reads the shard any more, the owner acknowledges the pause in the row, and
+an operator may change the checkpoint. Before anything reads again, the owner withdraws the acknowledgement by a write
+that compares the counter: if an operator changed the row meanwhile, that write is refused. Pauses of the worker's own
+program are kept in memory.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
         sent_at,
         state.next_acquisition(),
         consuming=_left_over(state, key),
-        # It may have obeyed a pause in an earlier life.
+        # It may have acknowledged a pause in an earlier life.
         may_say_obeys=lease.is_paused_by_owner,
     )
     state.keep(held)
@@ -83,7 +84,7 @@ def lose(
     *,
     in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
 ) -> None:
-    """Hold a lease no more. ``in_doubt`` answers checkpoints that were sent; those never sent are surely not stored."""
+    """Stop holding a lease; ``in_doubt`` answers checkpoints that were sent, the others are certainly not stored."""
     held = state.give_up(lease_key)
     _end_consumer(state, held, in_doubt)
     if held.stall:
@@ -92,7 +93,7 @@ def lose(
 
 
 def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
-    """End the consumer as if the lease were lost, and keep the lease: another one starts from what its row says."""
+    """End the consumer as if the lease were lost, but keep the lease: another consumer starts from its row."""
     _end_consumer(state, held, in_doubt)
     state.keep(
         evolve(
@@ -108,7 +109,7 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
 
 
 def _left_over(state: WorkerState, lease_key: str) -> Consuming:
-    """What of earlier lives still runs."""
+    """Return ``LEAVING`` if a consumer of an earlier life still runs, else ``NOBODY``."""
     return Consuming.LEAVING if lease_key in state.running else Consuming.NOBODY
 
 
@@ -122,9 +123,9 @@ def _end_consumer(state: WorkerState, held: HeldLease, in_doubt: CheckpointOutco
 
 
 def attend(state: WorkerState) -> None:
-    """Attend to every held lease that is due: end it if its validity is over, or go on with what was put off.
+    """Attend to every held lease that is due: end it if its validity is over, or resume work that was put off.
 
-    Once its validity is over, another worker may be reading.
+    Once the validity is over, another worker may be reading.
     """
     for key in state.deadlines.take_due(state.now):
         held = state.held[key]
@@ -141,8 +142,8 @@ def attend(state: WorkerState) -> None:
 def renew_due(state: WorkerState) -> None:
     """Move the counter of every held lease, unless a checkpoint just did.
 
-    Other workers need a changed counter at least every third of the lease duration: a lease is passed over only if the
-    next round still comes in time.
+    Other workers need to see a changed counter at least every third of the lease duration, so a lease is left out only
+    if the next round still comes in time.
     """
     third = state.duration_seconds / 3
     next_round = state.now + state.config.renewer_interval_millis / 1000
@@ -164,13 +165,13 @@ def settle_all(state: WorkerState) -> None:
 
 
 def settle_restless(state: WorkerState) -> None:
-    """Settle every held lease that is not simply being read: scans and listings can change nothing for the others."""
+    """Settle every held lease that is not simply being read; scans and listings change nothing for the others."""
     for key in sorted(key for key, held in state.held.items() if not held.is_being_read):
         settle(state, key)
 
 
 def settle(state: WorkerState, lease_key: str) -> None:
-    """Do what one held lease asks for: start or stop its consumer, draw its epoch, send its next write."""
+    """Take the next step of one held lease: start or stop its consumer, draw its epoch, send its next write."""
     before = state.held.get(lease_key)
     if before is None:
         return
@@ -202,11 +203,11 @@ _OBSTACLES = {
     RowState.OFFERED: Cause.HAND_OVER_IN_DOUBT,
     RowState.OBEYS: Cause.LEAVING_PAUSE,
 }
-"""Why the rows of such leases keep them from being read."""
+"""Why a row in this state keeps its lease from being read."""
 
 
 def _intention(state: WorkerState, held: HeldLease) -> tuple[Intention, Reason | None]:
-    """What this worker wants with the lease, and what to tell people if that is not to read it."""
+    """Return this worker's intention with the lease, and the reason to show if it is not to read."""
     lease = held.lease
     if held.stall:
         return Intention.LET_RUN_OUT, Reason(Cause.STALLED, detail=held.stall)
@@ -251,7 +252,7 @@ def _waiting(held: HeldLease, reason: Reason | None, clear_since: float | None =
 
 
 def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
-    """Why a consumer may not start now, but for what its row says; ``None`` if it may."""
+    """Return why a consumer may not start now, apart from its row's state; ``None`` if it may."""
     key = held.lease.lease_key
     if key in state.flights and "checkpoint" in state.flights[key].write.changes:
         return Reason(Cause.PREVIOUS_CHECKPOINT)
@@ -265,7 +266,7 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
 
 
 def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
-    """Whether no other process had this worker's name after a moment; if that is not known, look, and settle then."""
+    """Return whether no other process has had this worker's name since ``moment``; if unknown, read and settle then."""
     was_seen = state.signals.was_seen_since(moment)
     if not was_seen:
         state.unseen.add(lease_key)
@@ -274,7 +275,7 @@ def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
 
 
 def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
-    """Ask for the epoch of an acquisition that has none, unless one is on its way or nobody will read the shard."""
+    """Request an epoch for an acquisition without one, unless a draw is under way or the shard will not be read."""
     key, acquisition = held.lease.lease_key, held.acquisition
     is_wanted = acquisition.needs_epoch and not held.lease.is_finished and not held.is_gone
     if is_wanted and key not in state.draws and state.now >= acquisition.draw_again_at:
@@ -286,7 +287,7 @@ def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
 
 
 def pause_reason(state: WorkerState, lease: Lease) -> Reason | None:
-    """Why the shard is paused; ``None`` if it is not."""
+    """Return why the shard is paused; ``None`` if it is not."""
     pause = _present_pause(state, lease)
     if pause is not None:
         until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
@@ -299,7 +300,7 @@ def pause_reason(state: WorkerState, lease: Lease) -> Reason | None:
 
 
 def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
-    """The operator's pause of a row, unless it is over."""
+    """Return the operator's pause of a row, unless it is over."""
     pause = lease.pause
     if pause is None or pause.until_micros is None or state.now < state.moment_of(pause.until_micros):
         return pause
@@ -307,7 +308,7 @@ def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
 
 
 def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
-    """Whether the row should say that its owner obeys: nothing reads, and it does not say so yet."""
+    """Return whether the row has to acknowledge a pause: nothing reads, and the row does not say so yet."""
     pause = _present_pause(state, held.lease)
     is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
     return is_unsaid and held.consuming is Consuming.NOBODY
@@ -317,7 +318,7 @@ def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
 
 
 def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
-    """Send one write; the lease must have none under way."""
+    """Send one write; no other write of the lease may be under way."""
     if write.kind is WriteKind.TAKE:
         write = leases.take_above(write, state.compared.get(write.lease_key, 0))
     state.launch(write, tries=tries)
@@ -325,7 +326,7 @@ def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
 
 
 def _write_next(state: WorkerState, held: HeldLease) -> None:
-    """Send the write that is due, if there is one; see the order at the top."""
+    """Send the write that is due, if any, in the order given at the top."""
     key, lease = held.lease.lease_key, held.lease
     if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
         return
@@ -350,9 +351,11 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
 
 
 def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
-    """Send the oldest request, together with those right behind it that ask for the same."""
+    """Send the oldest request, together with those directly after it that ask for the same."""
     first = held.requests[0]
-    same = len(list(takewhile(lambda each: (each.value, each.pending) == (first.value, first.pending), held.requests)))
+    same = len(
+        list(takewhile(lambda other: (other.value, other.pending) == (first.value, first.pending), held.requests))
+    )
     sent = tuple(evolve(request, was_sent=True) for request in held.requests[:same])
     state.keep(evolve(held, requests=sent + held.requests[same:], sent_requests=same))
     if first.pending is not None:
@@ -361,7 +364,7 @@ def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
         send(state, leases.checkpoint(held.lease, first.value, sent[-1].progress))
 
 
-# --- giving away ---------------------------------------------------------------------------------------------------
+# --- handing over --------------------------------------------------------------------------------------------------
 
 
 def _give_away(state: WorkerState, held: HeldLease) -> None:
@@ -376,13 +379,13 @@ def _give_away(state: WorkerState, held: HeldLease) -> None:
 
 
 def leave(state: WorkerState, held: HeldLease) -> None:
-    """Hold a lease no more that nobody is there to take."""
-    text = f"no other worker lives, left for the next one: {held.lease}"
+    """Stop holding a lease that no other worker is there to take."""
+    text = f"let go, because no other worker is alive: {held.lease}"
     lose(state, held.lease.lease_key, Severity.INFO, text)
 
 
 def give(state: WorkerState, lease_key: str, receiver: str) -> None:
-    """Hand a finished lease to a worker that did not ask for it; put off if anything else is going on with it."""
+    """Hand a finished lease to a worker that did not ask for it; put that off while other work on the lease goes on."""
     held = state.held.get(lease_key)
     if held is None or not held.lease.is_finished or held.consuming is not Consuming.NOBODY:
         return
@@ -397,19 +400,20 @@ def _hand_over(state: WorkerState, held: HeldLease, receiver: str) -> None:
 
 
 def is_mark_void(state: WorkerState, lease: Lease) -> bool:
-    """Whether the worker that wants the lease died meanwhile, or says that it is leaving."""
+    """Return whether the worker that marked the lease died meanwhile, or announced that it stops."""
     if not lease.is_marked:
         return False
     return state.view.is_presumed_dead(lease.stealer) or state.signals.peers.is_leaving(lease.stealer)
 
 
 def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | None:
-    """The worker to hand a lease to; ``None`` if none lives.
+    """Return the worker to hand a lease over to; ``None`` if no other worker lives.
 
-    It is whoever asked for it, or else whom it was promised to, or else the least loaded live worker. In a fleet whose
-    workers all have sessions those that stay share what a stopping one leaves, as its heirs. In any other, workers that
-    seem to be stopping come last, then those that gave no sign of life of their own for a lease duration. Leases on
-    their way to a worker count as its load, so that a stopping worker spreads what it had.
+    It is the worker that asked for the lease, else the one that it was promised to, else the least loaded live worker.
+    In a fleet whose workers all have sessions, the staying ones share the leases of a stopping one, as its heirs. In
+    any other fleet, workers that seem to be stopping come last, and before them those that gave no sign of life of
+    their own for a lease duration. Leases on their way to a worker count as its load, so that a stopping worker spreads
+    its leases.
     """
     if lease.is_marked and not is_mark_void(state, lease):
         return lease.stealer

@@ -1,4 +1,4 @@
-"""What this worker has seen of every row of the status table, and when.
+"""All rows of the status table as this worker saw them, and the times at which it did.
 
 Laws:
 
@@ -7,15 +7,15 @@ Laws:
 * a counter change is stamped with the time after the read returned, which errs towards "still alive";
 * a row without owner is free at once when first seen; a row with an owner gets a full duration of grace
   (Java stream client: ``LeaseTaker``);
-* a worker is alive by what it does, not by what others write in its name: a renewal, a take or a mark counts, being
+* a worker is alive by its own acts, not by writes of others in its name: a renewal, a take or a mark counts, being
   named as new owner in a hand-over does not;
-* where a worker has a session, that says whether it lives and whether it stays. A lease of it expires nevertheless if
-  it stands still: its owner may have stopped renewing it on purpose.
+* a worker's session, if it has one, says whether the worker lives and stays. A lease of it nevertheless expires if it
+  stands still: its owner may have stopped renewing it on purpose.
 
-Counts of rows, by worker, are kept row by row as rows change, so that nobody has to count them all. Only rows that have
-not expired are counted, so rows are also kept by age. Laws:
+Counts of rows by worker are updated as rows change, so that no scan has to count them all. Only unexpired rows are
+counted, so rows are also kept by age. Laws:
 
-* time never goes back: whoever asks for a later time has rows expire that were counted before;
+* time never goes back: telling a later time makes rows expire that were counted before;
 * the numbers are those that a count of all rows would give (a property test compares them).
 """
 
@@ -30,11 +30,11 @@ from streamclient.core.peers import Peers
 from streamclient.model import Lease
 
 JUST_NOW = float("inf")
-"""Later than any moment: a live session needs no other sign of life."""
+"""Later than any moment; the last sign of life of a live session."""
 
 MEMORY_DURATIONS = 10
-"""For how many lease durations a worker that occurs in no row is remembered: long enough to judge the marks it left,
-short enough that names made anew at each start do not pile up."""
+"""Number of lease durations for which a worker that occurs in no row is remembered: long enough to judge the marks it
+left, short enough that names made anew at each start do not pile up."""
 
 
 @define(eq=False)
@@ -43,47 +43,47 @@ class Sighting:
 
     row: Lease
     moved_at: float
-    """When this worker first saw the present counter and owner; ``NEVER`` for a new row without owner."""
+    """Time at which this worker first saw the present counter and owner; ``NEVER`` for a new row without owner."""
     noted_at: float = NEVER
-    """When an own write or a single read last confirmed the row; scans that began earlier are older than that."""
+    """Time at which an own write or a single read last confirmed the row; scans that began earlier are older."""
     marked_at: float = NEVER
-    """When the present stealer was first seen."""
+    """Time at which the present stealer was first seen."""
     is_moved_by_others: bool = False
     """Whether the last scan showed a change that no own write explains."""
     is_orphaned: bool = False
-    """Whether its owner's session was known to be killed after the row was read: it is free at once."""
+    """Whether its owner's session was known to be killed after the row was read; then it is free at once."""
     freed_at: float = NEVER
-    """When a row that anybody may take at once was first seen to be so."""
+    """Time at which the row was first seen to be free for any worker at once."""
 
 
 @define(eq=False)
 class Counts:
-    """Numbers over all rows, by worker. Names without any row are left out."""
+    """Numbers over all rows, by worker. Names without rows are left out."""
 
     duration_seconds: float
     credits: dict[str, int] = field(factory=dict)
-    """Rows that have not expired, those in transit for the worker that they go to."""
+    """Number of unexpired rows by owner; rows in transit count for their receiver."""
     unread: dict[str, int] = field(factory=dict)
-    """Those of them that are not finished."""
+    """Number of those rows that are not finished."""
     settled: dict[str, int] = field(factory=dict)
-    """Rows that have not expired, by owner, without those in transit."""
+    """Number of unexpired rows by owner, without those in transit."""
     owners: dict[str, int] = field(factory=dict)
-    """Rows that have not expired, by owner."""
+    """Number of unexpired rows by owner."""
     names: dict[str, int] = field(factory=dict)
-    """How often a worker is named as owner or stealer, in expired rows too."""
+    """How often a worker is named as owner or stealer, including expired rows."""
     expired: dict[str, Sighting] = field(factory=dict)
     """Rows that stood still for longer than the lease duration when time was last told, and free new ones."""
     _owned: dict[str, dict[str, Sighting]] = field(factory=dict)
     _wanted: dict[str, dict[str, Sighting]] = field(factory=dict)
     _by_age: dict[str, Sighting] = field(factory=dict)
-    """The others, in the order in which they moved."""
+    """All other rows, in the order in which they moved."""
 
     def owned_by(self, worker: str) -> list[Sighting]:
-        """Rows with this owner, by key."""
+        """Return the rows with owner ``worker``, by key."""
         return _sorted(self._owned.get(worker, {}))
 
     def wanted_by(self, worker: str) -> list[Sighting]:
-        """Rows with this stealer, by key."""
+        """Return the rows with stealer ``worker``, by key."""
         return _sorted(self._wanted.get(worker, {}))
 
     def tell_time(self, now: float) -> None:
@@ -98,7 +98,7 @@ class Counts:
             self._count(sighting.row, -1)
 
     def add(self, sighting: Sighting) -> None:
-        """A row was seen for the first time."""
+        """Count a row that was seen for the first time."""
         if sighting.moved_at == NEVER:
             self.expired[sighting.row.lease_key] = sighting
         else:
@@ -107,7 +107,7 @@ class Counts:
         self._name(sighting, 1)
 
     def orphan(self, sighting: Sighting, now: float) -> None:
-        """Nobody holds a row any more, although it has not stood still for long."""
+        """Free a row whose owner's session was killed, although it has not stood still for long."""
         key = sighting.row.lease_key
         if not sighting.is_orphaned:
             sighting.is_orphaned, sighting.moved_at, sighting.freed_at = True, NEVER, now
@@ -116,7 +116,7 @@ class Counts:
             self._count(sighting.row, -1)
 
     def remove(self, sighting: Sighting) -> None:
-        """A row is gone."""
+        """Take a row out that is gone."""
         key = sighting.row.lease_key
         if self.expired.pop(key, None) is None:
             del self._by_age[key]
@@ -124,7 +124,7 @@ class Counts:
         self._name(sighting, -1)
 
     def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
-        """A row was seen with other content; it moved if ``moved_at`` is later than before."""
+        """Give a row other content; it moved if ``moved_at`` is later than before."""
         old, key = sighting.row, row.lease_key
         has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
         has_new_names = old.owner != row.owner or old.stealer != row.stealer
@@ -181,31 +181,31 @@ class LeaseView:
         self.worker_id = worker_id
         self.duration_seconds = duration_seconds
         self.peers = Peers(worker_id, duration_seconds) if peers is None else peers
-        """Who has a session; knows nobody over a store without worker rows."""
+        """The sessions of other workers; empty over a store without worker rows."""
         self.sightings: dict[str, Sighting] = {}
         self.rows: dict[str, Lease] = {}
         """The rows of all sightings."""
         self.scanned: Mapping[str, Lease] = {}
         """The rows of the last scan; own writes may be newer."""
         self.vanished: dict[str, Lease] = {}
-        """Rows that were deleted, as last seen: whoever creates them again starts from there."""
+        """Deleted rows, as last seen, from which a creation of the row starts."""
         self.scans = 0
         self.counts = Counts(duration_seconds)
         self._signs: dict[str, float] = {}
         self._suspects: dict[str, float] = {}
-        """Owners of rows that stood still until they expired, and since when they are suspected."""
+        """Owners of rows that stood still until they expired, and the time since which they are suspected."""
         self._dead: set[str] = set()
         self._leaving: dict[str, float] = {}
-        """Workers that gave something away unasked, and when."""
+        """Workers that gave a lease away unasked, and the time at which they did."""
 
     def row(self, lease_key: str) -> Lease | None:
-        """The row as last seen, if it is there."""
+        """Return the row as last seen, if it is there."""
         return self.rows.get(lease_key)
 
     # --- seeing ------------------------------------------------------------------------------------------------
 
     def observe(self, rows: Iterable[Lease], asked_at: float, now: float) -> None:
-        """Take in a scan that was asked for at ``asked_at`` and returned at ``now``."""
+        """Take in a scan that was requested at ``asked_at`` and returned at ``now``."""
         scanned: dict[str, Lease] = {}
         sightings = self.sightings
         for row in rows:
@@ -225,9 +225,9 @@ class LeaseView:
         self._judge_workers(now)
 
     def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
-        """Take in whose sessions were known to be killed after the last scan had read the leases.
+        """Take in the workers whose sessions were known to be killed after the last scan had read the leases.
 
-        Rows that were read again since the scan was asked for, at ``asked_at``, may be of a later session.
+        Rows that were read again since that scan was requested, at ``asked_at``, may belong to a later session.
         """
         for worker in sorted(workers):
             for sighting in self.counts.owned_by(worker):
@@ -244,7 +244,7 @@ class LeaseView:
             sighting.noted_at, sighting.is_moved_by_others = now, False
 
     def note_absent(self, lease_key: str) -> None:
-        """Take in that a single read or an own delete left no row."""
+        """Note that a single read or an own delete left no row."""
         sighting = self.sightings.pop(lease_key, None)
         if sighting is not None:
             self.counts.remove(sighting)
@@ -269,9 +269,9 @@ class LeaseView:
         self.counts.add(sighting)
 
     def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
-        """Take in other content of a known row; whether it moved."""
+        """Take in other content of a known row, and return whether the row moved."""
         old = sighting.row
-        # The checkpoint moves with the counter, but for one that began anew and has come to the same number again.
+        # The checkpoint moves with the counter, except for a counter that began anew and reached the same number again.
         has_moved = (old.counter, old.owner, old.checkpoint) != (row.counter, row.owner, row.checkpoint)
         self._look_for_life(old, row, now, has_moved=has_moved)
         if old.stealer != row.stealer:
@@ -283,42 +283,44 @@ class LeaseView:
     # --- judging -----------------------------------------------------------------------------------------------
 
     def is_expired(self, lease_key: str, now: float) -> bool:
-        """Whether the row stood still for strictly longer than the lease duration (or never had an owner)."""
+        """Return whether the row stood still for strictly longer than the lease duration (or never had an owner)."""
         return now - self.sightings[lease_key].moved_at > self.duration_seconds
 
     def expired_keys(self, now: float) -> list[str]:
-        """Keys of expired rows, sorted."""
+        """Return the keys of expired rows, sorted."""
         self.counts.tell_time(now)
         return sorted(self.counts.expired)
 
     def credits(self, now: float) -> Mapping[str, int]:
-        """Leases per worker among rows that are not expired; leases in transit count for their stealer."""
+        """Return the number of leases per worker among unexpired rows; leases in transit count for their stealer."""
         self.counts.tell_time(now)
         return self.counts.credits
 
     def live_workers(self, now: float) -> list[str]:
-        """Names of this worker, of all that have a session, and of others with a row that is not expired; sorted."""
+        """Return the names of this worker, of all with a session, and of others with an unexpired row; sorted."""
         self.counts.tell_time(now)
         by_rows = [name for name in self.counts.owners if name not in self._dead and not self.peers.is_over(name)]
         return sorted({*by_rows, *self.peers.others, self.worker_id})
 
     def is_presumed_dead(self, worker: str) -> bool:
-        """Whether its session is over; or, without one, a row stood still until it expired, with no sign of life since.
+        """Return whether the worker seems dead.
 
-        A worker that was never seen as an owner is not presumed dead: a joining worker marks before it owns.
+        With a session, that is when the session is over. Without one, it is when a row of the worker stood still until
+        it expired, with no sign of life since. A worker that was never seen as an owner is not presumed dead: a joining
+        worker marks before it owns.
         """
         return self.peers.is_over(worker) or (worker in self._dead and not self.peers.is_live(worker))
 
     def is_leaving(self, worker: str) -> bool:
-        """Whether its session says so; or it gave away an unfinished lease unasked, and has not taken any since.
+        """Return whether the worker's session says so, or it gave away an unfinished lease unasked and took none since.
 
-        The second is forgotten after a lease duration: a mark that came and was served between two scans looks like it.
-        Finished leases do not count, they are given away in balancing too.
+        The second sign is forgotten after a lease duration, because a mark that came and was served between two scans
+        looks the same. Finished leases do not count, because balancing gives them away too.
         """
         return self.peers.is_leaving(worker) or (worker in self._leaving and not self.peers.is_live(worker))
 
     def last_sign_of_life(self, worker: str) -> float:
-        """When this worker last saw it act: just now if its session lives; ``NEVER`` if not yet."""
+        """Return when this worker last saw ``worker`` act; ``JUST_NOW`` if its session lives, ``NEVER`` if not yet."""
         return JUST_NOW if self.peers.is_live(worker) else self._signs.get(worker, NEVER)
 
     def _look_for_life(self, old: Lease, row: Lease, now: float, *, has_moved: bool) -> None:
@@ -363,7 +365,7 @@ class LeaseView:
 
 
 def add(numbers: dict[str, int], name: str, change: int) -> None:
-    """Change the number of one name, and leave out the name when nothing is left."""
+    """Add ``change`` to the number of ``name``, and drop the name at zero."""
     number = numbers.get(name, 0) + change
     if number:
         numbers[name] = number

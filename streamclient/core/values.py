@@ -12,9 +12,9 @@ Value = TypeVar("Value")
 
 
 def evolve(value: Value, **changes: Any) -> Value:
-    """A copy of a frozen value in which these fields are others, as ``attrs.evolve`` makes it, at half its cost.
+    """Return a copy of a frozen value with other values in some fields, like ``attrs.evolve`` at half its cost.
 
-    A checkpoint makes seven of them in the owner's thread. All fields must be arguments by position.
+    A checkpoint makes seven copies in the owner's thread. All fields must be positional arguments.
 
     Raises:
         KeyError: the value has no such field.
@@ -29,7 +29,7 @@ def evolve(value: Value, **changes: Any) -> Value:
 
 class _Layout(NamedTuple):
     read: Callable[[Any], Sequence[Any]]
-    """Gives all fields in the order of the arguments."""
+    """Returns all fields in the order of the arguments."""
     places: Mapping[str, int]
 
 
@@ -39,6 +39,8 @@ _LAYOUTS: dict[type[Any], _Layout] = {}
 def _layout(kind: type[Any]) -> _Layout:
     names = [field.name for field in fields(kind)]
     if any(field.kw_only or not field.init or field.alias != field.name for field in fields(kind)):
-        raise TypeError(f"{kind.__name__} has fields that are no arguments by position, of the same name: {names}")
+        raise TypeError(
+            f"{kind.__name__} must have only positional arguments named as its fields; its fields are {names}"
+        )
     read = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     return _Layout(read, {name: place for place, name in enumerate(names)})

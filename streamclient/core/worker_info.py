@@ -1,7 +1,7 @@
-"""What a worker tells operators about itself: the ``Info`` column of its row in the status table, as JSON.
+"""A worker's information for operators: the ``Info`` column of its row in the status table, as JSON.
 
-Nothing is decided by it. A reader that finds it missing or malformed does without, and a worker of a later version may
-say more: unknown members are ignored.
+No decision depends on it. A reader that finds it missing or malformed goes on without it. A worker of a later version
+may write more: unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from streamclient.base.reasons import Cause, Reason, encodable
 from streamclient.errors import printable
 
 MOST_SHARDS = 200
-"""Shards whose reason is told: first those that wait for somebody, then by key; the rest are counted. A worker with
-more of them has one trouble, not two hundred, and the row stays below half a MiB, a fraction of what the service
-takes."""
+"""Number of shards that are listed with their reason: first those that need an operator, then by key; the rest are
+counted. A worker with more such shards has one trouble, not two hundred, and the row stays below half a MiB, a fraction
+of the service's limit."""
 
 MOST_LEFT = 2_000
-"""Shards that are named as left, the latest of them; the rest are counted. A hundred KiB, too."""
+"""Number of shards that are listed as left, the latest ones; the rest are counted. That is a hundred KiB more."""
 
-_NEEDS_SOMEBODY = ("decision", "processor", "parking", "user_code", "reading")
-"""Kinds of reasons that tell most, in this order."""
+_NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
+"""The most telling kinds of reasons, in this order."""
 
 LONGEST_REASON = 500
 """Characters of one text; the log has the rest."""
 
 LONGEST_PART = 160
-"""Characters of a subject or a detail; shard and worker ids are shorter, and the text above has more."""
+"""Characters of a subject or a detail. Shard and worker ids are shorter, and the reason's text has more."""
 
 _CAUSES = {cause.value: cause for cause in Cause}
 
@@ -42,12 +42,12 @@ class ShardTrouble:
     reason: str
     """``ShardStatus.reason``, for people."""
     kind: str = ""
-    """Value of ``ShardStatus.reason_kind``; empty from a worker that does not say."""
+    """Value of ``ShardStatus.reason_kind``; empty if the worker does not state it."""
     reasons: tuple[Reason, ...] = ()
-    """``ShardStatus.reasons``, as far as this version knows their causes; empty from a worker that does not say."""
+    """``ShardStatus.reasons`` whose causes this version knows; empty if the worker does not state them."""
 
     def to_document(self) -> dict[str, Any]:
-        """As plain values; texts are cut to their bounds."""
+        """Return plain values; texts are cut to their limits."""
         reasons = [
             {
                 "cause": reason.cause.value,
@@ -61,31 +61,31 @@ class ShardTrouble:
 
 @frozen(kw_only=True)
 class WorkerInfo:
-    """Everything that a worker tells. Texts are for people; a reader that decides goes by kinds and causes."""
+    """All information of a worker. Texts are for people; a reader that decides uses kinds and causes."""
 
     host: str = ""
     pid: int = 0
     space: str = ""
-    """What ``pid`` counts in, as ``processes.process_space`` says it; empty if nobody can tell."""
+    """The name space of ``pid``, from ``processes.process_space``; empty if unknown."""
     version: str = ""
-    """Of this package."""
+    """Version of this package."""
     started_micros: int = 0
-    """When the process registered, by its own clock, in microseconds since 1970."""
+    """Time at which the process registered, by its own clock, in microseconds since 1970."""
     lease_duration_millis: int = 0
-    """0 if the worker does not say."""
+    """0 if the worker does not state it."""
     trouble: str = ""
     """Why the worker is unhealthy; empty for a healthy one."""
     shards: Mapping[str, ShardTrouble] = field(factory=dict)
-    """Held shards that do not move. One that is not named moves or is not held, unless some are ``unnamed``."""
+    """Held shards that do not move. A shard missing here moves or is not held, unless some are ``unnamed``."""
     unnamed: int = 0
-    """Held shards that do not move either, too many to be named."""
+    """Number of further held shards that do not move."""
     left: tuple[str, ...] = ()
-    """Shards that its processors are done with, the latest last: this worker never takes them again."""
+    """Shards that its processors are done with, the latest last; this worker never takes them again."""
     left_unnamed: int = 0
-    """Shards that were left before those, too many to be named."""
+    """Number of shards that were left before those."""
 
     def to_json(self) -> str:
-        """The text to store; equal values give equal texts."""
+        """Return the text to store; equal values give equal texts."""
         told = sorted(sorted(self.shards, key=self._urgency)[:MOST_SHARDS])
         shards = {key: self.shards[key].to_document() for key in told}
         unnamed = self.unnamed + len(self.shards) - len(shards)
@@ -108,12 +108,12 @@ class WorkerInfo:
             content["left"] = list(self.left[-MOST_LEFT:])
         if left_unnamed:
             content["left_unnamed"] = left_unnamed
-        # It goes out with the heartbeat: no text of others may keep that from being sent.
+        # It is sent with the heartbeat, which no text from outside may make fail.
         return encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def from_json(cls, text: str) -> WorkerInfo:
-        """What a stored text says; members that are missing or of another type are left at their defaults."""
+        """Return the information in a stored text; missing members and those of another type keep their defaults."""
         try:
             content = json.loads(text)
         except ValueError:
@@ -137,19 +137,21 @@ class WorkerInfo:
 
     def _urgency(self, key: str) -> tuple[int, str]:
         kind = self.shards[key].kind
-        return (_NEEDS_SOMEBODY.index(kind) if kind in _NEEDS_SOMEBODY else len(_NEEDS_SOMEBODY)), key
+        return (_NEEDS_OPERATOR.index(kind) if kind in _NEEDS_OPERATOR else len(_NEEDS_OPERATOR)), key
 
 
 def _trouble(told: Any) -> ShardTrouble:
     if not isinstance(told, dict):
-        return ShardTrouble("it does not say why in a way that can be read")
+        return ShardTrouble("its reason is unreadable")
     reasons = told.get("reasons")
-    found = map(_reason, reasons) if isinstance(reasons, list) else ()
-    return ShardTrouble(_text(told, "reason"), _text(told, "kind"), tuple(each for each in found if each is not None))
+    known = map(_reason, reasons) if isinstance(reasons, list) else ()
+    return ShardTrouble(
+        _text(told, "reason"), _text(told, "kind"), tuple(reason for reason in known if reason is not None)
+    )
 
 
 def _reason(told: Any) -> Reason | None:
-    """``None`` if it cannot be read, or is of a later version's causes."""
+    """Return the reason, or ``None`` if it cannot be read or its cause is of a later version."""
     cause = _CAUSES.get(_text(told, "cause")) if isinstance(told, dict) else None
     return None if cause is None else Reason(cause, _text(told, "subject"), _text(told, "detail"))
 

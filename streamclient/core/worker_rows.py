@@ -1,4 +1,4 @@
-"""What reads and answers about worker rows mean for leases: sessions begin and end, others are killed, calls come."""
+"""The effects of worker rows on leases: sessions begin and end, other sessions are killed, wakes arrive."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ WORTH_A_WARNING = 4
 
 DISAGREEMENT = "balance_by differs"
 MOST_NAMED = 10
-"""Workers of each side that are named: enough to find the setting."""
+"""Number of workers named on each side: enough to find the setting."""
 
 OUSTED = "another process was started under its name; this one stays without leases"
 
 
 def check_session(state: WorkerState) -> None:
-    """Lose every lease if the session is over: another worker may be told to take all of them from now on."""
+    """Lose every lease if the session is over: from now on another worker may take any of them."""
     news = state.signals.check_session(state.now)
     if news is not News.NOTHING:
         _take(state, news)
 
 
 def do_what_is_due(state: WorkerState, *, is_drained: bool) -> None:
-    """Read signals, beat, call others, speak verdicts."""
+    """Do the work that is due: read signals, beat, wake others, write verdicts."""
     commands = state.signals.commands(state.now, is_scanning=state.is_scanning, is_drained=is_drained)
     state.commands.extend(commands)
 
@@ -62,7 +62,7 @@ def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> 
 
 
 def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[WorkerRow, ...]]) -> None:
-    """Take in a few worker rows; if they could not be read, read them again after a pause."""
+    """Take in some worker rows; if they could not be read, read them again after a pause."""
     if answer.value is not None:
         news, wants_scan = state.signals.signals_read(answer.value, state.now)
         _take(state, news)
@@ -70,11 +70,11 @@ def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[W
         _start_seen(state)
     elif state.signals.signals_unreadable(state.now) == WORTH_A_WARNING:
         why = "no answer" if answer.error is None else described(answer.error)
-        state.report(Severity.WARNING, "", f"worker rows cannot be read; no leases are taken without: {why}")
+        state.report(Severity.WARNING, "", f"worker rows cannot be read, and no leases are taken without them: {why}")
 
 
 def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answered[WriteOutcome]) -> None:
-    """Take in what became of a write of a worker row."""
+    """Take in the outcome of a write of a worker row."""
     write, signals = call.write, state.signals
     outcome = answer.value or WriteOutcome.UNCERTAIN
     if write.worker_id == state.worker_id:
@@ -87,24 +87,24 @@ def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answere
 
 
 def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) -> None:
-    """Take in what became of wakes; with an error, nobody knows which of them arrived."""
+    """Take in the outcome of wakes; after an error, it is unknown which of them arrived."""
     state.signals.wakes_sent(call.names, answer.error, state.now)
 
 
 def info_changed(state: WorkerState, event: InfoChanged) -> None:
-    """Tell operators with the next beat."""
+    """Store the new information with the next beat."""
     state.signals.session.info = event.info
 
 
 def _start_seen(state: WorkerState) -> None:
-    """Go on with leases that waited for a look at the own row; those that need another one wait again."""
+    """Go on with leases that waited for a read of the own row; those that need another read wait again."""
     waiting, state.unseen = state.unseen, set()
     for key in sorted(waiting):
         settle(state, key)
 
 
 def _judge_uniformity(state: WorkerState) -> None:
-    """See whether all whom the rows name know of sessions. If that has just ended, the others should see it soon."""
+    """Check whether all workers named in rows have sessions, and wake the others if that just ended."""
     signals, peers = state.signals, state.signals.peers
     was_uniform = signals.is_uniform
     names = state.view.counts.names
@@ -117,9 +117,9 @@ def _judge_uniformity(state: WorkerState) -> None:
 
 
 def _agree_on_balance(state: WorkerState) -> None:
-    """Make even what everybody makes even; workers that were told differently all count, and so all want the same.
+    """Even out what the whole fleet evens out; if settings differ, every worker evens out the count.
 
-    Otherwise each would move back what the other has moved, for ever.
+    Otherwise each worker would move back what another has moved, for ever.
     """
     own, peers = state.config.balance_by, state.signals.peers
     told = {state.worker_id: own.value}
@@ -148,7 +148,7 @@ def _take(state: WorkerState, news: News) -> None:
         state.wants_scan = state.wants_scan or not state.is_scanning
     elif news is News.OVER:
         next_one = "" if state.is_stopping else "; it begins another"
-        state.report(Severity.WARNING, "", f"its session is over, all that it held is lost{next_one}")
+        state.report(Severity.WARNING, "", f"its session is over and all its leases are lost{next_one}")
         _lose_everything(state)
     elif news is News.OUSTED:
         state.report(Severity.ERROR, "", f"{OUSTED}. Give every worker its own identifier, and stop this process")

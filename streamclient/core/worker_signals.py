@@ -1,13 +1,13 @@
-"""That this worker is there, who else is, and how they call each other: sessions, signals, verdicts, wakes, turns.
+"""The presence of this worker and of others, and the calls among them: sessions, signals, verdicts, wakes, turns.
 
-A *signal* is the row of a worker, read often and by few: every ``signal_interval_millis`` a worker looks at its own
-row, to see whether it was woken, and at those of the workers that it watches. Laws:
+A *signal* is the row of a worker, read often and by few. Every ``signal_interval_millis`` a worker reads its own row,
+to see whether it was woken, and the rows of the workers that it watches. Laws:
 
-* signals and scans are never read at the same time, so that what is read later is newer;
-* a verdict on a worker is only spoken under a valid session of one's own;
-* wakes carry no information and may be lost or repeated: whoever is woken scans, and a scan tells everything.
+* signals and scans are never read at the same time, so that a later read shows newer rows;
+* a verdict on a worker is written only under the writer's own valid session;
+* wakes carry no information and may be lost or repeated: a woken worker scans, and a scan shows everything.
 
-Over a store without worker rows nothing of this happens, and the session counts as valid for ever.
+Over a store without worker rows none of this happens, and the session counts as valid for ever.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""Most of the lease duration that may lie between two reads of signals, whatever the configuration says: verdicts come
-that much later."""
+"""Largest share of the lease duration between two reads of signals, whatever the configuration says: verdicts come that
+much later."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
-"""After a wake so many reads of signals follow each other in this share of their interval: leases are mostly handed
-over one by one, and each wakes its receiver anew."""
+"""Number of reads of signals after a wake that follow each other in this share of their interval. Leases are mostly
+handed over one by one, and each wakes its receiver again."""
 
 JITTER_SHARE = 0.1
-"""Turns are early or late by up to this share, so that those of different workers do not stay together."""
+"""Share by which turns are early or late, so that those of different workers do not stay together."""
 
 WAKES_AT_MOST = 5
-"""How often a wake is repeated whose fate is unknown. It is a courtesy: without it, the next turn finds the same."""
+"""How often a wake of unknown outcome is repeated. A wake is a courtesy: without it, the next turn finds the same."""
 
 
 @define(eq=False)
 class Signals:
-    """Owned by ``Holdings``, which asks for what is due after each event."""
+    """The signals of one worker, owned by ``Holdings``, which asks for due work after each event."""
 
     session: Session
     peers: Peers
     signal_seconds: float
     turn_seconds: float
-    """Between two scans of the whole fleet."""
+    """Time between two scans of the whole fleet."""
     rng: Random
     pause_seconds: Callable[[int], float]
     keeps_rows: bool = True
@@ -61,25 +61,25 @@ class Signals:
     wants_look: bool = False
     """Whether the own row is to be read at once."""
     is_announced: bool = False
-    """Whether everybody was woken since this session began."""
-    has_said_goodbye: bool = False
-    """Whether everybody was woken since the own row says that this worker is leaving."""
+    """Whether every other worker was woken since this session began."""
+    announced_leaving: bool = False
+    """Whether every other worker was woken since the own row says that this worker is leaving."""
     turn_at: float = NEVER
     next_moment: float = NEVER
-    """When something is due next that no answer will bring, as of the last call of ``commands``."""
+    """Time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
     _is_quiet: bool = False
-    """Whether nothing has happened since then."""
+    """Whether nothing has happened since that call."""
     _reading: tuple[str, ...] | None = None
     _asked_at: float = NEVER
-    """When signals were last asked for."""
+    """Time at which signals were last requested."""
     _alert_reads: int = 0
-    """How many more reads of signals follow each other closely, because this worker was woken."""
+    """Number of further reads of signals in quick succession, because this worker was woken."""
     _failures: int = 0
     _retry_at: float = NEVER
     _verdicts: dict[str, WorkerWrite] = field(factory=dict)
-    """Writes of others' rows under way."""
+    """Writes of other workers' rows under way."""
     _doubted: set[str] = field(factory=set)
-    """Workers with a verdict of unknown fate."""
+    """Workers with a verdict of unknown outcome."""
     _to_wake: set[str] = field(factory=set)
     _waking: tuple[str, ...] | None = None
     _wake_failures: int = 0
@@ -97,7 +97,7 @@ class Signals:
         keeps_rows: bool,
         info: str,
     ) -> Signals:
-        """As a worker starts."""
+        """Return the signals of a starting worker."""
         duration = config.lease_duration_millis / 1_000
         pause_seconds = partial(lease_pause_seconds, config=config)
         return cls(
@@ -113,35 +113,35 @@ class Signals:
     # --- what is known -----------------------------------------------------------------------------------------
 
     def may_hold(self, now: float) -> bool:
-        """Whether leases may be held and taken now."""
+        """Return whether leases may be held and taken now."""
         return not self.keeps_rows or self.session.is_valid(now)
 
     def covers(self, sent_at: float, now: float) -> bool:
-        """Whether a take that was sent at a time belongs to the present session, and may be relied on."""
+        """Return whether a take sent at ``sent_at`` belongs to the present session and may be relied on."""
         return not self.keeps_rows or (self.session.is_valid(now) and sent_at >= self.session.since)
 
     def was_seen_since(self, moment: float) -> bool:
-        """Whether the own row was looked at after a moment, and showed this session in place."""
+        """Return whether a read of the own row, requested at ``moment`` or later, showed this session in place."""
         return not self.keeps_rows or self.session.seen_at >= moment
 
     def look(self) -> None:
-        """Look at the own row as soon as can be."""
+        """Read the own row as soon as possible."""
         self.wants_look, self._is_quiet = True, False
 
     @property
     def valid_until(self) -> float:
-        """Until when leases may be held."""
+        """Time until which leases may be held."""
         return self.session.valid_until if self.keeps_rows else FOR_EVER
 
     @property
     def staying(self) -> list[str]:
-        """Workers with sessions that may be given leases, sorted; this one, too, unless it is leaving."""
+        """Workers with sessions that may receive leases, sorted; this worker included, unless it is leaving."""
         own = [] if self.session.is_leaving else [self.session.worker_id]
         return sorted([*self.peers.staying_others, *own])
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker does what one of the fleet has to do: the first by name does it."""
+        """Whether this worker, the first by name, does the work that only one of the fleet has to do."""
         return self.staying[:1] == [self.session.worker_id]
 
     @property
@@ -152,29 +152,29 @@ class Signals:
     # --- turns -------------------------------------------------------------------------------------------------
 
     def is_turn(self, now: float) -> bool:
-        """Whether this worker's turn to scan has come: each worker's in a fleet that is not uniform."""
+        """Return whether it is this worker's turn to scan; in a fleet that is not uniform it always is."""
         return not self.is_uniform or now >= self.turn_at
 
     def turn_taken(self, now: float, workers: int) -> None:
-        """A scan of this worker's turn has returned: it has the next one after all others."""
+        """Plan the next turn, after those of all other workers: a scan of this worker's turn has returned."""
         spread = self.rng.uniform(1 - JITTER_SHARE, 1 + JITTER_SHARE)
-        # Turns are looked at once in an interval, so half of one late on average.
+        # Turns are checked once per interval, so they are half an interval late on average.
         self.turn_at = now + (workers * spread - 0.5) * self.turn_seconds
 
     # --- wakes -------------------------------------------------------------------------------------------------
 
     def wake(self, names: Iterable[str]) -> None:
-        """Have other workers scan soon; this one is left out, and so is who has no live session when it is done."""
+        """Make other workers scan soon, except for this one and those without a live session at that time."""
         if self.keeps_rows:
             self._to_wake.update(names)
             self._is_quiet = False
 
     def wake_all(self) -> None:
-        """Have everybody scan soon."""
+        """Make all other workers scan soon."""
         self.wake(self.peers.others)
 
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
-        """Take in what became of wakes."""
+        """Take in the outcome of wakes."""
         self._waking, self._is_quiet = None, False
         self._wake_failures = 0 if error is None else self._wake_failures + 1
         if error is not None and self._wake_failures <= WAKES_AT_MOST:
@@ -184,7 +184,7 @@ class Signals:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def signals_read(self, workers: Iterable[WorkerRow], now: float) -> tuple[News, bool]:
-        """Take in the signals that were asked for: what became of the session, and whether to scan."""
+        """Take in the requested signals; return the change of the session, and whether to scan."""
         names, self._reading, self._failures = self._reading or (), None, 0
         self._is_quiet = False
         rows = {row.worker_id: row for row in workers}
@@ -194,16 +194,16 @@ class Signals:
         return self._own_row_read(rows.get(self.session.worker_id), self._asked_at, now, is_news=is_news)
 
     def signals_unreadable(self, now: float) -> int:
-        """Reading signals failed, for the so many-eth time in a row; it is tried again after a pause."""
+        """Note that reading signals failed, plan the next try, and return the number of failures in a row."""
         self._reading, self._is_quiet = None, False
         self._failures += 1
         self._retry_at = now + max(self.signal_seconds, self.pause_seconds(self._failures))
         return self._failures
 
     def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
-        """Take in the rows of all workers: what became of the session, and whether to scan again.
+        """Take in the rows of all workers; return the change of the session, and whether to scan again.
 
-        A wake that came meanwhile may be for something that came after the leases were read.
+        A wake that arrived meanwhile may be about a change made after the leases were read.
         """
         rows = {row.worker_id: row for row in workers}
         self._is_quiet = False
@@ -211,7 +211,7 @@ class Signals:
         return self._own_row_read(rows.get(self.session.worker_id), asked_at, now, is_news=False)
 
     def scan_failed(self) -> None:
-        """A scan has ended that showed nothing."""
+        """Note that a scan ended without a result."""
         self._is_quiet = False
 
     def _own_row_read(self, row: WorkerRow | None, asked_at: float, now: float, *, is_news: bool) -> tuple[News, bool]:
@@ -223,23 +223,23 @@ class Signals:
             self.wake_all()
         self._doubted &= {row.worker_id for row in self.peers.standing_still()}
         news = self.session.read(row, asked_at, now)
-        self._say_goodbye()
+        self._announce_leaving()
         return news, is_woken or is_news or confirmed
 
-    def _say_goodbye(self) -> None:
+    def _announce_leaving(self) -> None:
         own = self.session.row
-        if own is not None and own.state is SessionState.LEAVING and not self.has_said_goodbye:
-            self.has_said_goodbye = True
+        if own is not None and own.state is SessionState.LEAVING and not self.announced_leaving:
+            self.announced_leaving = True
             self.wake_all()
 
     # --- writes ------------------------------------------------------------------------------------------------
 
     def beat_due(self) -> None:
-        """The interval between heartbeats has passed."""
+        """Note that the interval between heartbeats has passed."""
         self.session.is_beat_due, self._is_quiet = True, False
 
     def leave(self) -> None:
-        """Tell everybody that this worker stops."""
+        """Announce to the other workers that this worker stops."""
         self.session.is_leaving, self._is_quiet = True, False
 
     def check_session(self, now: float) -> News:
@@ -250,21 +250,21 @@ class Signals:
         return self.session.check_validity(now)
 
     def own_write_answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Take in what became of a write of the own row."""
+        """Take in the outcome of a write of the own row."""
         news = self.session.answered(write, outcome, sent_at, now)
         self._is_quiet = False
         if news is News.BEGUN:
             self.peers.watch_anew(now)
             self.is_announced = False
-        self._say_goodbye()
+        self._announce_leaving()
         return news
 
     def verdict_answered(self, write: WorkerWrite, outcome: WriteOutcome, now: float) -> bool:
-        """Take in what became of a write of another worker's row; whether it killed one."""
+        """Take in the outcome of a write of another worker's row, and return whether it killed a session."""
         self._verdicts.pop(write.worker_id, None)
         self._is_quiet = False
         if write.kind is WorkerWriteKind.REMOVE:
-            # Whatever became of it, the next scan shows the row if there is one.
+            # Whatever the outcome, the next scan shows the row if there is one.
             self.peers.observe([write.worker_id], (), now)
         if write.kind is not WorkerWriteKind.KILL or write.seen is None:
             return False
@@ -280,7 +280,7 @@ class Signals:
     # --- what is due -------------------------------------------------------------------------------------------
 
     def commands(self, now: float, *, is_scanning: bool, is_drained: bool) -> list[Command]:
-        """What is due now; it is taken to be under way."""
+        """Return the commands that are due now, and note them as under way."""
         if self._is_quiet and now < self.next_moment and not is_drained:
             return []
         commands = self._due_commands(now, is_scanning=is_scanning, is_drained=is_drained) if self.keeps_rows else []
@@ -305,7 +305,7 @@ class Signals:
 
     @property
     def is_reading(self) -> bool:
-        """Whether signals are being read: a scan has to wait."""
+        """Whether signals are being read; then a scan has to wait."""
         return self._reading is not None
 
     def _next_moment(self, now: float, *, is_scanning: bool) -> float:

@@ -1,16 +1,16 @@
-"""What each write of the status table compares, and what it changes: ``RULES``, for rows of every kind.
+"""The comparisons and changes of each write of the status table: ``RULES``, for rows of every kind.
 
-A *write* is a value: which row its writer saw, and how the row shall be. ``permits``, ``apply_write`` and
-``was_applied`` are the rule, once. The memory store is that rule under a lock, the conditions and columns sent to
-Tablestore are derived from it, and the simulated table is it again. Conditions on leases are at least as strict as the
-Java client's, so both may work on one table:
+A *write* is a value: the row that its writer saw, and the row that shall result. ``permits``, ``apply_write`` and
+``was_applied`` implement the rules once. The memory store applies them under a lock, the simulated table applies them
+too, and the conditions and columns sent to Tablestore are derived from them. Conditions on leases are at least as
+strict as the Java client's, so both may work on one table:
 
-* the counter alone fences renew, take, transfer and checkpoint there; we also compare the owner;
-* a renewal also compares the stealer, so that a mark is noticed on the very next heartbeat, without a scan;
+* there, the counter alone fences renew, take, transfer and checkpoint; here, the owner is compared too;
+* a renewal also compares the stealer, so that a mark is noticed at the next heartbeat, without a scan;
 * a mark (steal) leaves the counter alone and needs an empty stealer;
 * a lease is created only if its row is absent, and deleted only if unchanged.
 
-Operators change rows beside the workers: a pause leaves the counter alone, so that it costs its owner nothing; a rewind
+Operators change rows beside the workers. A pause leaves the counter alone, so that it costs its owner nothing. A rewind
 and a release move it, so that the owner's next heartbeat is refused and shows it the row.
 """
 
@@ -47,15 +47,15 @@ class WriteKind(Enum):
     DELETE = "delete"
 
     RELEASE = "release"
-    """An operator's, too: of a lease that its owner is not asked about."""
+    """Also an operator's, for a lease whose owner is not asked."""
 
-    # An operator's, never a worker's.
+    # Only an operator's, never a worker's.
     SET_PAUSE = "set pause"
     REWIND = "rewind"
 
 
 class WorkerWriteKind(Enum):
-    """The operations on a worker row, but for the wake, which has no condition."""
+    """The operations on a worker row, except for the wake, which has no condition."""
 
     REGISTER = "register"
     BEAT = "beat"
@@ -71,66 +71,65 @@ class EpochWriteKind(Enum):
 
 
 class WriteOutcome(Enum):
-    """What is known after a write was sent."""
+    """The knowledge about a write after it was sent."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
-    """The row did not meet the condition. After a retry the first try may have been applied: read back."""
+    """The row did not meet the condition. If there was a retry, the first try may have been applied: read back."""
     UNCERTAIN = "uncertain"
-    """No usable answer: applied or not. Read back."""
+    """No usable answer: the write may be applied or not. Read back."""
 
 
 @frozen
 class Doubt:
-    """Writes of one row, one after the other, that were not applied as far as their answers say.
+    """Successive writes of one row without an answer that confirms one.
 
-    An answer that does not say so proves nothing: each may have been applied, or be yet. So the row is read back. If it
-    shows a write, that may have been any of them; others count from then, so whoever relies on it counts from the
-    earliest.
+    Without such an answer, each may have been applied or may still be. So the row is read back. If it shows a write,
+    that may be any of them, and other workers count from its application. So the owner counts from the earliest.
     """
 
     tries: int = 0
-    """How many, as far as the row was read back."""
+    """Number of writes after which the row was read back and showed none."""
     not_before: float = NEVER
-    """When the next one may be sent."""
+    """Earliest time of the next write."""
     since: float | None = None
-    """When the earliest was sent since the row is known."""
+    """Time at which the earliest write was sent since the row was last known."""
 
     def sent(self, at: float) -> Doubt:
-        """One more has no answer that says that it was applied."""
+        """Return the doubt after one more write, sent at ``at``, whose answer does not confirm it."""
         return self if self.since is not None and self.since <= at else evolve(self, since=at)
 
     def again(self, now: float, pause_seconds: Callable[[int], float]) -> Doubt:
-        """The row shows none of them: another one may be sent, after a pause."""
+        """Return the doubt after the row showed none of the writes: another may be sent after a pause."""
         tries = self.tries + 1
         return evolve(self, tries=tries, not_before=now + pause_seconds(tries))
 
 
 NO_DOUBT = Doubt()
-"""Nothing was sent since the row is known."""
+"""No write was sent since the row was last known."""
 
 
 @frozen
 class Rule:
-    """One operation: fields are named as in the row's class."""
+    """One operation; fields are named as in the row's class."""
 
     if_same: tuple[str, ...]
     """Fields that must be as the writer saw them."""
     writes: tuple[str, ...] = ()
-    """Fields that every such write stores; the row keeps all others. None: the row is removed."""
+    """Fields that every such write stores; the row keeps all others. Empty if the row is removed."""
     may_write: tuple[str, ...] = ()
-    """Fields that it stores where there is something to store."""
+    """Fields that the write stores if it has a value for them."""
     shown_by: tuple[str, ...] = ()
     """Fields by which a row that is read back shows that the write was applied."""
     removes: bool = False
-    """Whether the row is gone afterwards. A row that is absent already counts as removed."""
+    """Whether the write removes the row. An absent row already counts as removed."""
 
 
 COUNTER, OWNER, STEALER = OWNERSHIP = ("counter", "owner", "stealer")
-"""Fields that say who has a lease, and that it changed hands."""
+"""Fields that identify the holder of a lease and show a change of hands."""
 
 RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken")
-"""What a lease row must get back that lost it, because somebody put it anew."""
+"""Fields that a reset row must get back."""
 
 STORED_FIELDS = tuple(
     name for name in (field.name for field in fields(Lease)) if name not in ("lease_key", "stream_id")
@@ -138,17 +137,18 @@ STORED_FIELDS = tuple(
 """Fields of a lease that are columns."""
 
 OWNERS = (COUNTER, OWNER)
-"""What every write of an owner compares."""
+"""Fields that every write of an owner compares."""
 
 SESSION = ("nonce", "beat", "state")
-"""What every write of a worker row but the wake compares."""
+"""Fields that every write of a worker row except the wake compares."""
 
 MOVED = ("owner", "counter", "checkpoint", "is_handed_over")
-"""A mark or a pause that arrived after the write does not hide it. A hand-over to the taker is not its take: both may
-lead to the same owner and counter, when the old owner transferred the lease just before an expired one was taken."""
+"""Fields that show a write even if a mark or a pause arrived after it. A hand-over to the taker is not its take: both
+may lead to the same owner and counter, when the old owner transferred the lease just before an expired one was
+taken."""
 
 AND_PENDING = (*MOVED, "pending")
-"""Of the writes that may store or remove what is pending."""
+"""Fields that show a write that may store or remove the pending checkpoint."""
 
 RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     WriteKind.CREATE: Rule(if_same=(), writes=STORED_FIELDS, shown_by=AND_PENDING),
@@ -175,7 +175,7 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     EpochWriteKind.DRAW: Rule(if_same=("number",), writes=("number",), shown_by=("number",)),
     EpochWriteKind.FORGET: Rule(if_same=(), removes=True),
 }
-"""The one table. A write whose writer saw no row needs the row to be absent, whatever else its rule says."""
+"""All rules. A write whose writer saw no row needs the row to be absent, whatever else its rule says."""
 
 
 class Write(Protocol[RowT_co]):
@@ -183,23 +183,23 @@ class Write(Protocol[RowT_co]):
 
     @property
     def rule(self) -> Rule:
-        """Its line in ``RULES``."""
+        """The line in ``RULES``."""
 
     @property
     def expected(self) -> RowT_co | None:
-        """The row as its writer saw it; ``None``: it must be absent."""
+        """The row as its writer saw it; ``None`` if it must be absent."""
 
     @property
     def result(self) -> RowT_co | None:
-        """The row afterwards if accepted; ``None`` if it is removed."""
+        """The row after the write is accepted; ``None`` if it is removed."""
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields that this very write stores, with their values in ``result``."""
+        """Fields that this write stores, with their values in ``result``."""
 
 
 def permits(row: RowT | None, write: Write[RowT]) -> bool:
-    """Whether the stored row meets the write's condition."""
+    """Return whether the stored row meets the write's condition."""
     expected = write.expected
     if row is None:
         return expected is None or write.rule.removes
@@ -207,9 +207,10 @@ def permits(row: RowT | None, write: Write[RowT]) -> bool:
 
 
 def apply_write(row: RowT | None, write: Write[RowT]) -> RowT | None:
-    """The row after a permitted write: only the fields that the operation writes change.
+    """Return the row after a permitted write, which changes only the fields that the operation writes.
 
-    Raises ``ValueError`` if the row does not permit it; callers ask ``permits`` under the same lock first.
+    Raises:
+        ValueError: the row does not permit the write; callers check ``permits`` under the same lock first.
     """
     if not permits(row, write):
         raise ValueError(f"{row or 'an absent row'} does not permit {write}")
@@ -219,7 +220,7 @@ def apply_write(row: RowT | None, write: Write[RowT]) -> RowT | None:
 
 
 def was_applied(row: RowT | None, write: Write[RowT]) -> bool:
-    """Whether a row that was read back shows that this write was applied, and nothing since that would hide it."""
+    """Return whether a row that was read back shows that the write was applied, with no later change that hides it."""
     if row is None or write.result is None:
         return row is None and write.result is None
     return _same(row, write.result, write.rule.shown_by)
@@ -234,7 +235,7 @@ def _same(row: object, other: object, names: tuple[str, ...]) -> bool:
 
 @frozen
 class EpochRow:
-    """The last number that was drawn for a lease; it outlives the lease."""
+    """The last number drawn for a lease; it outlives the lease."""
 
     lease_key: str
     number: int
@@ -247,18 +248,18 @@ class EpochWrite:
     kind: EpochWriteKind
     lease_key: str
     expected: EpochRow | None
-    """The row must have this number; ``None``: it must be absent."""
+    """The row must have this number; ``None`` if it must be absent."""
     result: EpochRow | None
-    """The row afterwards if accepted; ``None`` after FORGET."""
+    """The row after the write is accepted; ``None`` after FORGET."""
 
     @property
     def rule(self) -> Rule:
-        """What such a write compares and stores."""
+        """The comparisons and stored fields of such a write."""
         return RULES[self.kind]
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Fields of ``EpochRow`` that are written."""
+        """Fields of ``EpochRow`` to write."""
         return self.rule.writes
 
 
@@ -269,5 +270,5 @@ def draw(lease_key: str, last: EpochRow | None) -> EpochWrite:
 
 
 def forget(lease_key: str) -> EpochWrite:
-    """Delete the row of a lease whose shard left the stream, whatever it holds."""
+    """Delete the row of a lease whose shard left the stream, whatever its number."""
     return EpochWrite(EpochWriteKind.FORGET, lease_key, EpochRow(lease_key, 0), None)

@@ -1,4 +1,4 @@
-"""Consume a table through the Tunnel Service, which itself shares the channels out among the clients."""
+"""Consuming a table through the Tunnel Service, which distributes the channels among the clients itself."""
 
 from streamclient.tunnel.channel_processors import ChannelRecordsInput, IChannelProcessor, IChannelProcessorFactory
 from streamclient.tunnel.tunnel_client import TunnelClient

@@ -1,4 +1,4 @@
-"""What users run on a tunnel: a plain callback, a channel processor, or any record processor."""
+"""The processors that users run on a tunnel: a plain callback, a channel processor, or any record processor."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class ChannelRecordsInput:
     """Argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
 
     records: Sequence[StreamRecord]
-    """In the channel's order. Rows of full data have a sequence of zeros. Immutable; a worker's are made when they are
-    first looked at, and compare equal to the tuple of them."""
+    """Records in the channel's order. Rows of full data have a sequence of zeros. Immutable; a worker makes the records
+    when they are first read, and they compare equal to the tuple of them."""
     channel_id: str
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The same records by column, as ``ProcessRecordsInput.arrow``. Joined pages are made of records."""
+        """Return the same records by column, like ``ProcessRecordsInput.arrow``; joined pages are converted."""
         return records_by_column(self.records, schema)
 
 
 class IChannelProcessor(ABC):
     """Processes the records of all channels, or of one if a factory makes it (Java: ``IChannelProcessor``).
 
-    Progress is stored by the worker, every ``checkpoint_interval_millis`` and once more at the end, and covers only
-    calls that returned. A call that raises is repeated as the failure policy says; nothing is skipped. One processor
-    shared by all channels is called for several channels at once, never twice at once for one.
+    The worker stores progress, every ``checkpoint_interval_millis`` and once more at the end. It covers only calls that
+    returned. A call that raises is repeated as the failure policy says; nothing is skipped. A processor shared by all
+    channels is called for several channels at once, but never twice at once for one channel.
     """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class IChannelProcessor(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """A channel has ended, was let go or was lost; called once for each channel that was begun."""
+        """Clean up after a channel that ended, was let go or was lost; called once for each channel that was begun."""
 
 
 class IChannelProcessorFactory(ABC):
@@ -65,13 +65,13 @@ class IChannelProcessorFactory(ABC):
 
 
 ChannelCallback = Callable[[Sequence[StreamRecord]], None] | Callable[[Sequence[StreamRecord], str], None]
-"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. It gets the
-id if its second parameter is positional and has no default."""
+"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. It receives
+the id if its second parameter is positional and has no default."""
 
 TunnelProcessor = (
     ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory | type[IRecordProcessor]
 )
-"""What ``TunnelWorker`` accepts."""
+"""The processors that ``TunnelWorker`` accepts."""
 
 
 class CallbackProcessor(IChannelProcessor):
@@ -82,7 +82,7 @@ class CallbackProcessor(IChannelProcessor):
         self._takes_channel = _takes_channel(callback)
 
     def process(self, records_input: ChannelRecordsInput) -> None:
-        """Hand the records over."""
+        """Call the callback with the records."""
         if self._takes_channel:
             answer = self._callback(records_input.records, records_input.channel_id)
         else:
@@ -90,21 +90,21 @@ class CallbackProcessor(IChannelProcessor):
         checks.done("the callback", answer)
 
     def shutdown(self) -> None:
-        """A function has nothing to shut down."""
+        """Do nothing: a function needs no shutdown."""
 
 
 def _takes_channel(callback: Callable[..., None]) -> bool:
-    """Whether there is a second parameter that must be given: one with a default may be there for its default."""
+    """Return whether a second positional parameter is required; one with a default is meant to keep its default."""
     try:
         parameters = list(inspect.signature(callback).parameters.values())
-    except ValueError:  # some built-in functions do not tell
+    except ValueError:  # some built-in functions have no signature
         return False
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    positional = [known for known in parameters if known.kind in (known.POSITIONAL_ONLY, known.POSITIONAL_OR_KEYWORD)]
     return len(positional) > 1 and positional[1].default is inspect.Parameter.empty
 
 
 class ChannelRecordProcessor(IRecordProcessor):
-    """A channel processor as a record processor: stores progress by itself."""
+    """A channel processor as a record processor, which stores progress by itself."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ChannelRecordProcessor(IRecordProcessor):
         *,
         is_shared: bool,
     ) -> None:
-        """Raises ``ConfigurationError`` for a processor whose methods defer their work, as a factory may make it."""
+        """Raise ``ConfigurationError`` for a processor, for example of a factory, whose methods defer their work."""
         why = checks.deferring_method(IChannelProcessor, checks.done("the processor factory", processor))
         if why:
             raise ConfigurationError(f"the processor factory made {checks.shown(processor)}, which does no work: {why}")
@@ -131,7 +131,7 @@ class ChannelRecordProcessor(IRecordProcessor):
         self._stored_at = self._monotonic()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Have the records processed, and store progress if it is time: also of an idle channel, whose log goes on."""
+        """Process the records, and store progress if it is due, also for an idle channel, whose log goes on."""
         if process_records_input.records:
             given = ChannelRecordsInput(process_records_input.records, self._channel_id)
             checks.done("process", self._processor.process(given))
@@ -143,7 +143,7 @@ class ChannelRecordProcessor(IRecordProcessor):
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Store progress once more, unless the channel is lost, and tell the processor that its channel ended.
 
-        A processor that is shared by all channels goes on after a failure: it is not told.
+        A processor that all channels share goes on after a failure, so it is not told then.
         """
         reason = shutdown_input.shutdown_reason
         try:
@@ -155,13 +155,13 @@ class ChannelRecordProcessor(IRecordProcessor):
 
 
 def stores_by_itself(processor: object) -> bool:
-    """Whether it stores its own progress, as record processors do; the worker does it for all others."""
+    """Return whether the processor stores its own progress, as record processors do; the worker does it for others."""
     is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
     return is_class or isinstance(processor, IRecordProcessorFactory)
 
 
 def _deferring(processor: object) -> str:
-    """Why calls of what a user gave would do no work; empty if they do it."""
+    """Return why calls of a user's processor would do no work; empty if they do it."""
     if isinstance(processor, IChannelProcessorFactory | IRecordProcessorFactory):
         return checks.deferring(processor.create_processor)
     if isinstance(processor, IChannelProcessor):
@@ -174,10 +174,10 @@ def _deferring(processor: object) -> str:
 def record_processor_maker(
     processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], IRecordProcessor]:
-    """How to make a record processor for each channel from whatever the user gave.
+    """Return a function that makes a record processor for each channel from the user's processor.
 
     Raises:
-        ConfigurationError: it is nothing that can process records.
+        ConfigurationError: ``processor`` cannot process records.
     """
     why = _deferring(processor)
     if why:

@@ -1,4 +1,4 @@
-"""How the consumers of channels, which are those of the lease workers, take turns."""
+"""Turns of channels' consumers, which are the consumers of the lease workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.worker.owner_loop import OwnerLoop
 
 
 class ReaderTurns:
-    """Calls each reader when it is its turn; ``Turns`` decides when. Owner thread only."""
+    """Calls each reader in its turn; ``Turns`` decides the turns. Owner thread only."""
 
     def __init__(self, turns: Turns, loop: OwnerLoop) -> None:
         self.turns = turns
@@ -19,19 +19,19 @@ class ReaderTurns:
         self._going: dict[str, Callable[[], None]] = {}
 
     def ask(self, reader: str, go: Callable[[], None]) -> None:
-        """Call ``go`` in the reader's turn: at once if it is, or else once unless ``end`` comes before."""
+        """Call ``go`` in the reader's turn: at once if it has the turn, else once, unless ``end`` is called before."""
         self._going[reader] = go
         if self.turns.ask(reader):
             self._go(reader)
 
     def end(self, reader: str) -> None:
-        """End the reader's turn or its waiting; those whose turn it is are called from the loop, not from here."""
+        """End the reader's turn or its wait; readers that get a turn now are called from the loop, not from here."""
         self._going.pop(reader, None)
         for following in self.turns.end(reader):
             self._loop.call_later(0.0, partial(self._go, following))
 
     def _go(self, reader: str) -> None:
-        # Between the grant and this call the turn may have been ended, and another one asked for.
+        # Between the grant and this call the turn may have been ended, and another one requested.
         if self.turns.has(reader):
             go = self._going.pop(reader, None)
             if go is not None:
@@ -41,7 +41,7 @@ class ReaderTurns:
 class ChannelTurn:
     """The turns of one channel's reader: its consumer reads and processes only in them.
 
-    It waits for one without a page, except for one whose call failed. Waiting is a pause or a read that has not begun:
+    It waits for a turn without holding a page, unless its call failed. Waiting is a pause or a read that has not begun:
     a stop ends it at once, and no watch counts it as a slow read.
     """
 
@@ -54,10 +54,10 @@ class ChannelTurn:
         self._readers.ask(self._reader, go)
 
     def end(self) -> None:
-        """End the turn, or the waiting for one."""
+        """End the turn, or the wait for one."""
         self._readers.end(self._reader)
 
     def hold_up(self) -> Reason | None:
-        """That it waits for its turn, and behind how many."""
+        """Return that the reader waits for its turn, with the number of turns at once; ``None`` if it does not wait."""
         turns = self._readers.turns
         return Reason(Cause.TURN, detail=str(turns.most)) if turns.waits(self._reader) else None

@@ -23,21 +23,22 @@ from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.owner_loop import OwnerLoop
 
 STORE_TRIES = 5
-"""How often an uncertain checkpoint is looked up and sent again before the caller is told that nobody knows."""
+"""How often an uncertain checkpoint is looked up and sent again before its outcome is reported as unknown."""
 
 
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
-"""Codes for what nobody mends by waiting if it never worked: key, policy or, without a code, the endpoint. A lease
-worker ends of them at its start, too. Once a kind of call has worked they may pass: a key or a policy was changed."""
+"""Codes of errors that waiting does not mend if the call never worked: of key, policy or, without a code, the endpoint.
+They also end a lease worker at its start. Once a kind of call has worked they may pass: a key or a policy was
+changed."""
 
 
 _OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
-"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may be said of
-the channel alone; whether the tunnel is still there, the next heartbeat tells."""
+"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may concern
+only the channel; the next heartbeat tells whether the tunnel still exists."""
 
 
 def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
-    """What a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
+    """Return what a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
     if isinstance(error, TunnelSessionGoneError):
         return CallVerdict.GONE
     of_channel = call in _OF_CHANNELS
@@ -48,15 +49,15 @@ def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> 
 
 
 class Stored(Enum):
-    """What became of a checkpoint."""
+    """The outcome of storing a checkpoint."""
 
     YES = "yes"
     LOST = "lost"
-    """Another consumer stored one, or the session is over: the channel is not this client's any more."""
+    """Another consumer stored one, or the session is over: this client does not have the channel any more."""
     REFUSED = "refused"
-    """It surely is not stored, although the channel is this client's."""
+    """It is certainly not stored, although this client has the channel."""
     NEVER = "never"
-    """The same, and no other one can be stored either: consuming ends."""
+    """As REFUSED, and no other checkpoint can be stored either: consuming ends."""
     UNKNOWN = "unknown"
 
 
@@ -67,12 +68,12 @@ class ChannelSlot:
     client_id: str
     channel_id: str
     sequence_number: int
-    """Of the last checkpoint that is stored, by whomever."""
+    """Sequence number of the last stored checkpoint of any consumer."""
 
 
 @frozen(kw_only=True)
 class TunnelCalls:
-    """The owner's hands. Methods are called in the owner thread and return at once; ``emit`` is called there, too."""
+    """The owner's calls. Methods are called in the owner thread and return at once; ``emit`` is called there too."""
 
     client: TunnelClient
     tunnel_id: str
@@ -82,22 +83,22 @@ class TunnelCalls:
     pool: Executor
     emit: Callable[[Event], None]
     _worked: set[str] = field(factory=set, init=False)
-    """Kinds of calls of which one ever succeeded."""
+    """Kinds of calls that succeeded at least once."""
 
     def connect(self) -> None:
         """Begin a session."""
         self._do(self._connect)
 
     def heartbeat(self, command: tunnel_events.Heartbeat) -> None:
-        """Report channels, and hear which to hold."""
+        """Report channels, and receive the channels to hold."""
         self._do(partial(self._heartbeat, command))
 
     def find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
-        """Look up where to read a channel."""
+        """Look up the position at which to read a channel."""
         self._do(partial(self._find_checkpoint, command))
 
     def end_session(self, command: tunnel_events.EndSession) -> None:
-        """Tell the service that the session is over; if it cannot be told, the session runs out by itself."""
+        """Tell the service that the session is over; if that fails, the session runs out by itself."""
         self._do(partial(self._end_session, command))
 
     def store(self, slot: ChannelSlot, token: str, done: Callable[[Stored, Exception | None], None]) -> None:
@@ -110,7 +111,10 @@ class TunnelCalls:
         self.loop.start(self.pool, partial(self.pool.submit, work))
 
     def read_answered(self, error: StreamClientError | None) -> None:
-        """A read of a channel failed, or succeeded. Any thread; the reader deals with it, unless it is final."""
+        """Note that a read of a channel succeeded or failed.
+
+        Any thread; the reader handles errors that are not final.
+        """
         if error is None:
             self._worked.add("readrecords")
         elif self._verdict("readrecords", error) is CallVerdict.FINAL:
@@ -142,12 +146,14 @@ class TunnelCalls:
     def _find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> Event:
         try:
             names = (self.tunnel_id, command.client_id, command.channel_id)
-            found = self.client.get_checkpoint(*names, raises_at_once=True)
+            checkpoint = self.client.get_checkpoint(*names, raises_at_once=True)
         except Exception as error:
             verdict = self._verdict("getcheckpoint", error)
             return tunnel_events.CheckpointNotFound(command.channel_id, command.reader, error, verdict)
         self._worked.add("getcheckpoint")
-        return tunnel_events.CheckpointFound(command.channel_id, command.reader, found.token, found.sequence_number)
+        return tunnel_events.CheckpointFound(
+            command.channel_id, command.reader, checkpoint.token, checkpoint.sequence_number
+        )
 
     def _end_session(self, command: tunnel_events.EndSession) -> Event:
         try:
@@ -157,7 +163,7 @@ class TunnelCalls:
         return tunnel_events.SessionEnded()
 
     def _store(self, slot: ChannelSlot, token: str) -> tuple[Stored, Exception | None]:
-        """Send, and after anything but a clear answer look what is stored before sending again."""
+        """Send a checkpoint; after any unclear answer, look up the stored one before sending it again."""
         number = slot.sequence_number + 1
         problem: Exception | None = None
         for _ in range(STORE_TRIES):
@@ -179,7 +185,7 @@ class TunnelCalls:
         return Stored.UNKNOWN, problem
 
     def _refused(self, error: Exception) -> Stored | None:
-        """What the service's answer says of a checkpoint that it did not store; ``None`` if it may be stored."""
+        """Return the outcome of a checkpoint that the service did not store; ``None`` if it may be stored."""
         verdict = self._verdict("checkpoint", error)
         if verdict is CallVerdict.PASSING:
             is_refused = isinstance(error, DependencyException) and not error.retriable
@@ -191,10 +197,10 @@ class TunnelCalls:
 
     def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
         try:
-            found = self.client.get_checkpoint(self.tunnel_id, slot.client_id, slot.channel_id)
+            checkpoint = self.client.get_checkpoint(self.tunnel_id, slot.client_id, slot.channel_id)
         except Exception:
             return False
-        if (found.token, found.sequence_number) == (token, number):
+        if (checkpoint.token, checkpoint.sequence_number) == (token, number):
             slot.sequence_number = number
             return True
         return False

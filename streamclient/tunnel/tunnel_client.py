@@ -34,14 +34,14 @@ _NANOS_PER_MICRO = 1_000
 ReadT = TypeVar("ReadT")
 
 LARGEST_NUMBER = 2**62
-"""Versions and numbers of checkpoints count state changes of a channel. So many never happen, and a client that counts
-on from the end of 64 bits could not send its next one."""
+"""Upper bound of versions and checkpoint numbers, which count state changes of a channel. So many changes never happen,
+and a client that counts on from the end of 64 bits could not send its next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
-"""As the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
+"""As in the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
 
 DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_millis=3_000, total_millis=75_000)
-"""As the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
+"""As in the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
 
 
 @checks.explains_names
@@ -49,10 +49,10 @@ class TunnelClient:
     """Tunnels of one instance, over a user's ``OTSClient`` (V2 and V4 signatures, security tokens). Thread-safe.
 
     Reads (list, describe, get_checkpoint, read_records) are repeated after throttling, passing refusals and network
-    errors; calls that change something are made once, except after answers that say that nothing was done.
+    errors. Calls that change something are made once, except after answers that say that nothing was done.
 
-    Every method raises ``TunnelError`` with the class for the service's code, ``DependencyException`` if there was no
-    usable answer: ``TunnelAnswerError`` if one came that cannot be believed or read.
+    Every method raises ``TunnelError``, of the class for the service's code. Without a usable answer it raises
+    ``DependencyException``; for an answer that cannot be believed or read, that is ``TunnelAnswerError``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TunnelClient:
         data_retry: ReadRetry = DATA_RETRY,
         stop: Event | None = None,
     ) -> None:
-        """Setting ``stop`` ends every pause between attempts at once, with the error that was being waited out.
+        """Setting ``stop`` ends every pause between attempts at once, with the error of the last attempt.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
@@ -80,12 +80,12 @@ class TunnelClient:
     def create_tunnel(
         self, table_name: str, tunnel_name: str, tunnel_type: TunnelType, config: StreamTunnelConfig | None = None
     ) -> str:
-        """Make a tunnel; its id. A tunnel with incremental data switches the table's stream on if it is off.
+        """Make a tunnel and return its id. A tunnel with incremental data switches the table's stream on if it is off.
 
         Raises:
             ConfigurationError: an argument cannot work; nothing was sent.
             TunnelExistsError: the table has a tunnel of that name.
-            TunnelParameterInvalidError: no such table, or the start lies outside of the log.
+            TunnelParameterInvalidError: the table does not exist, or the start is outside of the log.
         """
         checks.identifier.require("table_name", table_name)
         checks.identifier.require("tunnel_name", tunnel_name)
@@ -100,12 +100,12 @@ class TunnelClient:
         return str(self._change("create", request, schema.CreateTunnelResponse).tunnel_id)
 
     def list_tunnel(self, table_name: str | None = None) -> Sequence[TunnelInfo]:
-        """The tunnels of one table, or of the whole instance."""
+        """Return the tunnels of one table, or of the whole instance."""
         request = schema.ListTunnelRequest(table_name=table_name or "")
         return tuple(_info(entry) for entry in self._read("list", request, schema.ListTunnelResponse).tunnels)
 
     def describe_tunnel(self, table_name: str, tunnel_name: str) -> TunnelDescription:
-        """A tunnel with its channels and consume point."""
+        """Return a tunnel with its channels and consume point."""
         request = schema.DescribeTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
         answer = self._read("describe", request, schema.DescribeTunnelResponse)
         return TunnelDescription(
@@ -123,7 +123,7 @@ class TunnelClient:
         """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand; a status may be given by its name.
 
         Raises:
-            ConfigurationError: it is no status, or a channel is not given as a pair of id and status; nothing was sent.
+            ConfigurationError: a status is unknown, or a channel is not a pair of id and status; nothing was sent.
         """
         request = schema.ScheduleRequest(tunnel_id=tunnel_id)
         for channel in channels:
@@ -135,7 +135,7 @@ class TunnelClient:
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def connect(self, tunnel_id: str, *, timeout_seconds: int, client_tag: str) -> str:
-        """Begin a session that lives while heartbeats come within the time-out; its client id."""
+        """Begin a session that lives while heartbeats come within the time-out; return its client id."""
         request = schema.ConnectRequest(tunnel_id=tunnel_id)
         request.client_config.timeout = timeout_seconds
         request.client_config.client_tag = client_tag
@@ -149,10 +149,10 @@ class TunnelClient:
         *,
         strange: MutableMapping[str, str] | None = None,
     ) -> Sequence[Channel]:
-        """Report the channels that are held; the channels that shall be held from now on. Sent once.
+        """Report the held channels, and return the channels to hold from now on. Sent once.
 
-        A channel with a status or a version that is unknown here goes into ``strange``, by its id, with what was said
-        of it; without that it is an error.
+        A channel with an unknown status or version is put into ``strange``, by its id, with that status and version;
+        without ``strange`` it is an error.
 
         Raises:
             TunnelSessionGoneError: the session ended; connect again.
@@ -173,9 +173,9 @@ class TunnelClient:
     def get_checkpoint(
         self, tunnel_id: str, client_id: str, channel_id: str, *, raises_at_once: bool = False
     ) -> ChannelCheckpoint:
-        """Where a channel is read next. Needs no session.
+        """Return the position at which a channel is read next. Needs no session.
 
-        An answer that cannot be believed is asked for again, or is told by its first error if ``raises_at_once``.
+        An answer that cannot be believed is requested again; with ``raises_at_once`` the first such answer is raised.
         """
         request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
         answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse, raises_at_once=raises_at_once)
@@ -196,10 +196,10 @@ class TunnelClient:
         order: ChannelOrder | None = None,
         raises_at_once: bool = False,
     ) -> TunnelPage:
-        """The page at a token. Needs no session.
+        """Return the page at a token. Needs no session.
 
-        An ``order`` compares the page with the one that was read before it. A page that cannot be believed is read
-        again as after a network error, or is told by its first error if ``raises_at_once``.
+        ``order`` compares the page with the page that was read before it. A page that cannot be believed is read again,
+        as after a network error; with ``raises_at_once`` the first such page is raised.
 
         Raises:
             TunnelAnswerError: the page is cut, damaged, or leads nowhere, or it does not follow the one before it.
@@ -217,7 +217,7 @@ class TunnelClient:
         return _repeated(self._data, "readrecords", attempt, raises_at_once=raises_at_once)
 
     def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
-        """Store how far a channel was consumed; ``finished`` ends it. Sent once.
+        """Store how far a channel was consumed; ``finished`` ends the channel. Sent once.
 
         Raises:
             SequenceNumberNotMatchError: a later checkpoint is stored, or the channel went to another client.
@@ -240,7 +240,7 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Repeated only while the service says that it did nothing: a lost answer ends it."""
+        """Repeat the call only while the service says that it did nothing: a lost answer ends it."""
 
         def attempt() -> Any:
             try:
@@ -267,10 +267,10 @@ def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raise
                 return error
             raise
 
-    found = repeater.call(verb, attempt)
-    if isinstance(found, TunnelAnswerError):
-        raise found
-    return found
+    answer = repeater.call(verb, attempt)
+    if isinstance(answer, TunnelAnswerError):
+        raise answer
+    return answer
 
 
 _pair = checks.Check(
@@ -288,7 +288,10 @@ _TYPE_NUMBERS = {
 
 
 def _config_message(config: StreamTunnelConfig) -> Any:
-    """A start time takes the place of the flag, as the clients send it; an end only if there is one."""
+    """Return the message.
+
+    A start time replaces the flag, as the clients send it; an end is sent only if there is one.
+    """
     message = schema.StreamTunnelConfig()
     if config.start_micros is not None:
         message.start_offset = config.start_micros * _NANOS_PER_MICRO
@@ -346,18 +349,18 @@ def _channel_message(channel: Channel) -> Any:
 
 
 def _heard_channels(channels: Iterable[Any], strange: MutableMapping[str, str] | None) -> Iterator[Channel]:
-    for each in channels:
-        status = _HEARD_STATUSES.get(each.status)
-        if status is not None and 0 <= each.version < LARGEST_NUMBER:
-            yield Channel(each.channel_id, each.version, status)
+    for message in channels:
+        status = _HEARD_STATUSES.get(message.status)
+        if status is not None and 0 <= message.version < LARGEST_NUMBER:
+            yield Channel(message.channel_id, message.version, status)
             continue
-        told = f"status {each.status} and version {each.version}"
+        told = f"status {message.status} and version {message.version}"
         if strange is None:
             raise TunnelAnswerError(
-                f"channel {each.channel_id} is listed with {told}; expected a status from 1 to 4, and a version from 0 "
-                f"to {LARGEST_NUMBER - 1}"
+                f"channel {message.channel_id} is listed with {told}; expected a status from 1 to 4, and a version "
+                f"from 0 to {LARGEST_NUMBER - 1}"
             )
-        strange[each.channel_id] = told
+        strange[message.channel_id] = told
 
 
 def _named(kind: Any, text: str) -> Any:

@@ -1,7 +1,7 @@
 """The owner of a tunnel worker's state: takes events to ``TunnelSession``, and has its commands carried out.
 
-The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched as a shard is.
-How many of them read and process at once is for ``Turns`` to decide.
+The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched like a shard.
+``Turns`` decides how many of them read and process at once.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ _OUTCOMES = {
 }
 
 DECLINED_SECONDS = 30.0
-"""A channel that its processor is done with is offered again and again by the service, which knows no such wish; it is
-declined at most this often."""
+"""The service keeps re-offering a channel that its processor is done with; it is declined at most this often."""
 
 MOST_NAMED = 3
-"""Channels in trouble that health names; the statuses name each."""
+"""Number of troubled channels that health names; the statuses name each."""
 
 DECLINED_REMEMBERED_SECONDS = 3_600.0
-"""A channel that was not offered for so long is finished, or another client's."""
+"""A channel that was not offered for this time is finished, or has gone to another client."""
 
 
 class TunnelCoordinator:
-    """Runs until it was stopped and every channel was let go, or its time to do so is up."""
+    """The owner, which runs until it was stopped and every channel was let go, or the time for that is up."""
 
     def __init__(
         self,
@@ -84,20 +83,20 @@ class TunnelCoordinator:
         self._consumers: dict[str, ShardConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
         self._declined: dict[str, float] = {}
-        """Channels that their processors are done with, and when each was last offered."""
+        """Channels that their processors are done with, and the time at which each was last offered."""
         self._waiting: dict[CheckpointTicket, str] = {}
         self._deadline: Deadline | None = None
         self._health_limit_seconds = health_limit_seconds
         self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
         self._unread: Mapping[str, ChannelTrouble] = {}
-        """Channels whose reads fail, replaced at each look around."""
+        """Channels whose reads fail, replaced at each regular check."""
         self._stores = CallWatchdog("no checkpoint was stored")
         self._faults = FaultWatch()
         self._judged = WorkerHealth(is_healthy=True)
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
         self.has_connected = False
-        """Whether there was ever a session. Any thread."""
+        """Whether there ever was a session. Any thread."""
         self._finish: tunnel_events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
@@ -112,10 +111,10 @@ class TunnelCoordinator:
         self._loop.post(self._begin_stop)
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        """Have a checkpoint stored; whether the owner got it. Any thread.
+        """Send a checkpoint to the owner, and return whether the owner received it. Any thread.
 
         Raises:
-            ConfigurationError: it is the first phase of two: the Tunnel Service has no place for it.
+            ConfigurationError: it is the first of two phases, for which the Tunnel Service has no place.
         """
         if ticket.pending is not None:
             raise ConfigurationError(
@@ -126,7 +125,7 @@ class TunnelCoordinator:
         return self._loop.post(request, timeout_seconds)
 
     def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Have ``reply`` called with every channel's status; at once if the worker has ended. Any thread."""
+        """Call ``reply`` with the status of every channel; at once if the worker has ended. Any thread."""
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -138,30 +137,30 @@ class TunnelCoordinator:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do, or no time left for it."""
+        """Whether nothing is left to do, or no time is left for it."""
         is_over = self._deadline is not None and self._deadline.is_over
         return self._finish is not None or is_over
 
     @property
     def error(self) -> Exception | None:
-        """What ended the work, if it did not end by request."""
+        """The error that ended the work, if it did not end by request."""
         return None if self._finish is None else self._finish.error
 
     @property
     def health(self) -> WorkerHealth:
-        """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
+        """Health at this moment, even while the owner is held up; after the end, as it was then. Any thread."""
         if self._loop.is_closed:
             return self._judged
         now, limit = self._loop.now(), self._health_limit_seconds
         watched = (self._heartbeats, self._stores, self._around.facts.reads, self._faults)
-        found = [each.trouble(now, limit) for each in watched]
-        found.append(_named("is given up", self._session.troubles, now, limit))
-        found.append("" if any(found[2:4]) else _named("was not read", self._unread, now, limit))
-        reasons = [reason for reason in (self._loop.thread_trouble, *found) if reason]
+        troubles = [watchdog.trouble(now, limit) for watchdog in watched]
+        troubles.append(_named("is given up", self._session.troubles, now, limit))
+        troubles.append("" if any(troubles[2:4]) else _named("was not read", self._unread, now, limit))
+        reasons = [reason for reason in (self._loop.thread_trouble, *troubles) if reason]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
-        """Wait for something to happen, at most so long, and do what follows from it."""
+        """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
         self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
         deadline = self._session.next_deadline()
         if deadline is not None and deadline <= self._loop.now():
@@ -169,7 +168,7 @@ class TunnelCoordinator:
         self._watch()
 
     def next_deadline(self) -> float:
-        """When a step is due even if nothing happens (monotonic seconds)."""
+        """Return when a step is due even if nothing happens (monotonic seconds)."""
         moments = [self._next_watch, self._loop.next_timer, self._session.next_deadline()]
         return min(moment for moment in moments if moment is not None)
 
@@ -188,7 +187,7 @@ class TunnelCoordinator:
             self._is_handling = False
 
     def fail(self, error: Exception) -> None:
-        """Go on without the session, whose state cannot be trusted any more: stop every consumer and end."""
+        """Stop every consumer and end, without the session, whose state cannot be trusted any more."""
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._begin_stop()
@@ -199,7 +198,7 @@ class TunnelCoordinator:
             self._finish = self._finish or tunnel_events.Finish()
 
     def close(self) -> None:
-        """Answer whoever still waits, and name what had to be left."""
+        """Answer all waiting callers, and log the consumers that are left running."""
         self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._last_statuses, self._judged = self._statuses(), self.health
         for consumer in self._consumers.values():
@@ -252,7 +251,7 @@ class TunnelCoordinator:
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
-        """A consumer is gone."""
+        """Note that a consumer is gone."""
         reader = shard.lease_identifier
         del self._consumers[reader], self._slots[reader]
         if end is ConsumerEnd.DONE:
@@ -261,7 +260,7 @@ class TunnelCoordinator:
         self.emit(tunnel_events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """A consumer makes no progress and has no excuse."""
+        """Note that a consumer makes no progress without an excuse."""
         self.emit(tunnel_events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
@@ -327,7 +326,7 @@ class TunnelCoordinator:
                 yield consumer.shard_id, ChannelTrouble(why, since, failures, machine.resume_at or now, now)
 
     def _sample(self) -> None:
-        """Show the instruments what every channel does, and again after a while."""
+        """Show the instruments the state of every channel, now and regularly."""
         ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
         self._around.instruments.judged(self.health)
         self._around.instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
@@ -343,9 +342,9 @@ class TunnelCoordinator:
 
     def _statuses(self) -> Mapping[str, ShardStatus]:
         now = self._loop.now()
-        found = {key: _given_up(key, trouble, now) for key, trouble in self._session.troubles.items()}
-        found |= {consumer.shard_id: consumer.status(now) for consumer in self._consumers.values()}
-        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(found.items())}
+        statuses = {key: _given_up(key, trouble, now) for key, trouble in self._session.troubles.items()}
+        statuses |= {consumer.shard_id: consumer.status(now) for consumer in self._consumers.values()}
+        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(statuses.items())}
 
 
 def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStatus:
@@ -355,8 +354,8 @@ def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStat
 
 
 def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
-    """The channels that have been in trouble for longer than the limit, the longest first; empty if there are none."""
-    old = [(each.since, key, each.why) for key, each in troubles.items() if now - each.since > limit_seconds]
+    """Return the channels in trouble for longer than the limit, the longest first; empty if there are none."""
+    old = [(known.since, key, known.why) for key, known in troubles.items() if now - known.since > limit_seconds]
     texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
     more = [f"and {len(texts) - MOST_NAMED} more channels"] if len(texts) > MOST_NAMED else []
     return "; ".join([*texts[:MOST_NAMED], *more])

@@ -21,15 +21,15 @@ from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 10_000
-"""Pauses of the daemon before it makes a new worker; Go's waits a random time of up to ten seconds."""
+"""Pauses of the daemon before it makes a new worker; the Go client waits a random time of up to ten seconds."""
 
 
 @checks.explains_names
 class TunnelDaemon(Running):
     """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
 
-    ``run()`` blocks, and returns after ``close()``. What the service says can never work ends it. As a context
-    manager it runs in a thread, and ``wait()`` waits meanwhile.
+    ``run()`` blocks, and returns after ``close()``. It ends with an error if the service says that consuming can never
+    work. As a context manager it runs in a thread, and ``wait()`` waits meanwhile.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class TunnelDaemon(Running):
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._worker = self._make_worker()  # wrong arguments are told here
+        self._worker = self._make_worker()  # reports wrong arguments here
         super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
         self._dice = random.Random()
         self._failure: BaseException | None = None
-        """What ended it."""
+        """The error that ended it."""
         self._last_fault: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -55,7 +55,7 @@ class TunnelDaemon(Running):
         """Consume until ``close()``. ``KeyboardInterrupt`` and SIGTERM are as in ``TunnelWorker.run``.
 
         Raises:
-            WorkerFailedError: the tunnel does not exist or is expired, or it is not permitted to consume it.
+            WorkerFailedError: the tunnel does not exist or is expired, or consuming it is not permitted.
         """
         with EndedBySigterm(self._ends_on_sigterm):
             try:
@@ -77,7 +77,7 @@ class TunnelDaemon(Running):
 
     @property
     def health(self) -> WorkerHealth:
-        """That of the present worker; unhealthy, too, from a worker's fault until the next one has connected."""
+        """Health of the present worker; unhealthy also from a worker's fault until the next worker has connected."""
         self._require_here()
         with self._lock:
             worker, fault = self._worker, self._last_fault
@@ -123,7 +123,7 @@ class TunnelDaemon(Running):
     def _run_until_closed(self) -> None:
         try:
             self._run_workers()
-        except BaseException as error:  # to be raised where somebody waits for it
+        except BaseException as error:  # to be raised in the thread that waits for the end
             self._failure = error
         finally:
             self._ended.set()

@@ -1,4 +1,4 @@
-"""What the Tunnel Service answers with, as exceptions.
+"""The errors of the Tunnel Service, as exceptions.
 
 Every one is a ``DependencyException``: ``code``, ``kind``, ``http_status`` and ``request_id`` are those of the answer.
 Codes and their handling: product documentation of the Tunnel Service and the retry rules of its Java and Go clients.
@@ -11,14 +11,14 @@ import re
 from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientError, TrimmedDataException
 
 UNAVAILABLE = "OTSTunnelServerUnavailable"
-"""A passing problem of the service. Also what an answer of status 500 and above without a readable error counts as, as
-in the Go client."""
+"""Code of a passing problem of the service. An answer of status 500 or above without a readable error counts as one
+too, as in the Go client."""
 
 LOST_LOG = "OTSTrimmedDataAccess"
-"""Of the table service, which the tunnel service asks: the records are past retention."""
+"""Code of the table service, which the tunnel service calls: the records are past retention."""
 
 FIRST_SERVER_ERROR = 500
-"""Statuses from here on tell of an outage, whatever the text says."""
+"""Smallest HTTP status that denotes an outage, whatever the text says."""
 
 _INNER_ERROR = re.compile(r"(OTS[A-Za-z]+)\b[\s:]*(.*?)(?:\s+[0-9a-fA-F-]{36})?\s*", re.DOTALL)
 """An error of the table service written out as a text: its code, its text, and the id of the inner request."""
@@ -31,20 +31,20 @@ class TunnelError(DependencyException):
 class TunnelParameterInvalidError(TunnelError):
     """A parameter cannot work, or the table or tunnel does not exist (``OTSParameterInvalid``). Consuming ends.
 
-    For a call that names a channel it may be said of the channel alone: then that is given up, and tried again.
+    For a call that names a channel, the error may concern only the channel, which is then given up and tried again.
     """
 
 
 class TunnelExpiredError(TunnelError):
     """The log that the tunnel still needs is past retention. Consuming ends, and only another tunnel helps.
 
-    The service says ``OTSTunnelExpired`` if full data took longer than the log is kept, and ``OTSTrimmedDataAccess``
-    for a read before the oldest record that is left, mostly as the text of an ``OTSTunnelServerUnavailable``.
+    The code is ``OTSTunnelExpired`` if full data took longer than the log is kept, and ``OTSTrimmedDataAccess`` for a
+    read before the oldest record that is left, mostly as the text of an ``OTSTunnelServerUnavailable``.
     """
 
 
 class TunnelPermissionDeniedError(TunnelError):
-    """The credentials do not permit it (``OTSPermissionDenied``). Consuming ends."""
+    """The credentials lack the permission (``OTSPermissionDenied``). Consuming ends."""
 
 
 class TunnelExistsError(TunnelError):
@@ -52,7 +52,7 @@ class TunnelExistsError(TunnelError):
 
 
 class SequenceNumberNotMatchError(TunnelError):
-    """Another consumer stored a checkpoint, or the channel went to one (``OTSSequenceNumberNotMatch``)."""
+    """Another consumer stored a checkpoint or received the channel (``OTSSequenceNumberNotMatch``)."""
 
 
 class TunnelSessionGoneError(TunnelError):
@@ -62,7 +62,7 @@ class TunnelSessionGoneError(TunnelError):
 class TunnelServerUnavailableError(TunnelError):
     """The service has a passing problem (``OTSTunnelServerUnavailable``). Repeat.
 
-    With a status below 500, and a text that begins with another code, the error is the one of that code.
+    With a status below 500 and a text that begins with another code, the error is the one of that code.
     """
 
 
@@ -71,7 +71,7 @@ class TunnelAnswerError(TunnelError):
 
 
 class TunnelOrderError(TunnelAnswerError, DisorderError):
-    """A page is whole, and does not follow the pages that were read before it. It or its token is wrong."""
+    """A page is whole, but does not follow the pages that were read before it. The page or its token is wrong."""
 
 
 _CLASSES: dict[str, type[TunnelError]] = {
@@ -86,21 +86,21 @@ _CLASSES: dict[str, type[TunnelError]] = {
 }
 
 FINAL_ERRORS = (TunnelParameterInvalidError, TunnelExpiredError, TunnelPermissionDeniedError)
-"""Errors after which consuming cannot go on; the Go client's rule, which is the stricter one of the two."""
+"""Errors after which consuming cannot go on, by the Go client's rule, the stricter of the two."""
 
 
 def unwrapped(status: int, code: str, text: str) -> tuple[str, str]:
-    """Code and text of the error that the service means.
+    """Return code and text of the error that the service means.
 
-    The Tunnel Service passes on an error of the table service as the text of an error of its own. The text counts then,
-    unless the status says that the service itself is out of order.
+    The Tunnel Service passes an error of the table service on as the text of its own error. That text counts, unless
+    the status says that the service itself is out of order.
     """
     inner = _INNER_ERROR.fullmatch(text) if code == UNAVAILABLE and status < FIRST_SERVER_ERROR else None
     return (code, text) if inner is None else (inner[1], inner[2] or text)
 
 
 def typed(error: StreamClientError, answered: Exception | None = None) -> StreamClientError:
-    """The same error as the class for its code, where there is one; ``answered`` is what it was made of."""
+    """Return the error as the class for its code, if there is one; ``answered`` is the error from which it was made."""
     if isinstance(error, TrimmedDataException):
         status, request_id = getattr(answered, "http_status", None), getattr(answered, "request_id", None)
         return TunnelExpiredError(

@@ -26,18 +26,18 @@ __all__ = [
 
 
 class TunnelType(Enum):
-    """What a tunnel delivers (Java: ``TunnelType``)."""
+    """The data that a tunnel delivers (Java: ``TunnelType``)."""
 
     BASE_DATA = "BaseData"
     """The rows of the table, once."""
     STREAM = "Stream"
-    """What changes from the start offset on."""
+    """Changes from the start offset on."""
     BASE_AND_STREAM = "BaseAndStream"
-    """The rows, then what changed since the tunnel was made; a row written in between may come twice."""
+    """The rows, then changes since the tunnel was made; a row written in between may come twice."""
 
 
 class TunnelStage(Enum):
-    """How far a tunnel is. One of full data only also ends in PROCESS_STREAM."""
+    """The progress of a tunnel. A tunnel of full data only also ends in PROCESS_STREAM."""
 
     INIT = "InitBaseDataAndStreamShard"
     PROCESS_BASE_DATA = "ProcessBaseData"
@@ -45,14 +45,14 @@ class TunnelStage(Enum):
 
 
 class ChannelType(Enum):
-    """What a channel delivers."""
+    """The data that a channel delivers."""
 
     BASE_DATA = "BaseData"
     STREAM = "Stream"
 
 
 class StartOffset(Enum):
-    """Where incremental data starts, if no time is given."""
+    """The start of incremental data, if no time is given."""
 
     LATEST = "LATEST"
     EARLIEST = "EARLIEST"
@@ -68,17 +68,17 @@ def _start(given: object) -> StartOffset:
 @checks.explains_names
 @frozen
 class StreamTunnelConfig:
-    """Which part of the log a tunnel delivers; a start time takes the place of ``start``."""
+    """The part of the log that a tunnel delivers; a start time replaces ``start``."""
 
     start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
-    """Also as a string."""
+    """May be given as a string."""
     start_micros: int | None = field(default=None, validator=_micros)
     end_micros: int | None = field(default=None, validator=_micros)
 
     def __attrs_post_init__(self) -> None:
         if self.start_micros and self.end_micros and self.end_micros < self.start_micros:
             raise ConfigurationError(
-                f"end_micros={self.end_micros} lies before start_micros={self.start_micros}; nothing would be read"
+                f"end_micros={self.end_micros} is before start_micros={self.start_micros}; nothing would be read"
             )
 
 
@@ -106,9 +106,9 @@ class ChannelInfo:
     channel_type: ChannelType
     status: ChannelStatus
     client_id: str
-    """Who holds it; empty if nobody."""
+    """Id of the client that holds the channel; empty if no client does."""
     consume_point_micros: int
-    """How far in the log its checkpoint is; 0 before the first one, and for full data."""
+    """Position of its checkpoint in the log; 0 before the first one, and for full data."""
     record_count: int
 
 
@@ -119,14 +119,14 @@ class TunnelDescription:
     info: TunnelInfo
     channels: tuple[ChannelInfo, ...]
     consume_point_micros: int
-    """The slowest stream channel's; 0 before the incremental stage."""
+    """Consume point of the slowest stream channel; 0 before the incremental stage."""
 
 
 @frozen
 class ChannelCheckpoint:
-    """Where a channel is read next."""
+    """The position at which a channel is read next."""
 
     token: str
     """``finished`` once everything was consumed."""
     sequence_number: int
-    """Of the last stored checkpoint; the next one carries this plus one."""
+    """Sequence number of the last stored checkpoint; the next one is greater by one."""

@@ -1,9 +1,9 @@
-"""What holds for the pages of every channel: each token leads on, records of the log rise, keys of full data rise.
+"""Laws for the pages of every channel: each token leads on, records of the log rise, keys of full data rise.
 
-A channel is of full data or of the log, as its tokens say, and its records are of the same kind.
+A channel has full data or the log, as its tokens say, and its records are of the same kind.
 
-A service or a gateway that breaks one of these is out of order: an old answer came again, or one of another channel.
-Nothing of such a page is used, so no record is delivered twice for it.
+A service or a gateway that breaks a law is out of order: an old answer came again, or one of another channel. Nothing
+of such a page is used, so no record is delivered twice because of it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _OF_FULL_DATA = SequenceInfo(0, 0, 0)
 
 
 def is_token(text: str) -> bool:
-    """Whether a text can be a token: the names of the first and the last position of a shard cannot."""
+    """Return whether a text can be a token: the names of the first and the last position of a shard cannot."""
     return bool(text) and Position(text).is_iterator
 
 
 def key_of_token(token: str) -> tuple[Any, ...]:
-    """The key at which a channel of full data is read next; empty before the first page.
+    """Return the key at which a channel of full data is read next; empty before the first page.
 
     Raises:
-        CodecError: it is not a token.
+        CodecError: ``token`` is not a token.
     """
     frame = decode_token(token).primary_key
     return tuple(value for _, value in decode_row(frame).primary_key) if frame else ()
 
 
 MOST_TOKENS = 8
-"""Of one channel, tokens for which it is known what came before: the present one, and those of pages read ahead."""
+"""Number of tokens per channel whose preceding record is known: the present token, and those of pages read ahead."""
 
 
 class ChannelOrder:
-    """Notices a page that does not follow the ones that were read before it. Thread-safe.
+    """Notices a page that does not follow the pages that were read before it. Thread-safe.
 
-    It remembers which record came last before each of a few tokens. A page at another token has nothing to be compared
-    with, and is in order.
+    It remembers the last record before each of a few tokens. A page at another token cannot be compared, and counts as
+    in order.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ChannelOrder:
         self._lock = threading.Lock()
 
     def begin(self, channel_id: str, token: str, last: SequenceInfo) -> None:
-        """Say which record came last before a token."""
+        """Set the last record before a token."""
         if last == _OF_FULL_DATA:
             return
         with self._lock:
@@ -68,7 +68,7 @@ class ChannelOrder:
         """Compare the page at a token with its predecessor, and remember its end.
 
         Raises:
-            TunnelOrderError: it leads nowhere, or does not rise. It is not remembered.
+            TunnelOrderError: the page leads nowhere, or does not rise. It is not remembered.
         """
         with self._lock:
             known = self._before.get(channel_id)
@@ -107,7 +107,7 @@ def _require_kind(token: str, first: SequenceInfo) -> None:
     try:
         is_stream = decode_token(token).is_stream
     except CodecError:
-        return  # a token of another make says nothing
+        return  # nothing is known of a token in another format
     if is_stream and first == _OF_FULL_DATA:
         raise TunnelOrderError("the page has rows of full data, and the channel has changes: it is another channel's")
     if not is_stream and first != _OF_FULL_DATA:
@@ -121,7 +121,7 @@ def _require_rising_keys(token: str, page: TunnelPage) -> None:
         is_old = first < start
         leads_back = following is not None and following <= start
     except (CodecError, TypeError):
-        return  # a token of another make, or keys with a bound: nothing can be said of them
+        return  # nothing is known of a token in another format, or of keys with a bound
     if is_old:
         raise TunnelOrderError(f"the page of full data begins with key {first}, before the key {start} asked for")
     if leads_back:

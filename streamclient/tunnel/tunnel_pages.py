@@ -1,4 +1,4 @@
-"""One channel as a stream: pages behind tokens, so that the lease workers' consumer reads it unchanged."""
+"""One channel as a stream: pages at tokens, so that the lease workers' consumer reads it unchanged."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ChannelPages:
     most_pages: int
     most_bytes: int
     answered: Callable[[StreamClientError | None], None]
-    """Told of every read: its error, or that it succeeded."""
+    """Called after every read, with its error or ``None``."""
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """The pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect.
+        """Return the pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect.
 
-        Each page has to follow the one before it; whether the first one does is for the consumer to judge.
+        Each page has to follow the one before it; the consumer judges whether the first one does.
         """
         records: Sequence[StreamRecord] = ()
         size = 0
@@ -41,7 +41,7 @@ class ChannelPages:
                 page = self._read(token, order)
             except StreamClientError:
                 if records:
-                    break  # what was read is good; the next call meets the error, if it is still there
+                    break  # the pages read so far are good; the next call meets the error, if it still exists
                 raise
             of_page = page.records
             records = (*records, *of_page) if records else of_page
@@ -52,7 +52,7 @@ class ChannelPages:
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str, order: ChannelOrder) -> TunnelPage:
-        """One page. One that cannot be believed is told at once: the consumer names it, and reads again."""
+        """Read one page. A page that cannot be believed raises at once: the consumer names it, and reads again."""
         names = (self.tunnel_id, self.client_id, self.channel_id)
         try:
             page = self.client.read_records(*names, token, order=order, raises_at_once=True)
@@ -63,23 +63,23 @@ class ChannelPages:
         return page
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Where the channel is read next, as the service keeps it."""
+        """Return the position at which the channel is read next, as the service keeps it."""
         return self.client.get_checkpoint(self.tunnel_id, self.client_id, self.channel_id).token
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """A channel has no streams."""
+        """Refuse: a channel has no streams."""
         raise StreamClientException("a tunnel's channel has no streams to list")
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """A channel has no shards."""
+        """Refuse: a channel has no shards."""
         raise StreamClientException("a tunnel's channel has no shards to describe")
 
 
 def position_of(token: str) -> Position:
-    """A token as a position in the channel."""
+    """Return a token as a position in the channel."""
     return Position.SHARD_END if token == FINISHED else Position(token)
 
 
 def token_of(value: str) -> str:
-    """The token for a checkpoint value."""
+    """Return the token for a checkpoint value."""
     return FINISHED if value == Position.SHARD_END.text else value

@@ -1,6 +1,6 @@
 """Sends tunnel requests over a user's own ``OTSClient``: its endpoint, credentials, signer and connections.
 
-The SDK's protocol layer is passed by: it knows only the table operations, and insists on signed answers, which the
+The SDK's protocol layer is bypassed: it knows only the table operations, and insists on signed answers, which the
 tunnel endpoints do not give.
 """
 
@@ -20,7 +20,7 @@ from streamclient.wire import schema
 from streamclient.wire.service_errors import AnswerError, classify, unreadable
 
 SUCCESS = 200
-"""The only status of a success: the Java client reads a body from every one, so the service sends no other."""
+"""The only status of a success: the Java client reads a body from every success, so the service sends no other."""
 
 _DIGEST = "x-ots-contentmd5"
 
@@ -30,27 +30,27 @@ PageT = TypeVar("PageT")
 
 
 class TunnelTransport:
-    """One attempt per call, no retries. Thread-safe as far as the client is, which the SDK's is."""
+    """One attempt per call, no retries. Thread-safe as far as the client is; the SDK's client is."""
 
     def __init__(self, client: Any) -> None:
         """The client is used as it is and never changed.
 
         Raises:
-            ConfigurationError: it is not a ``tablestore.OTSClient``.
+            ConfigurationError: the client is not a ``tablestore.OTSClient``.
         """
         self._calls = SignedCalls(client)
 
     def send(self, verb: str, request: Any, *, write: bool) -> bytes:
-        """The body of the answer to ``/tunnel/<verb>``.
+        """Return the body of the answer to ``/tunnel/<verb>``.
 
         Raises:
-            DependencyException: refused, or no usable answer; a ``TunnelError`` where the service gave its code, and
-                a ``TunnelAnswerError`` for an answer that is not whole.
+            DependencyException: refused, or without a usable answer; a ``TunnelError`` if the service gave its code,
+                and a ``TunnelAnswerError`` for an answer that is not whole.
         """
         return self._answer(verb, request, write=write, checks_digest=True).body
 
     def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
-        """The answer as a message; errors as in ``send``, and a ``TunnelAnswerError`` for one that cannot be read."""
+        """Return the answer as a message; raise as ``send``, and ``TunnelAnswerError`` for an unreadable one."""
         body = self.send(verb, request, write=write)
         try:
             return schema.parse(response_class, body)
@@ -58,7 +58,7 @@ class TunnelTransport:
             raise _unreadable(verb, error) from error
 
     def page(self, verb: str, request: Any, decode: Callable[[bytes], PageT]) -> PageT:
-        """What ``decode`` makes of a page of records, as ``SignedCalls.page`` does it.
+        """Return a page of records decoded by ``decode``, as ``SignedCalls.page`` does it.
 
         Raises:
             TunnelAnswerError: also if ``decode`` raised ``CodecError``. All others as in ``send``.
@@ -93,10 +93,10 @@ def _damaged() -> DependencyException:
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Lists of channels and pages without their ends are well formed, so nothing in a body shows that it was cut.
+    """Require an answer that is known to be complete: a cut list or page is well formed and does not show it.
 
     Raises:
-        TunnelAnswerError: the answer may be a part of what the service sent, or be somebody else's.
+        TunnelAnswerError: the answer may be only a part, or may not come from the service.
     """
     if answer.status != SUCCESS:
         what = f"it has HTTP status {answer.status}, and the service answers with {SUCCESS}"
@@ -120,7 +120,7 @@ def _refusal(verb: str, answer: HttpAnswer) -> Exception:
 
 
 def _error_message(body: bytes) -> tuple[str, str] | None:
-    """Code and text; also in JSON, as gateways answer."""
+    """Return code and text of an error, also from JSON, in which gateways answer."""
     try:
         message = schema.parse(schema.TunnelError, body)
     except CodecError:

@@ -38,37 +38,38 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 CALL_THREADS = 16
-"""Calls of the session under way at once: one heartbeat, and checkpoints of channels, each with one at a time."""
+"""Number of session calls under way at once: a heartbeat, and checkpoints of channels, each with one at a time."""
 
 JOIN_SECONDS = 1.0
 """How long a worker that has ended waits for its own idle threads."""
 
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""What ``shutdown`` allows beyond the configured time-out, for closing threads."""
+"""Time that ``shutdown`` allows beyond the configured time-out, for closing threads."""
 
 QUIET_BEATS = 2
-"""A session is not called silent before so many intervals of its heartbeats have passed."""
+"""Number of heartbeat intervals that must pass before a session is called silent."""
 
 STATUS_SECONDS = 10.0
-"""The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
+"""Longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
+time."""
 
 
 @checks.explains_names
 class TunnelWorker(Running):
-    """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
+    """Consumes a tunnel, sharing its channels with all workers on it; the service distributes them.
 
-    ``run()`` blocks until ``shutdown()``; ``connect_and_working()`` runs it in a thread and returns, as the Java
-    worker's method of that name; as a context manager it does both, and ``wait()`` waits meanwhile. It runs once.
+    ``run()`` blocks until ``shutdown()``. ``connect_and_working()`` runs it in a thread and returns, like the Java
+    worker's method of that name. As a context manager it does both, and ``wait()`` waits meanwhile. It runs once.
 
     A lost session is begun anew, for ever. The work ends early, with the error in ``exception``, if the service says
-    that it cannot go on: the tunnel does not exist or is expired, or it is not permitted.
+    that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
 
     Args:
-        tunnel_id: what ``TunnelClient.create_tunnel`` returned.
-        client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one of.
+        tunnel_id: the id that ``TunnelClient.create_tunnel`` returned.
+        client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one from.
         processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of
             them; or any factory of record processors, such as the Spark processor's.
-        config: how to behave.
+        config: settings of the worker.
         runtime: clocks and threads, for tests.
 
     Raises:
@@ -99,7 +100,7 @@ class TunnelWorker(Running):
         self._lock = threading.Lock()
         self._is_begun = False
         self.is_refused = False
-        """Whether it ended because the service says that it cannot go on, rather than by a fault."""
+        """Whether it ended because the service says that it cannot go on, not by a fault."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
@@ -109,12 +110,13 @@ class TunnelWorker(Running):
         """Consume until ``shutdown()``, or until the service says that it cannot go on.
 
         ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
-        ends it at once. In a program's main thread SIGTERM does the same, with ``SystemExit(143)`` in its place and
-        further ones ignored, unless ``ClientConfig.end_on_sigterm`` is off or the program handles that signal itself.
+        ends it at once. In a program's main thread SIGTERM does the same, but raises ``SystemExit(143)``, and further
+        ones are ignored. That is so unless ``ClientConfig.end_on_sigterm`` is off or the program handles the signal
+        itself.
 
         Raises:
-            WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is what
-                the log said.
+            WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is the
+                text in the log.
             StreamClientException: the worker was run or shut down before.
         """
         with EndedBySigterm(self._ends_on_sigterm) as sigterm:
@@ -152,7 +154,7 @@ class TunnelWorker(Running):
             self._is_begun, self._birthplace = True, Birthplace()
 
     def _start(self, *, daemon: bool) -> None:
-        """Work in a thread of its own, so that the caller's is free for interrupts."""
+        """Work in a thread of its own, so that the caller's thread is free for interrupts."""
         try:
             self._thread = start_thread(self._work, f"tunnel-{self._tunnel_id}", daemon=daemon)
         except NoThreadError as error:
@@ -178,13 +180,13 @@ class TunnelWorker(Running):
             if parts.coordinator.error is not None:
                 self.is_refused = True
                 self._fail(parts.coordinator.error)
-        except BaseException as error:  # also SystemExit, which a thread would end with in silence
+        except BaseException as error:  # also SystemExit, with which a thread would end silently
             self._fail(error)
         finally:
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
+        """Remember and log the first error at once: ending the rest may take the whole time-out."""
         if self._exception is None:
             self._exception = error
             _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error)
@@ -201,7 +203,7 @@ class TunnelWorker(Running):
             raise WorkerFailedError.of({self._tunnel_id: self._sentence}, {self._tunnel_id: error})
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Stop: finish running calls, store last checkpoints, end the session. Any thread; whether it has ended.
+        """Stop: finish running calls, store last checkpoints, end the session; return whether it has ended. Any thread.
 
         Takes at most ``client_config.shutdown_timeout_millis``. From the worker's own threads it never waits.
         """
@@ -236,7 +238,7 @@ class TunnelWorker(Running):
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the work, if it did not end by request."""
+        """The error that ended the work, if it did not end by request."""
         return self._exception
 
     @property
@@ -244,8 +246,8 @@ class TunnelWorker(Running):
         """Whether the session lives and channels are read. Any thread.
 
         Unhealthy if no call of the session, no read or no checkpoint has succeeded for
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not;
-        the worker goes on trying. One that failed does not come back.
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not.
+        The worker goes on trying; only a failed worker does not come back.
         """
         self._require_here()
         error, parts = self._exception, self._parts
@@ -255,30 +257,30 @@ class TunnelWorker(Running):
 
     @property
     def has_connected(self) -> bool:
-        """Whether the service ever gave it a session. Any thread."""
+        """Whether the service ever gave the worker a session. Any thread."""
         return self._parts is not None and self._parts.coordinator.has_connected
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
-        """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
+        """Return the status of every channel that is read, by id, with the reason if it does not move. Any thread."""
         self._require_here()
         parts = self._parts
         if parts is None:
             return {}
         answered = threading.Event()
-        found: dict[str, ShardStatus] = {}
+        current: dict[str, ShardStatus] = {}
 
         def reply(statuses: Mapping[str, ShardStatus]) -> None:
-            found.update(statuses)
+            current.update(statuses)
             answered.set()
 
         parts.coordinator.channel_statuses(reply)
         if not self._runtime.wait(answered, STATUS_SECONDS):
             raise StreamClientException(f"the worker of {self._tunnel_id} did not answer in {STATUS_SECONDS:.0f} s")
-        return found
+        return current
 
     @staticmethod
     def _is_left_behind() -> bool:
-        """Whether the program ended around the thread of ``connect_and_working``, which keeps it from exiting."""
+        """Return whether the program ended around the thread of ``connect_and_working``, which delays its exit."""
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
@@ -330,7 +332,7 @@ class _TunnelParts:
         )
 
     def run(self, is_left_behind: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
-        """Run until stopped, or left behind; ``failed`` is called here at once with a fault of this package."""
+        """Run until stopped, or until the program has ended; call ``failed`` at once with a fault of this package."""
 
         def look() -> None:
             if is_left_behind():
@@ -397,17 +399,17 @@ class _TunnelParts:
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             send_checkpoint=coordinator.send_checkpoint,
-            confirm_end=lambda shard: True,  # a token says so in words, which no page lacks that was cut
+            confirm_end=lambda shard: True,  # a token states the end in words, and a cut page has no token
             ended=coordinator.consumer_ended,
             stalled=coordinator.consumer_stalled,
         )
 
 
 def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> ClientConfig:
-    """The consumers' settings, with what the tunnel's configuration decides.
+    """Return the consumers' settings, with the settings that the tunnel's configuration decides.
 
-    Where the worker stores progress, empty pages are delivered too: an idle channel's progress is that of the log.
-    With a limit of channels at once, nothing is read ahead: the limit is one of memory, too.
+    If the worker stores progress, empty pages are delivered too, because an idle channel's progress is that of the log.
+    With a limit of channels at once, nothing is read ahead, because the limit is also one of memory.
     """
     given = config.client_config
     limited = config.max_channel_parallel != UNLIMITED

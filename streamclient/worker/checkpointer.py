@@ -1,7 +1,7 @@
-"""What user code calls to record progress.
+"""The checkpointer: the object with which user code records progress.
 
-A request travels through the owner thread to the status table and back; the calling thread waits. Nothing of that
-needs a thread of the user's executor, so a checkpoint inside ``process_records`` works with an executor of one.
+A request travels through the owner thread to the status table and back, while the calling thread waits. No step needs a
+thread of the user's executor, so a checkpoint inside ``process_records`` works with an executor of one thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from streamclient.model import PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
-"""What a sink may keep with a prepared checkpoint: a name, not the data. Every scan of the status table carries it."""
+"""Most bytes that a sink may store with a prepared checkpoint: a name, not the data. Every scan of the table carries
+it."""
 
 
 class CheckpointTicket:
-    """One request under way: the owner answers it once, the caller waits for it."""
+    """One request under way: the owner answers it once, the caller waits for the answer."""
 
     def __init__(
         self,
@@ -33,11 +34,11 @@ class CheckpointTicket:
     ) -> None:
         self.value = value
         self.progress = progress
-        """What was processed up to ``value``."""
+        """Progress up to ``value``."""
         self.pending = pending
-        """If given, the request is a first phase: this is stored, and not ``value``."""
+        """The checkpoint to prepare, if the request is a first phase; then ``value`` is not stored."""
         self.is_open = is_open
-        """Whether the checkpointer that sent it is still in use."""
+        """Returns whether the checkpointer that sent the request is still in use."""
         self.answered = threading.Event()
         self.outcome: CheckpointOutcome | None = None
         self.error: Exception | None = None
@@ -48,16 +49,16 @@ class CheckpointTicket:
         self.answered.set()
 
     def refuse(self) -> None:
-        """Release the waiting caller without having sent anything: the shard is no longer held. Any thread."""
+        """Release the waiting caller without sending the request: the shard is no longer held. Any thread."""
         self.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
 
 
 SendCheckpoint = Callable[[CheckpointTicket, float], bool]
-"""Hands a ticket to the owner within so many seconds; ``False`` if the worker has ended."""
+"""Hands a ticket to the owner within the given seconds; returns ``False`` if the worker has ended."""
 
 
 class PreparedCheckpoint(IPreparedCheckpoint):
-    """First phase done. Thread-safe."""
+    """The result of the first phase. Thread-safe."""
 
     def __init__(self, checkpointer: IRecordProcessorCheckpointer, pending: PendingCheckpoint) -> None:
         self._checkpointer = checkpointer
@@ -65,18 +66,18 @@ class PreparedCheckpoint(IPreparedCheckpoint):
 
     @property
     def pending(self) -> PendingCheckpoint:
-        """What was stored."""
+        """The checkpoint that was prepared."""
         return self._pending
 
     def checkpoint(self) -> None:
-        """Second phase. See the interface."""
+        """Do the second phase. See the interface."""
         self._checkpointer.checkpoint(self._pending.value)
 
 
 class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     """Checkpoints of one processor. Thread-safe; calls from several threads take turns.
 
-    It is closed when the processor's ``shutdown`` has returned: a straggler of an old processor must not store
+    It is closed when the processor's ``shutdown`` has returned: a leftover thread of an old processor must not store
     anything beside its successor.
     """
 
@@ -109,12 +110,12 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is stored any more. See the interface."""
+        """Whether checkpoints are refused for good. See the interface."""
         return bool(self._closed_because)
 
     @property
     def progress(self) -> Progress:
-        """What was processed up to the permitted position."""
+        """Progress up to the permitted position."""
         with self._lock:
             return self._positions.progress
 
@@ -130,7 +131,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._stored = place.text
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """First phase of a checkpoint in two. See the interface."""
+        """Do the first phase of a two-phase checkpoint. See the interface."""
         if not isinstance(state, bytes) or len(state) > MOST_STATE_BYTES:
             given = f"{len(state)} bytes" if isinstance(state, bytes) else repr(state)
             raise ConfigurationError(f"state must be bytes, at most {MOST_STATE_BYTES} of them, not {given}")
@@ -140,14 +141,14 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
                 self._positions.prepared(place)
                 records = self._positions.records_since_request(place)
             pending = PendingCheckpoint(place.text, state, records, self._epoch, place.last)
-            # Whatever was stored before: completing this one has to reach the table, to remove it there.
+            # Whatever was stored before: completing this checkpoint has to reach the table, to remove it there.
             self._stored = None
             self._have_stored(self._ticket(place, pending))
         return PreparedCheckpoint(self, pending)
 
     @contextmanager
     def _turn_of(self) -> Iterator[None]:
-        """One request at a time."""
+        """Let one request run at a time."""
         if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
             raise self._no_answer("another checkpoint of this processor is still waiting")
         try:
@@ -194,26 +195,26 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         )
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Hand out the position behind a batch, with what was processed once it is. Owner thread."""
+        """Hand out the position after a batch, with the progress after it. Owner thread."""
         with self._lock:
             self._positions.permit(position, progress, last)
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Let an earlier processor's prepared position be stored. Owner thread."""
+        """Allow an earlier processor's prepared position to be stored. Owner thread."""
         with self._lock:
             self._positions.offer(position, progress, last)
 
     def withdraw(self, position: str) -> None:
-        """Take that offer back. Owner thread."""
+        """Withdraw that offer. Owner thread."""
         with self._lock:
             self._positions.withdraw(position)
 
     def retract(self) -> None:
-        """Take the position behind a failed batch back. Owner thread."""
+        """Withdraw the position after a failed batch. Owner thread."""
         with self._lock:
             self._positions.retract()
 
     def close(self, because: str) -> None:
-        """Refuse everything from now on; the first reason stays. Owner thread."""
+        """Refuse all checkpoints from now on; the first reason stays. Owner thread."""
         with self._lock:
             self._closed_because = self._closed_because or because

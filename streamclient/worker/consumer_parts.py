@@ -1,4 +1,4 @@
-"""What the consumers of a worker share, and how they take turns where they do."""
+"""The shared parts of a worker's consumers, and their turns of reading."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
-"""Phases in which a page is read or processed. In the others nothing is in work, or ``shutdown`` runs."""
+"""Phases in which a page is read or processed. In the others no page is in work, or ``shutdown`` runs."""
 
 
 @frozen(kw_only=True)
 class ConsumerParts:
-    """What every consumer of a worker shares."""
+    """The shared parts of a worker's consumers."""
 
     loop: OwnerLoop
     user_code: UserCode
     fetch_pool: Executor = field(converter=once)
-    """For looking around; records are read through ``reads``."""
+    """For lookups; records are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget
     stream_api: StreamApi
@@ -56,45 +56,45 @@ class ConsumerParts:
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
     confirm_end: Callable[[ShardInfo], bool]
-    """Find out whether the shard of a consumer has ended: whether it surely has, or `end_judged` is called later."""
+    """Returns whether a consumer's shard has certainly ended; if not, `end_judged` is called later."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
-    """The consumer makes no progress; the text says why."""
+    """Called when a consumer makes no progress; the text says why."""
     instruments: Instruments
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
-    """One outage strikes all shards of a worker."""
+    """Shared, because one outage strikes all shards of a worker."""
 
 
 class ReadingTurn(Protocol):
-    """Says when a consumer may go on with reading and processing."""
+    """The times at which a consumer may read and process."""
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Call ``go`` in its turn: now, or later unless ``end`` comes before."""
+        """Call ``go`` in the consumer's turn: now, or later unless ``end`` is called before."""
 
     def end(self) -> None:
-        """The page is dealt with, or nothing is in work: end the turn, or the waiting for one. Again does no harm."""
+        """End the turn or the wait for one: the page is dealt with, or none is in work. Repeating it is harmless."""
 
     def hold_up(self) -> Reason | None:
-        """That it waits for its turn, if it does."""
+        """Return that the consumer waits for its turn; ``None`` if it does not."""
 
 
 class AlwaysInTurn:
-    """Nobody takes turns."""
+    """A consumer that needs no turns."""
 
     def ask(self, go: Callable[[], None]) -> None:
-        """Now."""
+        """Call ``go`` now."""
         go()
 
     def end(self) -> None:
-        """Nothing ends."""
+        """Do nothing: there is no turn."""
 
     def hold_up(self) -> Reason | None:
-        """It never waits."""
+        """Return ``None``: there is no wait."""
         return None
 
 
 def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
-    """The records that are to be parked, as the store gets them."""
+    """Return the records to park, as the store receives them."""
     records, failure = command.page.records, command.failure
     return tuple(
         ParkedRecord(

@@ -1,8 +1,8 @@
 """The owner of a worker's state: takes events to ``Holdings``, and has its commands carried out.
 
-Caller: the thread of ``Worker.run``, for everything but the three methods that say otherwise. It never waits for the
-service or for a processor, so a heartbeat is never late because these are slow. Of user code it calls only what must
-return at once: metrics, and the executor's ``submit``.
+All methods run in the thread of ``Worker.run``, except those that say otherwise. That thread never waits for the
+service or for a processor, so a slow one never delays a heartbeat. It calls only user code that must return at once:
+metrics, and the executor's ``submit``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHORTEST_TICK_SECONDS = 0.01
 
 
 class Coordinator:
-    """Runs until it was stopped and has handed everything over, or its time to do so is up."""
+    """The owner, which runs until it was stopped and has handed everything over, or the time for that is up."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Coordinator:
         loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
         self._has_handled = True
-        """Whether ``Holdings`` may have another deadline since the owner looked around."""
+        """Whether ``Holdings`` may have another deadline since the owner last looked around."""
         self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -92,16 +92,16 @@ class Coordinator:
         self._loop.post(self._begin_stop)
 
     def send(self, event: Event) -> None:
-        """Have an event handled that comes from the worker's own program. Any thread."""
+        """Handle an event of the worker's own program. Any thread."""
         self._loop.post(partial(self.emit, event))
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        """Have a checkpoint stored; whether the owner got it. Any thread."""
+        """Send a checkpoint to the owner, and return whether the owner received it. Any thread."""
         request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
         return self._loop.post(request, timeout_seconds)
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Have ``reply`` called with every held shard's status; at once if the worker has ended. Any thread."""
+        """Call ``reply`` with the status of every held shard; at once if the worker has ended. Any thread."""
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -110,12 +110,15 @@ class Coordinator:
             ended()
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
-        """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
+        """Let a shard that stopped for lost records go on; call ``reply`` with the loss that is accepted.
+
+        Any thread.
+        """
         if not self._loop.post(Question(lambda: reply(self._accept_loss(shard_id)), lambda: reply(None))):
             reply(None)
 
     def accept_end(self, shard_id: str, reply: Callable[[bool], None]) -> None:
-        """Have it believed that a shard has ended; ``reply`` is called with whether it waits for that. Any thread."""
+        """Declare that a shard has ended; call ``reply`` with whether it was waiting for that. Any thread."""
         if not self._loop.post(Question(lambda: reply(self._accept_end(shard_id)), lambda: reply(False))):
             reply(False)
 
@@ -128,12 +131,12 @@ class Coordinator:
 
     @property
     def holdings(self) -> Holdings:
-        """What decides about leases; to be looked at in the owner thread."""
+        """The decisions about leases; to be read in the owner thread only."""
         return self._holdings
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do, or no time left for it."""
+        """Whether nothing is left to do, or no time is left for it."""
         if self._deadline is None:
             return False
         is_done = not self._consumers and (self._has_failed or self._holdings.is_drained)
@@ -141,18 +144,18 @@ class Coordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
+        """Health at this moment, even while the owner is held up; after the end, as it was then. Any thread."""
         if self._loop.is_closed:
             return self._judged
         trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
         return self._health.judge(self._loop.now(), trouble, self._loop.thread_trouble)
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
-        """Wait for something to happen, at most so long, and do what follows from it."""
+        """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
         self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()), self._look_around)
 
     def next_deadline(self) -> float:
-        """When a step is due even if nothing happens (monotonic seconds)."""
+        """Return when a step is due even if nothing happens (monotonic seconds)."""
         timer, due = self._loop.next_timer, self._next_look(self._expiry())
         return due if timer is None else min(timer, due)
 
@@ -169,7 +172,7 @@ class Coordinator:
             self._is_handling = False
 
     def fail(self, error: Exception) -> None:
-        """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
+        """Stop every consumer and end, without ``Holdings``, whose state cannot be trusted any more."""
         self._has_failed = self._has_handled = True
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
@@ -180,7 +183,7 @@ class Coordinator:
             consumer.stop(ShutdownReason.ZOMBIE)
 
     def close(self) -> None:
-        """Answer whoever still waits, and name what had to be left."""
+        """Answer all waiting callers, and log the consumers that are left running."""
         self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._judged = self.health
         self._last_statuses = self._statuses()
@@ -233,29 +236,29 @@ class Coordinator:
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
-        """A consumer is gone."""
+        """Note that a consumer is gone."""
         del self._consumers[shard.lease_identifier]
         _log.info("shard %s: ended (%s), acquisition %s", shard.shard_id, end.value, shard.lease_identifier)
         self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
 
     def _accept_loss(self, shard_id: str) -> TrimmedRange | None:
-        found = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
-        return found[0].accept_loss() if found else None
+        consumers = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
+        return consumers[0].accept_loss() if consumers else None
 
     def confirm_end(self, shard: ShardInfo) -> bool:
-        """Have the list of shards looked at; the consumer hears of it later."""
+        """Have the list of shards read; the consumer receives the result later."""
         self.emit(events.EndRead(shard.shard_id, shard.lease_identifier))
         return False
 
     def _accept_end(self, shard_id: str) -> bool:
-        found = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
-        if not found or not found[0].machine.waits_for_end:
+        consumers = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
+        if not consumers or not consumers[0].machine.waits_for_end:
             return False
         self.emit(events.EndAccepted(shard_id))
         return True
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """A consumer makes no progress and has no excuse."""
+        """Note that a consumer makes no progress without an excuse."""
         self.emit(events.ConsumerStalled(shard.shard_id, shard.lease_identifier, reason))
 
     def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
@@ -287,7 +290,7 @@ class Coordinator:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _renew_due(self) -> None:
-        """Beat; what operators are told goes out with it."""
+        """Beat, together with the changed information for operators."""
         told = self._published.changed(self._statuses(), self.health, self._holdings.left)
         if told is not None:
             self.emit(events.InfoChanged(told))
@@ -303,7 +306,7 @@ class Coordinator:
         return None if self._has_failed else self._holdings.next_deadline(self._loop.now())
 
     def _next_look(self, expiry: float | None) -> float:
-        """When to look around although no message came and no timer is due."""
+        """Return when to look around although no message came and no timer is due."""
         return self._next_slow_check if expiry is None else min(self._next_slow_check, expiry)
 
     def _seconds_to_deadline(self) -> float:
@@ -313,7 +316,7 @@ class Coordinator:
         return max(SHORTEST_TICK_SECONDS, until)
 
     def _look_around(self) -> None:
-        """Behind every message and timer of a turn."""
+        """Do the regular checks after all messages and timers of a turn."""
         now = self._loop.now()
         if not self._has_handled and now < self._look_at:
             return
@@ -355,7 +358,7 @@ class Coordinator:
         return {key: over_status(status, self._over) for key, status in sorted(statuses.items())}
 
     def _sample(self) -> None:
-        """Show the instruments what every shard does, and again after a while."""
+        """Show the instruments the state of every shard, now and regularly."""
         ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
         self._instruments.judged(self.health)
         self._instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)

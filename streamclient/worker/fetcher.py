@@ -1,4 +1,4 @@
-"""Reads one shard in order, and further while a page is processed. No policy: no retries, no pauses, no checkpoints."""
+"""Reads one shard in order, and ahead while a page is processed. No policy: no retries, pauses or checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
-"""Most pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page the owner: in a
-row, pages share that, and no other shard waits long for the thread."""
+"""Largest number of pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page
+wakes the owner. Pages in a row share that cost, and no other shard waits long for the thread."""
 
 LEAST_RECORD_BYTES = 64
-"""A record counts at least so much; a stream of the user's own may not say how large its pages are."""
+"""Least size at which a record counts; a stream implementation of the user may not state the size of its pages."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -32,7 +32,7 @@ def _read(read: Callable[[], RecordPage]) -> RecordPage:
 
 
 def _checked(page: object) -> RecordPage:
-    """What a stream API answered, if the owner can go on with it."""
+    """Return the answer of a stream API, if the owner can go on with it."""
     if isinstance(page, RecordPage) and isinstance(page.next_position, Position) and isinstance(page.records, Sequence):
         return page
     checks.done("get_stream_record", page)
@@ -44,17 +44,17 @@ def _checked(page: object) -> RecordPage:
 
 @frozen(kw_only=True)
 class ShardSource:
-    """Where the pages of one shard come from. Blocks; runs in the fetch pool."""
+    """The source of one shard's pages. Blocks; runs in the fetch pool."""
 
     stream_api: StreamApi
     stream_id: str
     shard_id: str
     limit: int
     measured: Callable[[Callable[[], RecordPage]], RecordPage] = _read
-    """Does a read, and may count and time it."""
+    """Carries out a read, and may count and time it."""
 
     def read(self, position: Position) -> RecordPage:
-        """The page at a position; raises what ``StreamApi`` raises."""
+        """Return the page at a position; raise what ``StreamApi`` raises."""
         return self.measured(partial(self._page, position))
 
     def _page(self, position: Position) -> RecordPage:
@@ -66,21 +66,21 @@ class ShardSource:
 
 @define(eq=False)
 class Reading:
-    """One visit to the fetch pool: queued, then running, then over. It reads one page, or ahead several in a row."""
+    """One visit to the fetch pool: queued, then running, then over. It reads one page, or several ahead in a row."""
 
     start: Position
-    """Where the page begins that comes next, as far as the owner knows."""
+    """Position of the next page, as far as the owner knows."""
     queued_at: float
     claims: deque[Claim] = field(factory=deque)
-    """Bytes set aside, for each page that is still to come, if it reads ahead."""
+    """Bytes set aside for each page that is still to come, if the visit reads ahead."""
     is_patient: bool = False
-    """Whether it may wait a little for a thread, and an empty page for the owner."""
+    """Whether the visit may wait a little for a thread, and an empty page for the owner."""
     is_awaited: bool = False
-    """Whether the consumer waits for the page that comes next. Set by the owner, as is ``is_over``."""
+    """Whether the consumer waits for the next page. Set by the owner, as is ``is_over``."""
     is_over: bool = False
-    """Whether nobody wants what it reads any more."""
+    """Whether the result is not wanted any more."""
     started_at: float | None = None
-    """When the read of the present page began. Set by the fetch thread, as is ``thread_id``."""
+    """Time at which the read of the present page began. Set by the fetch thread, as is ``thread_id``."""
     thread_id: int | None = None
 
 
@@ -98,10 +98,10 @@ class _Asked:
 
 
 class DataFetcher:
-    """Where reading of one shard stands. Owner thread only; at most one read of the shard is under way.
+    """The state of reading one shard. Owner thread only; at most one read of the shard is under way.
 
-    ``fetch`` answers with the page at a position. Whether it was read ahead makes no difference: it is what a read at
-    that position gave.
+    ``fetch`` answers with the page at a position. A page that was read ahead is the same as one read on demand: it is
+    the result of a read at that position.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class DataFetcher:
         self._last_had_records = True
         self._is_catching_up = False
         self.reading: Reading | None = None
-        """The read under way, for whoever watches how long it takes."""
+        """The read under way, for observers of its duration."""
 
-    # --- what the consumer asks ----------------------------------------------------------------------------------
+    # --- the consumer's requests ---------------------------------------------------------------------------------
 
     def fetch(
         self,
@@ -141,16 +141,16 @@ class DataFetcher:
         *,
         is_patient: bool = False,
     ) -> None:
-        """Call one of the two with the page at a position, or with what ``StreamApi`` raised.
+        """Call ``came`` with the page at a position, or ``failed`` with the error that ``StreamApi`` raised.
 
-        At once if the page was read ahead. Nothing is called if ``discard`` comes before. A patient read shares a
-        thread and turns of the owner with others, see ``ReadQueue``.
+        The call comes at once if the page was read ahead, and not at all if ``discard`` is called before. A patient
+        read shares a thread and turns of the owner with others, see ``ReadQueue``.
         """
         if self._pages and self._pages[0].start == position:
-            found = self._pages.popleft()
-            self._ahead_bytes -= found.claim.size_bytes
-            found.claim.release()
-            self._hand_out(found.page, came)
+            ahead = self._pages.popleft()
+            self._ahead_bytes -= ahead.claim.size_bytes
+            ahead.claim.release()
+            self._hand_out(ahead.page, came)
             return
         if self.reading is None or self.reading.start != position:
             self.discard()
@@ -160,10 +160,10 @@ class DataFetcher:
         self._asked = _Asked(came, failed)
 
     def read_ahead(self, page: ShardPage) -> None:
-        """While this page is processed, read what follows it, up to the limits.
+        """Read the pages after ``page`` while it is processed, up to the limits.
 
-        A page that came alone, after an answer without records, is taken for the newest there is: nothing is read
-        behind it, so that an idle shard costs no more requests than without.
+        A page that came alone, after an answer without records, counts as the newest: nothing is read after it, so that
+        an idle shard costs no more requests than without reading ahead.
         """
         if self._pages and self._pages[0].start != page.next_position:
             self.discard()
@@ -172,7 +172,7 @@ class DataFetcher:
             self._go_on()
 
     def discard(self) -> None:
-        """Forget what was read ahead and what was asked for."""
+        """Drop all pages read ahead and the pending request."""
         self._asked = self._ahead_end = None
         if self.reading is None and self._question is None and not self._pages:
             return
@@ -188,7 +188,7 @@ class DataFetcher:
 
     @property
     def ahead_bytes(self) -> int:
-        """Size of what was read ahead."""
+        """Size of the pages read ahead."""
         return self._ahead_bytes
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -204,20 +204,20 @@ class DataFetcher:
             try:
                 self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
             except Exception as error:  # the pool may be a user's
-                refused = StreamClientException(f"the executor that reads took no read: {described(error)}")
+                refused = StreamClientException(f"the read executor refused a read: {described(error)}")
                 self._failed(reading, Raised.of(refused))
 
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
-        """In the fetch pool: read one page, or ahead a page for each of the sizes that were set aside.
+        """Read one page, or ahead one page for each of ``sizes``. Runs in the fetch pool.
 
-        No further one after the last there is, or one that is larger than what was set aside: the owner then reckons
-        anew. Nor if nobody wants more.
+        It stops after the last page of the shard, and once the result is not wanted any more. It also stops after a
+        page larger than the size set aside for it, because the owner then calculates anew.
 
-        The owner is woken for the last one and for one that is awaited. It is asked whether that is so when the page
-        has been posted: an owner that begins to wait later looks into its inbox before it sleeps.
+        The last page and an awaited page wake the owner. Whether a page is awaited is checked after it was posted: an
+        owner that begins to wait later looks into its inbox before it sleeps.
         """
         reading.thread_id = threading.get_ident()
-        for place, size_bytes in enumerate(sizes or (0,), start=1):
+        for number, size_bytes in enumerate(sizes or (0,), start=1):
             reading.started_at = self._loop.now()
             try:
                 page = self._source.read(position)
@@ -225,7 +225,7 @@ class DataFetcher:
                 self._loop.post(partial(self._failed, reading, Raised.of(error)))
                 return
             position = page.next_position
-            is_last = place >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
+            is_last = number >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
             is_no_news = reading.is_patient and not page.records
             self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last and not is_no_news)
             if self._reads.is_last() if is_no_news else reading.is_awaited and not is_last:
@@ -235,7 +235,7 @@ class DataFetcher:
 
     def _came(self, reading: Reading, page: RecordPage, is_last: bool) -> None:
         if reading is not self.reading:
-            return  # its claims, if any, were released when it was forgotten
+            return  # its claims, if any, were released when it was dropped
         start, reading.start, reading.is_awaited = reading.start, page.next_position, False
         claim = reading.claims.popleft() if reading.claims else None
         if is_last:
@@ -259,7 +259,7 @@ class DataFetcher:
             asked.failed(error)
 
     def _end(self, reading: Reading) -> None:
-        """Nothing more comes of it."""
+        """End a visit, from which no page comes any more."""
         self.reading = self._ahead_end = None
         if reading.claims:
             _release(reading.claims)
@@ -273,7 +273,7 @@ class DataFetcher:
     # --- reading ahead -------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Read more pages ahead where half of the room is free, unless something is under way."""
+        """Read more pages ahead if half of the room is free and no read is under way."""
         end = self._ahead_end
         if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
             return
@@ -297,7 +297,7 @@ class DataFetcher:
             self._begin(Reading(end, self._loop.now(), claims))
 
     def _granted_anywhere(self, claim: Claim) -> None:
-        """Later, in whichever thread gave the bytes back."""
+        """Post the grant to the owner, from the thread that gave the bytes back."""
         self._loop.post(partial(self._granted, claim))
 
     def _granted(self, claim: Claim) -> None:
@@ -306,7 +306,7 @@ class DataFetcher:
             self._begin(Reading(self._ahead_end, self._loop.now(), deque([claim])))
 
     def _keep(self, page: RecordPage, start: Position, claim: Claim, size_bytes: int) -> None:
-        """A page without records is not kept: when its turn comes, there may be some."""
+        """Keep a page read ahead. One without records is dropped: when its turn comes, there may be some."""
         if not page.records and not page.next_position.is_shard_end:
             self._last_had_records = False
             self._ahead_end = None
@@ -329,7 +329,7 @@ def _release(claims: Iterable[Claim]) -> None:
 
 
 def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:
-    """Place and time of the oldest record that a shard still has; ``None`` if it has none.
+    """Return place and time of the oldest record in a shard; ``None`` if it has none.
 
     Blocks, and raises what ``StreamApi`` raises.
     """

@@ -1,4 +1,4 @@
-"""Whether a worker can do its work, judged by what was really answered; and calls that take long are given up."""
+"""The health of a worker, judged by the answers that it really got; and the time limit of calls."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _log = logs.logger(__name__)
 
 @frozen
 class WorkerHealth:
-    """What ``Worker.health`` answers."""
+    """The answer of ``Worker.health``."""
 
     is_healthy: bool
     reason: str = ""
-    """Which call has been failing, for how long and with what error; empty for a healthy worker."""
+    """The failing call, how long it has failed, and its error; empty for a healthy worker."""
 
 
 def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHealth:
-    """The present one; logged if it has turned."""
+    """Return the present health, and log it if it has changed."""
     if now.is_healthy and not before.is_healthy:
         _log.info("%s is healthy again", who)
     elif before.is_healthy and not now.is_healthy:
@@ -48,14 +48,14 @@ def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHe
 
 
 class CallWatchdog:
-    """For how long one kind of call has been without success. One thread writes, any may read.
+    """Time since a kind of call last succeeded. One thread writes, any thread may read.
 
-    A call that is made all the time is due from a first moment on, whether it fails or gets no answer at all. One that
-    is made on occasion is judged from when it is asked for, or from its first failure, to its next success.
+    A regular call is due from a first moment on, whether it fails or gets no answer at all. An occasional call is
+    judged from its request, or from its first failure, to its next success.
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
-        """``what`` continues with how long it has been so: "no scan of the status table succeeded"."""
+        """``what`` is a text that a duration continues: "no scan of the status table succeeded"."""
         self._what = what
         self._is_always_due = due_since is not None
         self._without: tuple[float | None, Exception | Raised | None] = (due_since, None)
@@ -66,21 +66,21 @@ class CallWatchdog:
         return self._without[1] is not None
 
     def asked(self, now: float) -> None:
-        """An answer is due from now on, unless it was due before."""
+        """Note that an answer is due from now on, unless it was due before."""
         if self._without[0] is None:
             self._without = (now, None)
 
     def succeeded(self, now: float) -> None:
-        """It was answered, or nobody waits for an answer any more."""
+        """Note that the call was answered, or that no answer is awaited any more."""
         self._without = (now if self._is_always_due else None, None)
 
     def failed(self, error: Exception | Raised | None, now: float) -> None:
-        """It was answered with an error, or not at all."""
+        """Note that the call was answered with an error, or not at all."""
         since, known = self._without
         self._without = (now if since is None else since, error or known)
 
     def trouble(self, now: float, limit_seconds: float) -> str:
-        """What to say of it; empty if it succeeded within the limit."""
+        """Return the trouble in words; empty if the call succeeded within the limit."""
         since, error = self._without
         if since is None or now - since <= limit_seconds:
             return ""
@@ -88,7 +88,7 @@ class CallWatchdog:
 
 
 class WatchedConsumer(Protocol):
-    """A consumer, for those who watch what it reads."""
+    """A consumer whose reads are watched."""
 
     @property
     def shard_id(self) -> str:
@@ -96,20 +96,20 @@ class WatchedConsumer(Protocol):
 
     @property
     def machine(self) -> ConsumerMachine:
-        """What decides for it."""
+        """The machine that decides for it."""
 
     def reads_for(self, now: float) -> float:
-        """How long the read that it waits for has been under way, in seconds."""
+        """Return how long the awaited read has been under way, in seconds."""
 
 
 LONG_READ_SECONDS = 5.0
-"""A read that takes longer counts as one that is not answered; a page takes milliseconds."""
+"""Duration after which a read counts as unanswered; a page takes milliseconds."""
 
 MOST_FAULTS_TOLD = 3
-"""Shards that are named in the health of a worker; of more, their number."""
+"""Number of shards named in the health of a worker; further ones are counted."""
 
 NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
-"""What a shard waits for whose pages come, and cannot be true."""
+"""Causes of shards whose pages come and cannot be true."""
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
@@ -118,17 +118,17 @@ def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: 
     if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
         reads.failed(None, now)
     elif not any(consumer.machine.backoff.read_failures for consumer in watched):
-        reads.succeeded(now)  # nobody waits for one, or not any more
+        reads.succeeded(now)  # no read is awaited, or none any more
 
 
 class FaultWatch:
-    """Since when each shard has stood still because of what the service answers. One thread writes, any may read."""
+    """Time since each shard has stood still because of the service's answers. One thread writes, any may read."""
 
     def __init__(self) -> None:
         self._found: Mapping[str, tuple[float, str]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
-        """Note what is so now; what is not so any more is forgotten."""
+        """Note the faults of this moment; others are forgotten."""
         told = {
             consumer.shard_id: text_of(consumer.machine.reason)
             for consumer in consumers
@@ -139,7 +139,7 @@ class FaultWatch:
         self._found = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
 
     def trouble(self, now: float, limit_seconds: float) -> str:
-        """What to say of shards that have stood still for longer than the limit; empty without one."""
+        """Return the shards that have stood still for longer than the limit, in words; empty without one."""
         late = [(key, since, text) for key, (since, text) in self._found.items() if now - since > limit_seconds]
         told = [f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late]
         more = len(told) - MOST_FAULTS_TOLD
@@ -147,16 +147,16 @@ class FaultWatch:
 
 
 class HealthWatch:
-    """Remembers since when the calls of a running worker have been without success. Owner thread; any may ``judge``.
+    """Time since the calls of a running worker last succeeded. Owner thread; any thread may call ``judge``.
 
-    Each kind of call has its own watchdog, so that none is taken to succeed because another does. ``reads`` is kept by
-    those who read: one success, of any shard, shows that the stream can be read.
+    Each kind of call has its own watchdog, so that none counts as successful because another is. The readers update
+    ``reads``: one success, of any shard, shows that the stream can be read.
     """
 
     def __init__(self, limit_millis: int, now: float, reads: CallWatchdog) -> None:
         self._limit_seconds = limit_millis / 1_000
         self._scans = CallWatchdog("no scan of the status table succeeded", now)
-        self._signals = CallWatchdog("no look at the rows of workers succeeded")
+        self._signals = CallWatchdog("no read of the rows of workers succeeded")
         self._beats = CallWatchdog("no write of a worker's row was answered")
         self._writes = CallWatchdog("no lease write was answered")
         self._creations = CallWatchdog("no lease of a new shard was created")
@@ -166,12 +166,12 @@ class HealthWatch:
         self.faults = FaultWatch()
         self._has_scan_failed = False
         self._uncreated: set[str] = set()
-        """Leases that were to be created, and are not there as far as is known."""
+        """Leases to create that are not known to exist."""
         self._writes_under_way = 0
         self._last_write_at = now
 
     def asked(self, command: Command, now: float) -> None:
-        """A command is about to be carried out."""
+        """Note that a command is about to be carried out."""
         match command:
             case ReadSignals():
                 self._signals.asked(now)
@@ -191,7 +191,7 @@ class HealthWatch:
                 self._writes.asked(now)
 
     def answered(self, answer: Answered[Any], now: float) -> None:
-        """A call came back, with or without what it asked for."""
+        """Note that a call returned, with or without its result."""
         error = answer.error
         match answer.call:
             case ReadRows():
@@ -201,7 +201,7 @@ class HealthWatch:
                     self._created({row.lease_key for row in answer.value.rows}, now)
             case ReadSignals():
                 _note(self._signals, error, now)
-                # A few rows of workers come in place of most scans, but not of one that failed.
+                # Reads of a few worker rows replace most scans, but not a scan that failed.
                 if error is None and not self._has_scan_failed:
                     self._scans.succeeded(now)
             case ListShards():
@@ -219,14 +219,14 @@ class HealthWatch:
                 _note_write(self._writes, answer, now)
 
     def _creation_answered(self, lease_key: str, answer: Answered[WriteOutcome], now: float) -> None:
-        """An answer that comes late means nothing: a scan has shown the lease, so nobody waits for it any more."""
+        """Take in the answer to a creation; a late one is ignored, because a scan has already shown the lease."""
         if answer.value is not WriteOutcome.UNCERTAIN:
             self._created({lease_key}, now)
         elif lease_key in self._uncreated:
             self._creations.failed(answer.error, now)
 
     def _created(self, lease_keys: set[str], now: float) -> None:
-        """These leases are there, or their shards are gone: nobody waits any more for one of them to be created."""
+        """Note that these leases exist or their shards are gone, so that their creation is not awaited any more."""
         if lease_keys & self._uncreated:
             self._uncreated -= lease_keys
             self._creations.succeeded(now)
@@ -234,19 +234,19 @@ class HealthWatch:
                 self._creations.asked(now)
 
     def watch(self, held: Iterable[HeldLease], now: float) -> None:
-        """Forget what failed for leases that are gone, and notice what is waited for: at every look around."""
+        """Forget failures for leases that are gone, and note calls that leases wait for; called regularly."""
         leases = list(held)
         if any(lease.reason is not None and lease.reason.cause is Cause.EPOCH for lease in leases):
             self._draws.asked(now)
         else:
             self._draws.succeeded(now)
-        # A lease that is held is renewed; a take that failed is tried again within a few seconds if it is still wanted.
+        # A held lease is renewed; a take that failed is tried again within a few seconds if it is still wanted.
         is_idle = not (leases or self._writes_under_way)
         if is_idle and now - self._last_write_at > self._limit_seconds:
             self._writes.succeeded(now)
 
     def judge(self, now: float, *troubles: str) -> WorkerHealth:
-        """Healthy, unless a kind of call has been without success for longer than the limit, or there is trouble."""
+        """Return unhealthy if a kind of call has not succeeded within the limit or there is a trouble, else healthy."""
         watched = (
             self._scans,
             self._signals,
@@ -258,9 +258,9 @@ class HealthWatch:
             self._reads,
         )
         faults = self.faults.trouble(now, self._limit_seconds)
-        reasons = [*troubles, faults, *(each.trouble(now, self._limit_seconds) for each in watched)]
-        found = [reason for reason in reasons if reason]
-        return WorkerHealth(not found, "; ".join(found))
+        reasons = [*troubles, faults, *(watchdog.trouble(now, self._limit_seconds) for watchdog in watched)]
+        present = [reason for reason in reasons if reason]
+        return WorkerHealth(not present, "; ".join(present))
 
 
 def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> None:
@@ -271,7 +271,7 @@ def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> 
 
 
 def _note_write(watch: CallWatchdog, answer: Answered[WriteOutcome], now: float) -> None:
-    """A refusal is an answer: the table works."""
+    """Note the answer to a write. A refusal is an answer: the table works."""
     if answer.value is WriteOutcome.UNCERTAIN:
         watch.failed(answer.error, now)
     else:
@@ -283,10 +283,10 @@ def _because(error: Exception | Raised | None) -> str:
 
 
 NOTABLE_QUEUEING_SECONDS = 1.0
-"""A call that waits longer than this for a thread is named in the shard's status."""
+"""Wait for a thread after which a call is named in the shard's status."""
 
 MOST_STACK_LINES = 60
-"""Of a stack that is logged, its inner end."""
+"""Number of lines logged of a stack, from its inner end."""
 
 
 class CallUnderway(Protocol):
@@ -312,9 +312,9 @@ class CallWatch:
         self._is_given_up = False
 
     def look(self, call: CallUnderway | None, name: str, now: float) -> str:
-        """Log the call if it takes long, again at each doubling; once it is over the limit, why it is given up.
+        """Log the call if it takes long, again at each doubling; return why it is given up, once it exceeds the limit.
 
-        The reason is given once per call; it is empty at any other time.
+        The reason is returned once per call; at any other time the result is empty.
         """
         if call is not self._call:
             self._call, self._next_warning, self._is_given_up = call, self._warn_after_seconds, False
@@ -331,7 +331,7 @@ class CallWatch:
         return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
     def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
-        """That the shard waits for this call, if that is worth telling."""
+        """Return that the shard waits for this call, if the wait is long; else ``None``."""
         if call is None:
             return None
         notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds

@@ -1,7 +1,7 @@
-"""Turns what happens in a worker into figures. Decisions know nothing of it.
+"""Turns the events of a worker into metrics. Decisions do not depend on them.
 
-The coordinator shows every event with the commands that followed, and every second what all shards do; consumers and
-fetch threads tell the little that is no event.
+The coordinator shows every event with the commands that followed, and every second the state of all shards. Consumers
+and fetch threads report the few facts that are not events.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from streamclient.worker.health import WorkerHealth
 
 LINGER_SECONDS: Final = 120.0
 """How long the counters of a shard stay after it left this worker: twice the longest usual time between two scrapes, so
-that the last of its records are seen. Gauges go at once, because a stale one lies."""
+that its last records are seen. Gauges are removed at once, because a stale gauge is wrong."""
 
 LEASE_STATES: Final = ("running", "waiting", "finished")
-"""Values of the label ``state`` of ``streamclient_leases``; each lease is in one of them."""
+"""Values of the label ``state`` of ``streamclient_leases``; each lease is in exactly one of them."""
 
 
 class Gauges:
@@ -48,11 +48,11 @@ class Gauges:
         self._gone_at: dict[str, float] = {}
 
     def counts_of(self, shard_id: str) -> None:
-        """The shard has counters from now on."""
+        """Note that the shard has counters from now on."""
         self._with_counts.add(shard_id)
 
     def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int, now: float) -> None:
-        """Set everything."""
+        """Set all gauges."""
         self._set_shards(metric_table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
         seconds = {key: status.time_to_loss_seconds for key, status in statuses.items()}
         self._set_shards(metric_table.TIME_TO_LOSS_SECONDS, seconds)
@@ -61,7 +61,7 @@ class Gauges:
         self._forget_counts(statuses, now)
 
     def close(self) -> None:
-        """The worker holds nothing any more. Its counters stay, and say what it has done."""
+        """Clear all gauges, because the worker holds nothing any more. Its counters stay."""
         for metric in self._last:
             self._set_shards(metric, {})
         self._set_totals({})
@@ -106,32 +106,31 @@ def _lease_state(status: ShardStatus) -> str:
 
 
 SAMPLE_SECONDS = 1.0
-"""How often gauges are set. Looking at a shard takes some ten microseconds, so a thousand of them cost a hundredth of a
-core."""
+"""Interval of setting gauges. A shard takes some ten microseconds, so a thousand shards cost a hundredth of a core."""
 
 END_NOT_STORED = "end_not_stored"
-"""Counts as a failure although nothing was raised: the shard is read again."""
+"""The failure of a processor that let a shard end without storing the end, although it raised nothing."""
 
 MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
-"""A shard that nobody may read yet has no gap in its reading, whoever holds it."""
+"""Kinds of reasons of shards that are not to be read yet, so that waiting is not a gap in reading."""
 
 
 @frozen
 class _Waiting:
-    """A checkpoint that was asked for."""
+    """A checkpoint that was requested."""
 
     kind: str
     since: float
 
 
 class Instruments:
-    """The figures of one worker on one stream. Owner thread, except ``judged`` and ``measured``.
+    """The metrics of one worker on one stream. Owner thread, except ``judged`` and ``measured``.
 
     Args:
-        metrics: where they go, with the labels of the worker filled in; it never raises.
-        worker_identifier: to recognise what is handed to this worker.
-        held: held leases by key, as they are at each moment.
-        now: monotonic seconds.
+        metrics: the receiver of the metrics, with the labels of the worker filled in; it never raises.
+        worker_identifier: the worker whose received leases are counted.
+        held: held leases by key, a live view.
+        now: returns monotonic seconds.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Instruments:
     # --- what the coordinator shows --------------------------------------------------------------------------------
 
     def handled(self, event: Event, commands: Sequence[Command], now: float) -> None:
-        """An event came, and these commands followed from it."""
+        """Record an event and the commands that followed from it."""
         if not self.is_on:
             return
         note = _ANSWERS.get(type(event.call)) if isinstance(event, Answered) else _NOTES.get(type(event))
@@ -169,7 +168,7 @@ class Instruments:
         self._note_moves(event, commands)
 
     def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int) -> None:
-        """What every held shard does at this moment."""
+        """Record the present state of every held shard."""
         if self.is_on:
             for key in [key for key in self._handed_at if key in statuses]:
                 if statuses[key].reason_kind in MEANT_TO_WAIT:
@@ -177,7 +176,7 @@ class Instruments:
             self._gauges.sample(statuses, ahead_bytes=ahead_bytes, now=self._now())
 
     def close(self) -> None:
-        """The worker ends: checkpoints that still wait are answered as unknown, and it holds nothing any more."""
+        """Record the end of the worker: waiting checkpoints are answered as unknown, and it holds nothing any more."""
         if self.is_on:
             for request_id in list(self._checkpoints):
                 self._checkpoint_answered(events.AnswerCheckpoint(request_id, CheckpointOutcome.UNKNOWN), self._now())
@@ -186,7 +185,7 @@ class Instruments:
     # --- what consumers tell ---------------------------------------------------------------------------------------
 
     def user_code_ended(self, shard_id: str, call: str, started_at: float, error: BaseException | None) -> None:
-        """A call into user code returned or raised."""
+        """Record that a call into user code returned or raised."""
         self._metrics.observe(metric_table.USER_CODE_SECONDS, self._now() - started_at, call=call)
         if error is not None:
             self._metrics.increment(metric_table.USER_CODE_FAILURES, call=call)
@@ -195,43 +194,43 @@ class Instruments:
             self._reads_again(shard_id, started_at)
 
     def accepted(self, shard_id: str, records: int) -> None:
-        """User code accepted records."""
+        """Record that user code accepted records."""
         self._counts_of(shard_id)
         self._metrics.increment(metric_table.RECORDS_PROCESSED, records, shard=shard_id)
 
     def page_done(self, shard_id: str, size_bytes: int) -> None:
-        """Every record of a page was accepted or parked."""
+        """Record that every record of a page was accepted or parked."""
         self._counts_of(shard_id)
         self._metrics.increment(metric_table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
 
     def caught_up(self, shard_id: str) -> None:
-        """A read found nothing to deliver."""
+        """Record a read that found nothing to deliver."""
         self._reads_again(shard_id, self._now())
 
     def redelivered(self) -> None:
-        """Records are handed to the same processor again."""
+        """Record that records are delivered to the same processor again."""
         self._metrics.increment(metric_table.REDELIVERIES)
 
     def parked(self, records: int) -> None:
-        """Records are in the parking store."""
+        """Record that records are in the parking store."""
         self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
     def restarted(self) -> None:
-        """A new processor replaces another one."""
+        """Record that a new processor replaces another one."""
         self._metrics.increment(metric_table.RESTARTS)
 
     def end_not_stored(self) -> None:
-        """The processor let a shard end without storing that."""
+        """Record that the processor let a shard end without storing the end."""
         self._metrics.increment(metric_table.USER_CODE_FAILURES, call=END_NOT_STORED)
 
     # --- any thread ------------------------------------------------------------------------------------------------
 
     def judged(self, health: WorkerHealth) -> None:
-        """Whether the worker can do its work: every second, and whenever it has failed or ended."""
+        """Record the health of the worker: every second, and when it fails or ends."""
         self._metrics.set(metric_table.UNHEALTHY, float(not health.is_healthy))
 
     def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
-        """The page of a read, which is counted and timed; raises what it raises."""
+        """Carry out a read, count and time it, and return its page; raise what it raises."""
         started_at = self._now()
         try:
             page = read()
@@ -302,7 +301,7 @@ class Instruments:
     # --- leases that come and go -------------------------------------------------------------------------------------
 
     def _note_moves(self, event: Event, commands: Sequence[Command]) -> None:
-        """A lease comes and goes only by events and commands that name it."""
+        """Count leases that come and go, which they do only by events and commands that name them."""
         for key in {_key_of(fact) for fact in (event, *commands)} - {""}:
             is_held = key in self._held
             if is_held and key not in self._known:
@@ -347,7 +346,7 @@ _ANSWERS: Mapping[type, Callable[[Instruments, Any, float], None]] = {
 
 
 def _key_of(fact: Event | Command) -> str:
-    """The lease that an event or command is about; empty for those about all or none."""
+    """Return the lease that an event or command is about; empty if it is about all or none."""
     match fact:
         case Answered(call):
             return _key_of(call)
@@ -359,7 +358,7 @@ def _key_of(fact: Event | Command) -> str:
 
 
 def _is_done(sent: LeaseWrite, event: Event) -> bool:
-    """Whether the event says that the write was applied."""
+    """Return whether the event confirms that the write was applied."""
     match event:
         case Answered(events.WriteLease(write), outcome):
             return write == sent and outcome is WriteOutcome.ACCEPTED

@@ -1,6 +1,6 @@
-"""The owner thread's inbox and timers: everything that changes a worker's state happens here, one step at a time.
+"""The owner thread's inbox and timers: every change of a worker's state happens here, one step at a time.
 
-Other threads hand over functions with ``post``; the owner runs them. Nothing else is shared, so nothing else is locked.
+Other threads hand functions over with ``post``; the owner runs them. Nothing else is shared, so nothing else is locked.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from streamclient.errors import StreamClientException, is_refused_thread
 
 INBOX_SIZE = 100_000
 """Most messages that wait for the owner. Each lease has at most a read, a user call, a write and a checkpoint under
-way, so this is reached only far beyond ten thousand leases; then posting threads wait, which slows them down."""
+way, so this limit is reached only far beyond ten thousand leases. Then posting threads wait, which slows them down."""
 
 MESSAGES_PER_TURN = 256
-"""Most messages of one turn: enough that one request carries the writes of a burst, while timers stay sharp."""
+"""Most messages of one turn: enough that one request carries the writes of a burst, while timers stay punctual."""
 
 LEAST_SLACK_SECONDS = 0.001
-"""Less than this brings no timers together."""
+"""Smallest slack that moves a timer to meet others."""
 
 LONGEST_WAIT_SECONDS = 1.0
-"""The owner looks around at least this often, so that a wait can never outlast a condition nobody announced."""
+"""Longest wait of the owner, so that a wait can never outlast a condition that was not announced."""
 
 
 THREAD_PAUSE_SECONDS = 0.2
-"""Before a thread that the system refused is asked for again: a small part of any lease, and no load."""
+"""Pause before another thread is requested after the system refused one: a small part of any lease, and no load."""
 
 
 class Timer:
-    """One function to run later, unless cancelled."""
+    """One function to run later, unless it is cancelled."""
 
     def __init__(self, deadline: float, function: Callable[[], None]) -> None:
         self.deadline = deadline
         self.function: Callable[[], None] | None = function
 
     def cancel(self) -> None:
-        """Forget it. Owner thread only."""
+        """Cancel the timer. Owner thread only."""
         self.function = None
 
 
 class Question:
-    """A message whose asker waits for an answer: exactly one of the two functions runs, if it was posted at all.
+    """A message whose sender waits for an answer: exactly one of the two functions runs, if it was posted at all.
 
-    ``answer`` in a turn of the owner; ``refuse`` in the thread that closes the loop before its turn came.
+    ``answer`` runs in a turn of the owner; ``refuse`` runs in the thread that closes the loop before that turn.
     """
 
     def __init__(self, answer: Callable[[], None], refuse: Callable[[], None]) -> None:
         self._answer, self.refuse = answer, refuse
 
     def __call__(self) -> None:
-        """Answer it. Owner thread."""
+        """Answer the question. Owner thread."""
         self._answer()
 
 
@@ -68,7 +68,7 @@ class OwnerLoop:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
         self._changed = threading.Condition()
-        """For whoever waits for room, and for what must not change meanwhile."""
+        """For threads that wait for room, and for state that must not change meanwhile."""
         self._bell = threading.Lock()
         self._bell.acquire()
         self._is_asleep = False
@@ -79,16 +79,17 @@ class OwnerLoop:
         self._last: list[Callable[[], object]] = []
         self._inside: int | None = None
         self._unstarted: dict[Executor, deque[Callable[[], object]]] = {}
-        """Calls for which their pools have no thread, and pools that are short of some."""
+        """Calls that wait because their pools have no thread, and pools that lack threads."""
         self._refusal: tuple[float, str] | None = None
         self._birthplace = Birthplace()
 
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
     ) -> bool:
-        """Have the owner run a function; it is woken for it if that is urgent. Any thread.
+        """Have the owner run ``message``, and wake the owner if that is urgent. Any thread.
 
-        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out: it will not run.
+        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out; then it will not
+        run.
 
         Raises:
             ForkedError: this is a child of the process whose thread runs the loop.
@@ -107,28 +108,29 @@ class OwnerLoop:
             return True
 
     def wake(self) -> None:
-        """Have the owner run what was posted as not urgent. Any thread."""
+        """Have the owner run the messages that were posted as not urgent. Any thread."""
         with self._changed:
             self._ring()
 
     def call_later(self, seconds: float, function: Callable[[], None], *, slack_seconds: float = 0.0) -> Timer:
-        """Run a function after a time. Owner thread only.
+        """Run ``function`` after ``seconds``. Owner thread only.
 
-        With slack it may run so much earlier, in one turn with others that have slack and are due about then.
+        With slack it may run earlier by up to ``slack_seconds``, in one turn with others that have slack and are due
+        then.
         """
         timer = Timer(_with_others(self.now() + max(0.0, seconds), slack_seconds), function)
         self._plan(timer)
         return timer
 
     def start(self, pool: Executor, submit: Callable[[], object]) -> None:
-        """Have a call begin by ``submit``, which hands it to a pool. Owner thread only.
+        """Begin a call by ``submit``, which hands it to a pool. Owner thread only.
 
-        If the system refuses a thread for it, and the pool has none, this is repeated until it has one: ``submit`` must
-        leave nothing of a call that it refuses. What else ``submit`` raises is raised.
+        If the system refuses a thread and the pool has none, ``submit`` is repeated until the pool has one, so it must
+        leave nothing of a call that it refuses. Any other error of ``submit`` is raised.
         """
         waiting = self._unstarted.get(pool)
         if waiting:
-            waiting.append(submit)  # in the order of their coming
+            waiting.append(submit)  # in the order of arrival
         elif not self._begins(submit):
             self._try_later(pool).append(submit)
         elif isinstance(pool, DaemonPool) and pool.is_short:
@@ -156,7 +158,7 @@ class OwnerLoop:
         return self._unstarted.setdefault(pool, deque())
 
     def _try_again(self) -> None:
-        """Each pool up to its first refusal: a system that refuses one thread refuses the next one, too."""
+        """Try each pool up to its first refusal: a system that refuses one thread refuses the next one too."""
         for pool, waiting in list(self._unstarted.items()):
             while waiting and self._begins(waiting[0]):
                 waiting.popleft()
@@ -168,10 +170,10 @@ class OwnerLoop:
             self.call_later(THREAD_PAUSE_SECONDS, self._try_again)
 
     def at_end(self, function: Callable[[], object]) -> None:
-        """Run a function when all else of this turn is done, or at once if nothing runs any more. Owner thread only.
+        """Run ``function`` after all other work of this turn, or at once if the loop is closed. Owner thread only.
 
-        For what wakes another thread: woken earlier, it would only contend with the rest of the turn for the
-        interpreter, which costs several times what the waking does.
+        This is for functions that wake another thread: woken earlier, that thread would contend with the rest of the
+        turn for the interpreter, which costs several times what the waking does.
         """
         if self._closed:
             function()
@@ -179,10 +181,10 @@ class OwnerLoop:
             self._last.append(function)
 
     def call_every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Run a function now and at a fixed rate until the loop closes. Owner thread only, or before there is one.
+        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before there is one.
 
-        The rate does not drift: each run is due whole intervals after the first. Of runs that were missed, however
-        many, one is made up for.
+        The rate does not drift: each run is due whole intervals after the first. However many runs were missed, one is
+        made up for.
         """
         first = self.now()
 
@@ -199,17 +201,17 @@ class OwnerLoop:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the calling thread is in a turn right now."""
+        """Whether the calling thread is in a turn now."""
         return self._inside == threading.get_ident()
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing runs any more."""
+        """Whether the loop runs nothing any more."""
         return self._closed
 
     @property
     def next_timer(self) -> float | None:
-        """When the earliest timer is due, if there is one."""
+        """Time at which the earliest timer is due, if there is one."""
         while self._timers and self._timers[0][2].function is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -220,9 +222,9 @@ class OwnerLoop:
         return bool(self._inbox or self._last)
 
     def turn(self, longest_wait_seconds: float, look: Callable[[], object] = lambda: None) -> None:
-        """Wait for a message or a timer, at most so long, and run what is there. Owner thread only.
+        """Wait for a message or a timer, at most ``longest_wait_seconds``, and run what is due. Owner thread only.
 
-        ``look`` is called once behind messages and timers; what is to run at the end follows it.
+        ``look`` is called once after messages and timers; functions of ``at_end`` run after it.
         """
         self._enter()
         try:
@@ -236,7 +238,7 @@ class OwnerLoop:
             self._inside = None
 
     def close(self) -> None:
-        """Run nothing any more; later posts return ``False``, and questions that still wait are refused."""
+        """Close the loop: later posts return ``False``, and questions that still wait are refused."""
         with self._changed:
             self._closed = True
             self._unstarted.clear()
@@ -267,20 +269,20 @@ class OwnerLoop:
                 self._is_asleep = False
 
     def _ring(self) -> None:
-        """Wake the owner; the lock of ``_changed`` is held. A lock serves as a bell: a condition costs far more."""
+        """Wake the owner; the lock of ``_changed`` is held. The bell is a lock, because a condition costs far more."""
         if self._is_asleep:
             self._is_asleep = False
             self._bell.release()
 
     def _run_messages(self) -> None:
-        """One at a time: if a message raises, those behind it stay in the inbox."""
+        """Run messages one at a time: if a message raises, those after it stay in the inbox."""
         inbox = self._inbox
         for _ in range(MESSAGES_PER_TURN):
             if len(inbox) >= INBOX_SIZE:
                 with self._changed:
                     self._changed.notify_all()
                     message = inbox.popleft()
-            elif inbox:  # nobody waits for room, and taking from a deque needs no lock
+            elif inbox:  # no thread waits for room, and taking from a deque needs no lock
                 message = inbox.popleft()
             else:
                 return
@@ -299,12 +301,12 @@ class OwnerLoop:
                 function()
 
     def _run_last(self) -> None:
-        """What one of them adds runs as well; if one raises, those behind it run at the end of the next turn."""
+        """Run the functions of ``at_end``, also those added meanwhile; if one raises, the rest run in the next turn."""
         while self._last:
             self._last.pop(0)()
 
     def _enter(self) -> None:
-        """Raise instead of corrupting state if a second thread, or a nested call, gets in."""
+        """Enter a turn; raise if a second thread or a nested call would corrupt the state."""
         me = threading.get_ident()
         if self._inside is not None:
             raise StreamClientException(f"thread {me} entered the owner loop while thread {self._inside} is inside")
@@ -312,16 +314,16 @@ class OwnerLoop:
 
 
 def _next_multiple(first: float, seconds: float, now: float) -> float:
-    """The first moment after ``now`` that is whole intervals after ``first``."""
+    """Return the first moment after ``now`` that is whole intervals after ``first``."""
     number = math.floor((now - first) / seconds) + 1
     due = first + number * seconds
-    return due if due > now else first + (number + 1) * seconds  # a division may be rounded down
+    return due if due > now else first + (number + 1) * seconds  # the division may have been rounded down
 
 
 def _with_others(deadline: float, slack_seconds: float) -> float:
-    """The last moment, up to a deadline, on a grid that is no wider than the slack.
+    """Return the last moment, up to ``deadline``, on a grid that is not wider than the slack.
 
-    All grids are powers of two, so that the moments of a wide one lie on the narrow ones as well.
+    All grids are powers of two, so that the moments of a wide grid are also on the narrow ones.
     """
     if slack_seconds < LEAST_SLACK_SECONDS:
         return deadline
@@ -334,20 +336,20 @@ class Driven(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do, or no time left for it."""
+        """Whether nothing is left to do, or no time is left for it."""
 
     def step(self) -> None:
-        """Wait for something to happen, and do what follows from it."""
+        """Wait for an event, and do what follows from it."""
 
     def fail(self, error: Exception) -> None:
         """End, without trusting the state any more."""
 
 
 def drive(owner: Driven, failed: Callable[[Exception], None], look: Callable[[], None] = lambda: None) -> None:
-    """Step until it is finished, looking around before each step.
+    """Step ``owner`` until it is finished, calling ``look`` before each step.
 
-    ``failed`` is called at once with a first fault, after which the owner ends in what order is left; a second one is
-    raised.
+    ``failed`` is called at once with the first error, after which the owner ends in what order is left; a second error
+    is raised.
     """
     has_failed = False
     while not owner.is_finished:

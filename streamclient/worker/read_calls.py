@@ -1,4 +1,4 @@
-"""What the reads of all shards share: threads, given to whose unread records are deleted soonest, and bytes ahead."""
+"""The shared resources of all shards' reads: threads, most urgent read first, and bytes for reading ahead."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ from streamclient.base.pools import once
 from streamclient.worker.owner_loop import OwnerLoop
 
 FAIR_TURN = 4
-"""Every fourth read is the one that has waited longest, so that shards far behind never starve those that are not."""
+"""Every fourth read is the one that has waited longest, so that shards with a large lag never starve the others."""
 
 PATIENT_SECONDS = 0.05
-"""So long a patient read is left to the threads at work. A thread does some dozens of reads of idle shards meanwhile,
-and the fewer threads contend for the interpreter, the less each read costs."""
+"""Time for which a patient read is left to the threads at work. A thread does some dozens of reads of idle shards in
+that time, and the fewer threads contend for the interpreter, the less each read costs."""
 
 
 class ReadQueue:
-    """Orders the reads of all shards of a worker in front of a pool. Thread-safe.
+    """Orders the reads of all shards of a worker before they go to a pool. Thread-safe.
 
-    The pool gets one task per read, and a task, once it has a thread, does the read that is most urgent by then. A
-    *patient* read gets none while a thread is at work: it goes to whoever is done first. ``hurry`` sends for more
-    threads once such a read has been patient for long enough, so none waits for the slow read of another shard.
+    The pool gets one task per read, and a task that has a thread does the read that is most urgent then. A *patient*
+    read gets no task while a thread is at work: the first thread that is free does it. ``hurry`` requests more threads
+    once a read has been patient for long enough, so that no read waits for the slow read of another shard.
     """
 
     def __init__(self, pool: Executor) -> None:
         self.pool = once(pool)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[], object]] = {}
-        """In the order of their coming."""
+        """Waiting reads, in the order of arrival."""
         self._by_loss: list[tuple[float, int]] = []
         self._patient: deque[tuple[float, int]] = deque()
-        """Until when each waits for a thread at work. Here, as in ``_by_loss``, some are already done."""
+        """Deadlines of patient reads that wait for a thread at work. Here, as in ``_by_loss``, some reads may be
+        done."""
         self._coming = 0
-        """Tasks that no thread has begun; so many of the reads that wait have somebody coming for them."""
+        """Number of tasks that no thread has begun; the same number of waiting reads have a thread coming."""
         self._at_work = 0
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a thread has still to begin a read."""
+        """Whether some read has not begun."""
         return bool(self._waiting)
 
     def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
-        """Have a read done, by a thread of its own or, if it is patient, by whichever is done before that moment.
+        """Have a read done by its own thread or, if it is patient, by any thread that is free before ``patient_until``.
 
-        If the pool refuses, raises what that raises: the read is forgotten.
+        If the pool refuses, its error is raised and the read is forgotten.
         """
         with self._lock:
             number = next(self._numbers)
@@ -68,14 +69,14 @@ class ReadQueue:
         except Exception:
             with self._lock:
                 if self._waiting.pop(number, None) is None:
-                    return  # a thread at work has it
+                    return  # a thread at work has taken it
             raise
 
     def hurry(self, now: float) -> bool:
-        """Send for more threads if a read was patient for long enough; whether any read is not over yet.
+        """Request more threads if a read was patient for long enough; return whether any read is unfinished.
 
-        As many more as are at work already: where reads are slow, few such steps set all going; where one hangs, the
-        next thread does the rest.
+        It requests the number of threads that are at work already. If reads are slow, few such steps start all of them;
+        if one read hangs, the next thread does the rest.
         """
         wanted = 0
         with self._lock:
@@ -85,7 +86,7 @@ class ReadQueue:
                 wanted = min(len(self._waiting) - self._coming, max(1, self._at_work))
                 self._coming += wanted
             is_busy = bool(self._waiting or self._at_work)
-        with suppress(Exception):  # the next look sends again
+        with suppress(Exception):  # the next call requests them again
             self._send_for(wanted)
         return is_busy
 
@@ -99,7 +100,7 @@ class ReadQueue:
                 raise
 
     def _work(self) -> None:
-        """In a thread: one read, and then those for which nobody else comes."""
+        """Do one read in a thread, and then those for which no other thread comes."""
         with self._lock:
             self._coming -= 1
             self._at_work += 1
@@ -115,7 +116,7 @@ class ReadQueue:
                 call = self._next()
 
     def _next(self) -> Callable[[], object] | None:
-        """The read to do now; without one, this thread is at work no more. The lock is held."""
+        """Return the read to do now; without one, this thread is at work no more. The lock is held."""
         if len(self._waiting) <= self._coming:
             self._at_work -= 1
             return None
@@ -134,7 +135,7 @@ class ReadQueue:
 class OwnerReads:
     """The reads of one owner's shards, on their way to the queue. Owner thread only.
 
-    While a patient read is under way the owner looks after it, and takes the answers for which nobody woke it.
+    While a patient read is under way, the owner checks on it regularly, and takes answers that did not wake it.
     """
 
     def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
@@ -143,7 +144,7 @@ class OwnerReads:
         self._is_looking = False
 
     def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
-        """Have a read done, as soon as there is a thread for it."""
+        """Have a read done as soon as there is a thread for it."""
         until = self._loop.now() + PATIENT_SECONDS if is_patient else None
         self._loop.start(self._queue.pool, partial(self._queue.submit, loss_micros, call, until))
         if not is_patient:
@@ -153,7 +154,7 @@ class OwnerReads:
             self._loop.call_later(PATIENT_SECONDS, self._look)
 
     def is_last(self) -> bool:
-        """Whether no read waits, so that whoever has done one is not sure to do another. Any thread."""
+        """Return whether no read waits, so that a thread that has finished one may have no other. Any thread."""
         return not self._queue.has_waiting
 
     def _look(self) -> None:
@@ -163,7 +164,7 @@ class OwnerReads:
 
 
 class Claim:
-    """Bytes set aside for one page: asked for, then granted, then given back once. Made by ``PrefetchBudget``."""
+    """Bytes set aside for one page: requested, then granted, then given back once. Made by ``PrefetchBudget``."""
 
     def __init__(self, budget: PrefetchBudget, size_bytes: int, granted: Callable[[Claim], object]) -> None:
         self._budget = budget
@@ -173,19 +174,19 @@ class Claim:
         self.is_over = False
 
     def settle(self, size_bytes: int) -> None:
-        """The page has come and is so large."""
+        """Note that the page has come with this size."""
         self._budget.settle(self, size_bytes)
 
     def release(self) -> None:
-        """Give the bytes back, or take the question back. Again does no harm."""
+        """Give the bytes back, or withdraw the request. Repeating it is harmless."""
         self._budget.release(self)
 
 
 class PrefetchBudget:
-    """A sum that bounds what is set aside, granted to whoever has least. Thread-safe.
+    """A bound for the sum of bytes set aside, granted first to the shard that has least. Thread-safe.
 
-    The size of a page is known only when it has come. Until then its shard sets aside as much as the largest page it
-    has seen, so the sum may be exceeded by what a page is larger than all before it in its shard.
+    The size of a page is known only when it has come. Until then its shard sets aside the size of the largest page that
+    it has seen. So the sum may be exceeded by the excess of a page over all pages before it in its shard.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -197,17 +198,17 @@ class PrefetchBudget:
 
     @property
     def used_bytes(self) -> int:
-        """What is set aside now."""
+        """Bytes that are set aside now."""
         return self._used_bytes
 
     def claim(self, size_bytes: int, own_bytes: int, granted: Callable[[Claim], object]) -> Claim:
-        """Ask for bytes.
+        """Request bytes.
 
-        The claim says if they are granted at once. If not, ``granted`` is called once, in a thread that gives bytes
-        back, unless the claim is released before.
+        The returned claim says whether they are granted at once. If not, ``granted`` is called once, in a thread that
+        gives bytes back, unless the claim is released before.
 
-        Whoever has the smallest ``own_bytes`` comes first, among equals whoever asked first. A page larger than the
-        whole budget is granted when nothing else is set aside.
+        The request with the smallest ``own_bytes`` comes first; among equals, the oldest. A page larger than the whole
+        budget is granted when nothing else is set aside.
         """
         claim = Claim(self, size_bytes, granted)
         with self._lock:
@@ -238,7 +239,7 @@ class PrefetchBudget:
         _announce(served)
 
     def _serve(self) -> list[Claim]:
-        """Grant from the front of the queue while there is room; whom to tell."""
+        """Grant from the front of the queue while there is room; return the granted claims, to be announced."""
         served = []
         while self._queue:
             first = self._queue[0][2]
@@ -259,6 +260,6 @@ class PrefetchBudget:
 
 
 def _announce(served: Iterable[Claim]) -> None:
-    """Outside the lock: whoever is told may ask again."""
+    """Announce grants outside the lock, because a receiver may request bytes again."""
     for claim in served:
         claim.granted(claim)

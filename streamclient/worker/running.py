@@ -1,4 +1,4 @@
-"""How a program lets something run until it ends: a ``with`` block, waiting for it, Ctrl-C and SIGTERM."""
+"""Ways for a program to run something until it ends: a ``with`` block, waiting, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from streamclient.base.processes import Birthplace
 Self = TypeVar("Self", bound="Running")
 
 LOOK_SECONDS = 0.05
-"""Between two looks of ``wait`` at what else may have happened: little for a person, and no load."""
+"""Interval at which ``wait`` calls its ``until``: short for a person, and no load."""
 
 AWAKE_SECONDS = 0.2
-"""A signal that the system gives to another thread, or that comes just before a wait begins, does not interrupt the
-main thread's wait; its handler runs when the wait returns. So no wait there is longer than this."""
+"""Longest single wait of the main thread. A signal that the system gives to another thread, or that comes just before a
+wait begins, does not interrupt that wait; its handler runs when the wait returns."""
 
 
 def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
-    """Wait for an event, and for signals; whether the event is set."""
+    """Wait for an event, and for signals; return whether the event is set."""
     give_up_at = None if timeout is None else time.monotonic() + timeout
     while True:
         left = AWAKE_SECONDS if give_up_at is None else min(AWAKE_SECONDS, give_up_at - time.monotonic())
@@ -36,13 +36,13 @@ def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
 
 
 EXIT_CODE_OF_SIGTERM = 128 + signal.SIGTERM
-"""With which a program ends that SIGTERM asked to end: what shells and container runtimes make of that signal."""
+"""Exit code of a program that SIGTERM asked to end, as shells and container runtimes expect it."""
 
 
 class EndedBySigterm:
-    """While the main thread is inside, SIGTERM raises ``SystemExit(143)`` there, once; further ones change nothing.
+    """While the main thread is inside, SIGTERM raises ``SystemExit(143)`` there, once; further signals change nothing.
 
-    Nothing is changed in other threads, which get no signals, nor where the program has a handler of its own or ignores
+    It changes nothing in other threads, which get no signals, and nothing if the program has its own handler or ignores
     the signal.
     """
 
@@ -59,7 +59,7 @@ class EndedBySigterm:
         return self
 
     def defer(self) -> None:
-        """The block is about to end anyway: if the signal comes now, that is raised when the block has ended."""
+        """Note that the block is about to end: a signal that comes now is raised when the block has ended."""
         self._is_deferred = True
 
     def __exit__(
@@ -81,11 +81,11 @@ _until = checks.function("without arguments")
 
 
 class Running(ABC):
-    """What ``Worker``, ``TunnelWorker`` and ``TunnelDaemon`` have in common.
+    """The common part of ``Worker``, ``TunnelWorker`` and ``TunnelDaemon``.
 
-    As a context manager it runs in a thread of its own until the block is left. SIGTERM meanwhile, if the block is in
-    the program's main thread, raises ``SystemExit(143)`` in the block, so that it is left and everything ends in order;
-    see ``ClientConfig.end_on_sigterm``.
+    As a context manager it runs in its own thread until the block is left. If the block is in the program's main
+    thread, SIGTERM raises ``SystemExit(143)`` in the block, so that it is left and everything ends in order; see
+    ``ClientConfig.end_on_sigterm``.
     """
 
     def __init__(self, *, end_on_sigterm: bool) -> None:
@@ -93,34 +93,34 @@ class Running(ABC):
         self._ends_on_sigterm = end_on_sigterm
         self._sigterm = EndedBySigterm(end_on_sigterm)
         self._birthplace: Birthplace | None = None
-        """Where it runs; ``None`` before it does."""
+        """The process in which it runs; ``None`` before it runs."""
 
     def _require_here(self) -> None:
-        """Refuse to touch in a child what runs in its parent: no thread of it is here, and locks may be held for ever.
+        """Refuse use in a forked child: the threads do not exist there, and locks may be held for ever.
 
         Raises:
-            ForkedError: it is such a child.
+            ForkedError: this is a child of the process in which it runs.
         """
         if self._birthplace is not None:
             self._birthplace.require(f"the {type(self).__name__}")
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
-        """Wait, in a thread that does not run it, until it has ended or something else has happened.
+        """Wait, in another thread than its own, until it has ended or ``until`` returns true.
 
-        So whoever waits for something that a worker should do is woken if the worker dies before.
+        So a caller that waits for work of a worker is also woken if the worker dies before.
 
         Args:
             timeout: most seconds to wait; ``None`` for no limit.
-            until: what else to wait for, for example ``event.is_set``; called in this thread some twenty times a
+            until: the condition to wait for, for example ``event.is_set``; called in this thread some twenty times a
                 second.
 
         Returns:
-            Whether it came: what ``until`` asks for, or without it the end. ``False`` after the time-out, or if it was
-            shut down before.
+            Whether ``until`` returned true, or without ``until`` whether it has ended. ``False`` after the time-out, or
+            if it was shut down before.
 
         Raises:
             ConfigurationError: ``until`` is async or a generator.
-            StreamClientError: as ``run``, if it has failed and what ``until`` asks for has not come.
+            StreamClientError: as ``run``, if it has failed and ``until`` has not returned true.
         """
         checks.optional(_until).require("until", until)
         self._require_here()
@@ -151,7 +151,7 @@ class Running(ABC):
             self._begin_in_thread()
         except BaseException as error:
             try:
-                if not isinstance(error, Exception):  # a signal, which may have come when it already ran
+                if not isinstance(error, Exception):  # a signal, which may have come when it was already running
                     sigterm.defer()
                     self._end_thread()
             finally:
@@ -163,7 +163,7 @@ class Running(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut down; raise what made it fail, as ``run`` does, unless the block raises something itself."""
+        """Shut down; raise the error that made it fail, as ``run`` does, unless the block itself raises."""
         self._require_here()
         self._sigterm.defer()
         try:
@@ -183,4 +183,4 @@ class Running(ABC):
 
     @abstractmethod
     def _raise_failure(self) -> None:
-        """Raise what made it fail, if anything did."""
+        """Raise the error that made it fail, if there is one."""

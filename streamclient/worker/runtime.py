@@ -1,4 +1,4 @@
-"""What a worker runs on, injectable so that tests own it: clocks, waits, dice, names, and threads for all streams."""
+"""The surroundings of a worker, replaceable in tests: clocks, waits, dice, names, and the threads of all streams."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from streamclient.config import ClientConfig
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 FETCH_THREADS = 128
-"""Reads under way at once: with up to so many shards, none waits for another's read, however long that takes. A thread
-exists only while all others are reading."""
+"""Number of reads under way at once: with up to this many shards, no read waits for another, however long that takes. A
+thread exists only while all others are reading."""
 
 USER_THREADS = 256
-"""Threads of the default executor. One exists only while all others are inside user code, so this is reached only if so
-many processors block at once; further shards then wait for their turn."""
+"""Threads of the default executor. A thread exists only while all others are inside user code, so the limit is reached
+only if this many processors block at once; further shards then wait for their turn."""
 
 JOIN_SECONDS = 1.0
-"""How long a worker that has ended waits for its own idle threads. Those inside a call that hangs are left: they are
+"""How long a worker that has ended waits for its own idle threads. Threads inside a hanging call are left: they are
 daemons and keep no process alive."""
 
 
 def wall_micros() -> int:
-    """Microseconds since 1970 by this machine's clock.
+    """Return microseconds since 1970 by this machine's clock.
 
-    Never compared with another machine's, except where somebody names a time: a pause ends by it.
+    It is never compared with another machine's clock, except for the end of a pause, which an operator sets as a time.
     """
     return time.time_ns() // 1_000
 
 
 def wait(event: threading.Event, seconds: float) -> bool:
-    """Wait for an event; whether it is set."""
+    """Wait for an event; return whether it is set."""
     return event.wait(seconds)
 
 
 def new_identifier() -> str:
-    """A name that no other acquisition has."""
+    """Return a name that no other acquisition has."""
     return str(uuid.uuid4())
 
 
 @frozen(kw_only=True)
 class Runtime:
-    """Everything that is neither a decision nor a call to the service."""
+    """The surroundings of a worker: everything except decisions and calls to the service."""
 
     monotonic: Callable[[], float] = time.monotonic
-    """Seconds that never step; every age and deadline is measured by it."""
+    """Returns seconds that never step; every age and deadline is measured by it."""
     wall_micros: Callable[[], int] = wall_micros
     wait: Callable[[threading.Event, float], bool] = wait
-    """How user threads wait for an answer; a simulated runtime lets time pass here."""
+    """Waits for an answer in a user thread; a simulated runtime lets time pass here."""
     new_identifier: Callable[[], str] = new_identifier
     dice: random.Random = field(factory=random.Random)
     make_pool: Callable[[str, int], Executor] = DaemonPool
@@ -70,17 +70,17 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """What is left, never below zero."""
+        """Seconds that are left, never below zero."""
         return max(0.0, self._at - self._monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no time is left."""
         return self._monotonic() >= self._at
 
 
 class SharedParts:
-    """What all streams of a worker share: threads, and the bytes that may be read ahead."""
+    """The shared parts of a worker's streams: threads, and the bytes for reading ahead."""
 
     def __init__(
         self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
@@ -98,7 +98,7 @@ class SharedParts:
         self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 
     def close(self) -> None:
-        """Stop every thread that is not inside a call that hangs."""
+        """Stop every thread that is not inside a hanging call."""
         for pool in self._own_pools:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self._own_pools:

@@ -1,6 +1,6 @@
 """Carries out the commands that need the service, outside the owner thread, and reports each as one event.
 
-Commands of one turn go out in groups.
+Commands of one turn are sent in groups.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from streamclient.worker.owner_loop import OwnerLoop
 Each = TypeVar("Each")
 
 RENEWALS_PER_REQUEST = 200
-"""What one BatchWriteRow may hold."""
+"""Largest number of rows in one BatchWriteRow."""
 
 HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
-"""Writes that go out together, before and apart from the others."""
+"""Writes that are sent together, before and apart from the others."""
 
 OTHER_WRITES_PER_REQUEST = 50
-"""Takes, checkpoints and hand-overs go out in smaller groups, side by side: a lease manager that makes one request per
-write still answers each within a second or so."""
+"""Number of takes, checkpoints and hand-overs in one group. Groups are small and sent side by side: a lease manager
+that makes one request per write still answers each within a second or so."""
 
 DRAWS_PER_REQUEST = 100
-"""What one BatchGetRow may hold."""
+"""Largest number of rows in one BatchGetRow."""
 
 
 @frozen(kw_only=True)
 class ServiceCalls:
-    """The owner's hands. Methods are called in the owner thread and return at once; ``emit`` is called there, too.
+    """The owner's calls. Methods are called in the owner thread and return at once; ``emit`` is called there too.
 
-    Every call is made once. The lease manager and the stream API have repeated what is worth repeating before they
-    fail; another layer of retries would multiply with theirs. What to do after a failure is a decision, so ``Holdings``
-    makes it.
+    Every call is made once. The lease manager and the stream API repeat what is worth repeating before they fail;
+    another layer of retries would multiply with theirs. The reaction to a failure is a decision, so ``Holdings`` makes
+    it.
     """
 
     stream_id: str
@@ -75,9 +75,9 @@ class ServiceCalls:
     loop: OwnerLoop
     scan_pool: Executor
     """For reads of the status table and of the list of shards. They repeat themselves, and a user's retry strategy that
-    decides on that may take its time: no write waits behind them, as a lease whose write waits is not renewed."""
+    decides on that may be slow. So no write waits for them: a lease whose write waits is not renewed."""
     status_pool: Executor
-    """For writes to the status table but heartbeats."""
+    """For writes to the status table except heartbeats."""
     renew_pool: Executor
     """For heartbeats alone."""
     fetch_pool: Executor
@@ -86,7 +86,7 @@ class ServiceCalls:
     _waiting: dict[type, list[Any]] = field(init=False, factory=lambda: {kind: [] for kind in _GROUPS.values()})
 
     def put(self, command: Command) -> None:
-        """Have a command carried out: at once, or with others of its kind at the end of the turn."""
+        """Carry a command out: at once, or together with others of its kind at the end of the turn."""
         match command:
             case ReadRows():
                 self.read_rows()
@@ -105,12 +105,12 @@ class ServiceCalls:
                     self.loop.at_end(self.flush)
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting commands."""
         for commands in self._waiting.values():
             commands.clear()
 
     def flush(self) -> None:
-        """Send what waits: many rows cost the table one request."""
+        """Send all waiting commands: many rows cost the table one request."""
         if not any(self._waiting.values()):
             return
         waiting = {kind: tuple(commands) for kind, commands in self._waiting.items()}
@@ -129,13 +129,13 @@ class ServiceCalls:
         self._call(ReadRows(), self._scanned, self.scan_pool)
 
     def read_signals(self, worker_ids: tuple[str, ...]) -> None:
-        """Read some rows of workers."""
+        """Read the rows of some workers."""
         directory = self.directory
         if directory is not None:
             self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)), self.scan_pool)
 
     def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
-        """Have other workers scan."""
+        """Make other workers scan."""
         self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids), self.status_pool)
 
     def read_row(self, lease_key: str) -> None:
@@ -169,7 +169,7 @@ class ServiceCalls:
         self._start(self.fetch_pool, partial(self._resolve, command))
 
     def _scanned(self) -> Scan:
-        # Leases first: that a worker was killed says something about leases that were read before.
+        # Leases first: a verdict on a worker is conclusive only for leases that were read before it.
         rows = tuple(_checked("list_leases", Lease, row) for row in _listed("list_leases", self.store.list_leases()))
         workers = None if self.directory is None else tuple(self.directory.list_workers())
         return Scan(rows, self.wall_micros(), workers)
@@ -198,11 +198,11 @@ class ServiceCalls:
         self._start(pool, run)
 
     def _start(self, pool: Executor, call: Callable[[], object]) -> None:
-        """Have a call begin as soon as the pool has a thread for it."""
+        """Begin a call as soon as the pool has a thread for it."""
         self.loop.start(pool, partial(pool.submit, call))
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
-        # Before the request leaves: from then on a lease is valid, whatever the answer's delay.
+        # Taken before the request is sent: a lease is valid from then on, however late the answer.
         sent_at = self.loop.now()
         answers = _answers(self.directory or self.store, writes)
         self.loop.post(partial(self._report, writes, answers, sent_at))
@@ -234,7 +234,7 @@ class ServiceCalls:
         try:
             iterator = self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, command.timestamp_micros)
         except BaseException as error:
-            failure = StreamClientException(f"looking up where to begin failed: {described(error)}")
+            failure = StreamClientException(f"looking up the first position failed: {described(error)}")
             failure.__cause__ = error
             unanswered = Answered(WriteLease(rule.create(lease)), WriteOutcome.UNCERTAIN, sent_at, failure)
             self.loop.post(partial(self.emit, unanswered))
@@ -243,16 +243,16 @@ class ServiceCalls:
 
 
 def _as_error(raised: BaseException) -> Exception:
-    """What a call raised, as an answer to it.
+    """Return the error that a call raised, as an answer to it.
 
-    ``SystemExit``, of a user's lease manager for example, ends nothing in a pool's thread; unanswered, the call would
-    be waited for without end.
+    ``SystemExit``, for example of a user's lease manager, ends nothing in a pool's thread; without an answer, the owner
+    would wait for the call for ever.
     """
     return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
 
 
-def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
-    return (each[start : start + size] for start in range(0, len(each), size))
+def _groups(items: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
@@ -260,7 +260,7 @@ def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
 
 
 def _checked(call: str, kind: type[Each], answer: object) -> Each:
-    """What a store or stream API that breaks its promise answers is that call's failure, and no fault of the owner."""
+    """Return a valid answer; an answer that breaks its promise counts as that call's failure, not as the owner's."""
     if isinstance(answer, kind):
         return answer
     checks.done(call, answer)
@@ -270,7 +270,7 @@ def _checked(call: str, kind: type[Each], answer: object) -> Each:
 
 
 def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-    """One answer per write, also from a store that breaks its promise never to raise."""
+    """Return one answer per write, even from a store that breaks its promise never to raise."""
     try:
         answers: Sequence[WriteAnswer] = list(checks.done("write_many", store.write_many(writes), may_yield=True))
     except BaseException as error:
@@ -290,4 +290,4 @@ _GROUPS: Mapping[type, type] = {
     DrawEpoch: DrawEpoch,
     ForgetEpoch: ForgetEpoch,
 }
-"""Commands that wait for the end of a turn, and with those of which kind they go out, in this order."""
+"""Commands that wait for the end of a turn, and the kind with which they are sent, in this order."""

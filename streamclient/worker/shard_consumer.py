@@ -1,6 +1,6 @@
-"""Runs the consumer of one shard: carries out what its machine decides, and reports what came of it. Owner thread only.
+"""Runs the consumer of one shard: carries out its machine's commands, and reports their results. Owner thread only.
 
-``streamclient.core.consumer`` decides; here are the fetch pool, the user's executor, timers and the parking store.
+``streamclient.core.consumer`` decides; the fetch pool, the user's executor, timers and the parking store are here.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 IDLE_SLACK = 0.05
-"""An idle shard is read by so much of its pause earlier, if others are read then: nobody waits longer for a record, and
-fifty shards that pause for seconds cost few turns of threads."""
+"""Share of its pause by which an idle shard is read earlier, if others are read then. No record waits longer, and fifty
+shards that pause for seconds need few turns of threads."""
 
 LEAST_PATIENT_PAUSES = 5
-"""A read is patient if it follows a pause that is so many times as long as it may then wait for a thread."""
+"""A read is patient if its pause was at least this many times its allowed wait for a thread."""
 
 _OF_PARKING: Mapping[Cause, Cause] = {
     Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
     Cause.CALL_RUNS: Cause.PARKING_RUNS,
 }
-"""A call of the parking store is named as such."""
+"""Causes for a call of the parking store, in place of those for other calls."""
 
 
 class ShardConsumer:
@@ -62,9 +62,9 @@ class ShardConsumer:
         self.shard_info = evolve(start.shard_info, table_name=around.table_name)
         self.shard_id = start.shard_info.shard_id
         self.own_info = evolve(start.shard_info, lease_identifier=start.identifier)
-        """By which the worker knows this one consumer; the lease's identifier is that of several in a row."""
+        """The shard with the id of this consumer; the lease's identifier is that of several consumers in a row."""
         self.machine = ConsumerMachine(start, config, around.dice, record_id=record_id, key_text=key_text)
-        """What decides, to be looked at; only this consumer hands it events."""
+        """The machine that decides, to be read only; only this consumer sends it events."""
         self._around = around
         self._turn = turn or AlwaysInTurn()
         self._events: deque[ConsumerEvent] = deque()
@@ -74,10 +74,10 @@ class ShardConsumer:
         self._fetcher: DataFetcher | None = None
         self._read_visit = self._end_visit = 0
         self._is_patient = False
-        """Whether the next read follows a pause that a little more or less does not matter to."""
+        """Whether the next read follows a pause whose exact length does not matter."""
         self._call: UserCall | None = None
         self._answer: Any = None
-        """What the call under way found; its thread sets it."""
+        """Result of the call under way; its thread sets it."""
         self._timer: Timer | None = None
         warn_after = config.slow_processor_warning_millis
         self._call_watch = CallWatch(
@@ -87,7 +87,7 @@ class ShardConsumer:
             self.shard_id, Cause.READ_QUEUED, Cause.READ_RUNS, warn_after, config.read_limit_millis
         )
 
-    # --- what the coordinator asks -------------------------------------------------------------------------------
+    # --- the coordinator's requests ------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the first processor."""
@@ -98,9 +98,9 @@ class ShardConsumer:
         self._handle(consumer_events.StopAsked(reason))
 
     def abandon(self) -> None:
-        """The worker ends without waiting for user code that still runs; it can store nothing any more.
+        """Give up: the worker ends without waiting for user code that still runs, which can store nothing any more.
 
-        A call that no thread has begun never will.
+        A call that no thread has begun never runs.
         """
         if self._call is not None:
             self._call.cancel()
@@ -110,25 +110,25 @@ class ShardConsumer:
             self._session.checkpointer.close("the worker ended before the processor did")
 
     def checkpoint_requested(self) -> None:
-        """A checkpoint is on its way; exactly one ``checkpoint_answered`` follows."""
+        """Note that a checkpoint was sent; exactly one ``checkpoint_answered`` follows."""
         self._handle(consumer_events.CheckpointAsked())
 
     def checkpoint_answered(self, ticket: CheckpointTicket, outcome: CheckpointOutcome) -> None:
-        """A checkpoint was stored or prepared, or not."""
+        """Note that a checkpoint was stored, prepared or refused."""
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def accept_loss(self) -> TrimmedRange | None:
-        """Go on at the oldest record that is left, if the shard stopped for lost records; what is given up."""
+        """Go on at the oldest record that is left, if the shard stopped for lost records; return the accepted loss."""
         lost = self.machine.lost
         self._handle(consumer_events.LossAccepted())
         return lost
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """The list of shards shows the end of the shard, or does not."""
+        """Note whether the list of shards shows the end of the shard."""
         self._handle(consumer_events.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail))
 
     def status(self, now: float) -> ShardStatus:
-        """What it is doing."""
+        """Return the status of the shard."""
         machine, report = self.machine, self._around.facts.report(self._backlog, now)
         status = ShardStatus(
             shard_id=self.shard_id,
@@ -145,7 +145,7 @@ class ShardConsumer:
         return because(status, tuple(consumer_reasons(machine, self._hold_ups(now), now, is_reading=is_reading)))
 
     def watch(self, now: float) -> None:
-        """Log what takes long, and have the lease let go for what takes too long."""
+        """Log slow calls, and let the lease of a shard go whose call exceeds its limit."""
         name = "" if self._call is None else self._call.name
         reasons = (
             self._call_watch.look(self._call, name, now),
@@ -156,21 +156,21 @@ class ShardConsumer:
                 self._around.stalled(self.own_info, reason)
 
     def reads_for(self, now: float) -> float:
-        """How long the read that it waits for has been under way, in seconds; 0.0 if it waits for none."""
+        """Return how long the awaited read has been under way, in seconds; 0.0 if no read is awaited."""
         is_reading = self._fetcher is not None and self.machine.phase is Phase.READING
         reading = self._fetcher.reading if self._fetcher is not None and is_reading else None
         return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
     def ahead_bytes(self) -> int:
-        """Size of what was read ahead."""
+        """Size of the pages read ahead."""
         return 0 if self._fetcher is None else self._fetcher.ahead_bytes
 
     def __repr__(self) -> str:
         return repr(self.machine)
 
     def _hold_ups(self, now: float) -> Iterator[Reason]:
-        """What takes long, as far as it is worth telling."""
+        """Yield the slow calls that are worth telling."""
         phase, delay = self.machine.phase, self._turn.hold_up()
         if delay is not None:
             yield delay
@@ -189,7 +189,7 @@ class ShardConsumer:
     # --- events and commands -------------------------------------------------------------------------------------
 
     def _handle(self, event: ConsumerEvent) -> None:
-        """Have an event handled and everything that follows from it, in order: some commands are answered at once."""
+        """Handle an event and all that follows from it, in order: some commands are answered at once."""
         self._events.append(event)
         if self._is_handling:
             return
@@ -323,7 +323,7 @@ class ShardConsumer:
 
     @property
     def _reader(self) -> DataFetcher:
-        """What reads for the present processor; there must be one."""
+        """The fetcher of the present processor; there must be one."""
         if self._fetcher is None:
             raise ValueError(f"{self!r} has not started reading")
         return self._fetcher
@@ -359,10 +359,10 @@ class ShardConsumer:
             try:
                 first = first_record_left(around.stream_api, self.shard_info.stream_id, self.shard_id)
             except Exception as error:
-                found: ConsumerEvent = consumer_events.FirstLeftUnknown(visit, Raised.of(error))
+                answer: ConsumerEvent = consumer_events.FirstLeftUnknown(visit, Raised.of(error))
             else:
-                found = consumer_events.FirstLeftFound(visit, first)
-            around.loop.post(partial(self._handle, found))
+                answer = consumer_events.FirstLeftFound(visit, first)
+            around.loop.post(partial(self._handle, answer))
 
         try:
             around.loop.start(around.fetch_pool, partial(around.fetch_pool.submit, look))
@@ -383,7 +383,7 @@ class ShardConsumer:
         self._timer = self._around.loop.call_later(command.seconds, time_came, slack_seconds=slack_seconds)
 
     def _time_came(self, visit: int) -> None:
-        """What goes on with reading or processing waits for its turn; waiting is a pause that a stop ends at once."""
+        """Go on after a pause. Reading and processing wait for their turn first; a stop ends that wait at once."""
         self._timer = None
         go_on = partial(self._handle, consumer_events.TimeCame(visit))
         if self.machine.phase is Phase.WAITING:
@@ -408,7 +408,7 @@ class ShardConsumer:
     def _close_checkpoints(self, command: consumer_events.CloseCheckpoints) -> None:
         self._present.checkpointer.close(command.because)
 
-    # --- what others want to know --------------------------------------------------------------------------------
+    # --- statistics and logs -------------------------------------------------------------------------------------
 
     def _tell(self, command: consumer_events.Tell) -> None:
         instruments, shard_id = self._around.instruments, self.shard_id

@@ -1,7 +1,7 @@
-"""What a worker says of its shards, to its program and to operators, and what it knows for that. Owner thread.
+"""Statuses of shards, for the worker's program and for operators, and the facts for them. Owner thread.
 
-What operators are told goes out in the worker's row with heartbeats, so it costs no request; what has not changed costs
-no bytes either.
+Information for operators is sent in the worker's row with heartbeats, so it costs no request; unchanged information
+costs no bytes either.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 FRESH_MARGIN_SECONDS = 5.0
-"""A caught-up shard is read again within the longest idle pause; if it was not for so much longer, it is held up, and
-what may have come meanwhile counts as unread."""
+"""A caught-up shard is read again within the longest idle pause. If it was not for this much longer, it is held up, and
+records that may have come meanwhile count as unread."""
 
 
 class StreamFacts:
@@ -36,25 +36,25 @@ class StreamFacts:
         self._fresh_seconds = longest_idle_millis / 1_000 + FRESH_MARGIN_SECONDS
         self._clock = RecordClock()
         self.reads = CallWatchdog("no read of the stream succeeded")
-        """Of any shard."""
+        """Time since a read of any shard last succeeded."""
         self.expiration_micros: int | None = None
-        """How long the stream keeps a record; ``None`` until it was described."""
+        """The stream's retention; ``None`` until the stream was described."""
 
     def described(self, expiration_hours: int | None) -> None:
-        """DescribeStream answered."""
+        """Take in the answer of DescribeStream."""
         if expiration_hours is not None:
             self.expiration_micros = expiration_hours * MICROS_PER_HOUR
 
     def saw(self, record_micros: int, now: float) -> None:
-        """A record of that time was read."""
+        """Note that a record of time ``record_micros`` was read."""
         self._clock.saw(record_micros, now)
 
     def service_micros(self, now: float) -> int:
-        """The service's time, about."""
+        """Return an estimate of the service's time."""
         return self._clock.micros(self._wall_micros(), now)
 
     def report(self, backlog: Backlog, now: float) -> RetentionReport:
-        """How a shard with that backlog stands."""
+        """Return lag and time to loss of a shard with that backlog."""
         return backlog.report(
             now,
             self.service_micros(now),
@@ -63,13 +63,13 @@ class StreamFacts:
         )
 
     def loss_micros(self, backlog: Backlog) -> float:
-        """When the shard's oldest unread record is deleted; the smaller, the more urgent. Unknown counts as now."""
+        """Return when the shard's oldest unread record is deleted: smaller is more urgent. Unknown counts as now."""
         unread_micros = backlog.unread_micros
         return 0.0 if unread_micros is None else float(unread_micros + (self.expiration_micros or 0))
 
 
 def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus:
-    """A shard without a consumer. What it has not read ages meanwhile, as far as its stored progress tells."""
+    """Return the status of a shard without a consumer. Its lag grows meanwhile, as far as its stored progress tells."""
     progress = held.lease.progress
     backlog = Backlog(None if progress is None or held.lease.is_finished else progress.record_micros or None)
     report = facts.report(backlog, now)
@@ -85,7 +85,7 @@ def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus
 
 
 def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStatus:
-    """A shard with a consumer: what holds the lease up, a hand-over for example, comes before what holds it up."""
+    """Return the status of a shard with a consumer. Reasons of the lease, such as a hand-over, come first."""
     if held is None or held.reason is None:
         return of_consumer
     return because(of_consumer, (held.reason, *of_consumer.reasons))
@@ -94,7 +94,7 @@ def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStat
 def consumer_reasons(
     machine: ConsumerMachine, hold_ups: Iterable[Reason], now: float, *, is_reading: bool
 ) -> Iterator[Reason]:
-    """Everything that holds a shard with a consumer up, the most important first; ``hold_ups`` is what takes long."""
+    """Yield everything that holds up a shard with a consumer, most important first; ``hold_ups`` are its slow calls."""
     if machine.is_lost:
         yield Reason(Cause.LEASE_LOST)
     if machine.reason is not None:
@@ -108,7 +108,7 @@ def consumer_reasons(
 
 
 def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reason | None:
-    """When what failed is tried again: told with the failure, so that nobody hears of one without the other."""
+    """Return when a failure is followed by a new try: shown with the failure, so that neither is shown alone."""
     phase, cause = machine.phase, None if machine.reason is None else machine.reason.cause
     if machine.is_asking:
         return Reason(Cause.STRATEGY_ASKED)
@@ -116,7 +116,7 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
         what = "start" if phase is Phase.BACKING_OFF else "attempt"
         return Reason(Cause.NEXT_TRY, what, f"{max(0.0, machine.resume_at - now):.1f} s")
     if phase is Phase.CLOSING and not machine.is_final and not machine.halt_reason:
-        is_end = machine.closing is ShutdownReason.TERMINATE  # which counts as one more failure if it is not stored
+        is_end = machine.closing is ShutdownReason.TERMINATE  # an end that is not stored counts as one more failure
         unless = ", unless the end is stored before" if is_end else ""
         pause = machine.backoff.next_restart_seconds(more_failures=int(is_end))
         return Reason(Cause.NEXT_TRY, "start", f"at least {pause:.1f} s{unless}")
@@ -129,14 +129,14 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
 
 
 def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
-    """The status with these reasons, and with what follows from them."""
+    """Return the status with these reasons and the fields that follow from them."""
     if not reasons and not status.reasons:
         return status
     return evolve(status, reasons=reasons, reason=text_of(*reasons), reason_kind=kind_of(reasons))
 
 
 def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
-    """The same shard on a worker that has failed or ended, if there is a reason: nothing of it moves any more."""
+    """Return the status on a failed or ended worker, if ``over`` says so: nothing of the shard moves any more."""
     if over is None or status.state is ShardState.SHUTDOWN_COMPLETE:
         return status
     told = status.reasons if over.cause is Cause.WORKER_ENDED and status.reasons else (over, *status.reasons)
@@ -145,11 +145,11 @@ def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
 
 
 STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
-"""What the lease rows show anyway. What is said of a parent changes with each heartbeat of its owner, besides."""
+"""Causes that the lease rows show anyway. Besides, the text about a parent changes with each heartbeat of its owner."""
 
 
 class PublishedInfo:
-    """Puts the text together, and remembers the last one."""
+    """Makes the information for operators, and remembers the last one."""
 
     def __init__(self, lease_duration_millis: int, started_micros: int) -> None:
         self._process = WorkerInfo(
@@ -164,11 +164,11 @@ class PublishedInfo:
 
     @property
     def text(self) -> str:
-        """What is told at present."""
+        """The present information."""
         return self._last
 
     def changed(self, statuses: Mapping[str, ShardStatus], health: WorkerHealth, left: Iterable[str]) -> str | None:
-        """The text for this state; ``None`` if it is the same as before."""
+        """Return the text for this state; ``None`` if it is unchanged."""
         info = evolve(
             self._process,
             trouble=health.reason,
@@ -183,7 +183,7 @@ class PublishedInfo:
 
 
 def _is_told(status: ShardStatus) -> bool:
-    """Whether there is a reason that does not stand in the lease rows anyway."""
+    """Return whether there is a reason that the lease rows do not show anyway."""
     return bool(status.reasons) and status.reasons[0].cause not in STAND_IN_ROWS
 
 

@@ -1,4 +1,4 @@
-"""One stream of a worker: looked up, put together, and driven until its last lease is handed over."""
+"""One stream of a worker: looked up, assembled, and driven until its last lease is handed over."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ Result = TypeVar("Result")
 
 SHORTEST_PAUSE_MILLIS = 200
 LONGEST_PAUSE_MILLIS = 20_000
-"""A worker that starts during an outage of the service tries again this often, without end: it is started to run."""
+"""Pauses of a worker that starts during an outage of the service; it tries without end, because it is started to
+run."""
 
 
-class StoppedEarly(Exception):  # no error: a request that was granted
+class StoppedEarly(Exception):  # not an error: a request that was granted
     """The worker was stopped before it had begun."""
 
 
 class Persistence:
-    """Repeats an action until it succeeds, fails for good, or the worker is stopped; says what it is at meanwhile."""
+    """Repeats an action until it succeeds, fails for good, or the worker is stopped; names the action meanwhile."""
 
     def __init__(
         self,
@@ -59,19 +60,22 @@ class Persistence:
         monotonic: Callable[[], float],
         limit_millis: int,
     ) -> None:
-        """``limit_millis``: how long one action may be without success before the worker counts as unhealthy."""
+        """``limit_millis``: how long one action may lack success before the worker counts as unhealthy."""
         self._stop = stop
         self._wait = wait
         self._monotonic = monotonic
         self._limit_seconds = limit_millis / 1_000
         self.what = ""
-        """The action that is under way or has failed; empty before the first one and behind each that succeeded."""
+        """The action that is under way or has failed; empty before the first one and after each that succeeded."""
         self._problem: Callable[[], Exception | None] = lambda: None
-        self._watchdog = CallWatchdog("nothing was asked of the service", monotonic())
+        self._watchdog = CallWatchdog("no call to the service was made", monotonic())
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the present action has been tried for longer than the limit, be it without any answer. Any thread."""
+        """Unhealthy if the present action has been tried for longer than the limit, even without any answer.
+
+        Any thread.
+        """
         now, problem = self._monotonic(), self._problem()
         if problem is not None:
             self._watchdog.failed(problem, now)
@@ -81,7 +85,7 @@ class Persistence:
     def do(
         self, what: str, action: Callable[[], Result], problem: Callable[[], Exception | None] = lambda: None
     ) -> Result:
-        """The action's result. ``problem`` tells what holds up an action that is under way; it is asked in any thread.
+        """Return the action's result. ``problem`` returns what holds up an action under way; any thread may call it.
 
         Raises:
             StoppedEarly: ``stop`` was set.
@@ -109,10 +113,10 @@ class Persistence:
         raise StoppedEarly(what)
 
     def sleep(self, seconds: float) -> None:
-        """Wait between the tries of a call. During an action a stop ends that; behind the last one, it just waits.
+        """Wait between the tries of a call. A stop ends the wait during an action; after the last action it does not.
 
         Raises:
-            StoppedEarly: ``stop`` was set, and an action is under way.
+            StoppedEarly: ``stop`` was set during an action.
         """
         if not self.what:
             self._wait(threading.Event(), seconds)
@@ -121,7 +125,7 @@ class Persistence:
 
 
 def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
-    """Id of the table's stream.
+    """Return the id of the table's stream.
 
     Raises:
         ConfigurationError: the table has no stream, or more than one.
@@ -139,7 +143,7 @@ def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
 
 
 def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> None:
-    """Create the status table if need be, and wait until it answers."""
+    """Create the status table if it does not exist, and wait until it answers."""
     problem = partial(_problem_of, manager)
     created = persistence.do("creating the status table", lambda: _create(manager), problem)
     if created:
@@ -159,7 +163,7 @@ def _be_ready(manager: ILeaseManager) -> None:
 
 
 def _problem_of(manager: ILeaseManager) -> Exception | None:
-    """What ours can say of its waiting; a user's own lease manager need not. Any thread."""
+    """Return what holds the manager up; a user's own lease manager need not know. Any thread."""
     try:
         problem = getattr(manager, "table_problem", None)
     except Exception as error:
@@ -171,7 +175,7 @@ def _problem_of(manager: ILeaseManager) -> Exception | None:
 class StreamRun:
     """Reads one stream with the parts that all streams of a worker share. Runs once, in a thread of its own.
 
-    What it fails of is kept in ``exception``: it is nobody else's failure.
+    Its error is kept in ``exception``, because it is not an error of the other streams.
     """
 
     def __init__(
@@ -184,11 +188,11 @@ class StreamRun:
     ) -> None:
         self.name = stream_config.name
         self.config = stream_config
-        """What to read."""
+        """Settings of the stream."""
         self.exception: BaseException | None = None
-        """What it fails of, from the moment on at which that is known."""
+        """The error of which it fails, as soon as it is known."""
         self.coordinator: Coordinator | None = None
-        """What decides; ``None`` before the stream and the status table were found."""
+        """The owner; ``None`` before the stream and the status table were found."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
         self._make_processor = make_processor
@@ -212,9 +216,9 @@ class StreamRun:
         self._thread = start_thread(partial(self.run, shared, stop), name)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it has ended; whether it has, or was never started.
+        """Wait until it has ended; return whether it has ended or was never started.
 
-        An event tells: once an interrupt has struck it, ``join`` may take a running thread for ended (Python 3.11).
+        An event shows the end: after an interrupt, ``join`` may take a running thread for ended (Python 3.11).
         """
         if self._thread is None:
             return True
@@ -224,8 +228,8 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Measure it while there is no owner to do so. Any thread."""
-        with self._showing:  # so that what was judged earlier is never set later
+        """Measure the health while there is no owner that does. Any thread."""
+        with self._showing:  # so that an earlier judgement is never set later
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
 
@@ -239,13 +243,13 @@ class StreamRun:
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
         except BaseException as error:
-            # Also SystemExit, of a user's lease manager for example: in this thread it ends nothing but the stream.
+            # Also SystemExit, for example of a user's lease manager: in this thread it ends only the stream.
             self._fail(error)
         finally:
             self._ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
+        """Remember and log the first error at once: ending the rest may take the whole time-out."""
         if self.exception is None:
             if self._persistence is not None and not isinstance(error, ConfigurationError):
                 self._failed_at = self._persistence.what
@@ -261,7 +265,7 @@ class StreamRun:
             coordinator.close()
 
     def prepare(self, shared: SharedParts, stop: threading.Event) -> Coordinator:
-        """Look up stream and status table, and put the parts together; a step of ``run``."""
+        """Look up stream and status table, and assemble the parts; a step of ``run``."""
         config = shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
@@ -288,7 +292,7 @@ class StreamRun:
     def _coordinator(
         self, shared: SharedParts, stream_id: str, manager: ILeaseManager, stream_api: StreamApi, metrics: IMetrics
     ) -> Coordinator:
-        """The owner, with its hands and all that its consumers share."""
+        """Return the owner with its calls and the shared parts of its consumers."""
         config, runtime = shared.client_config, shared.runtime
         store, directory = as_lease_store(manager), as_worker_directory(manager)
         loop = OwnerLoop(runtime.monotonic)
@@ -355,7 +359,7 @@ class StreamRun:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def send(self, event: events.Event) -> None:
-        """Have an event handled; one that comes early waits until there is somebody to handle it."""
+        """Send an event to the owner; an early event waits until there is an owner."""
         with self._lock:
             if self.coordinator is None:
                 self._early.append(event)
@@ -363,7 +367,7 @@ class StreamRun:
                 self.coordinator.send(event)
 
     def accept_loss(self, lease_key: str, reply: Callable[[TrimmedRange | None], None]) -> None:
-        """Have ``reply`` called with what a shard gives up to go on; with ``None`` if it did not stop for a loss."""
+        """Call ``reply`` with the loss that a shard accepts to go on; with ``None`` if it did not stop for a loss."""
         coordinator = self.coordinator
         if coordinator is None:
             reply(None)
@@ -371,7 +375,7 @@ class StreamRun:
             coordinator.accept_loss(lease_key, reply)
 
     def accept_end(self, lease_key: str, reply: Callable[[bool], None]) -> None:
-        """Have ``reply`` called with whether a shard waits for somebody to say that it has ended, as is said now."""
+        """Declare that a shard has ended; call ``reply`` with whether the shard was waiting for that."""
         coordinator = self.coordinator
         if coordinator is None:
             reply(False)
@@ -379,13 +383,13 @@ class StreamRun:
             coordinator.accept_end(lease_key, reply)
 
     def request_stop(self) -> None:
-        """Begin to stop. Before there is anything to stop, the worker's stop event does it."""
+        """Begin to stop. Before there is an owner, the worker's stop event does it."""
         with self._lock:
             if self.coordinator is not None:
                 self.coordinator.request_stop()
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Have ``reply`` called with every held shard; at once if there are none to ask for."""
+        """Call ``reply`` with every held shard; at once if there is no owner."""
         coordinator = self.coordinator
         if coordinator is None:
             reply({})
@@ -394,19 +398,19 @@ class StreamRun:
 
     @property
     def sentence(self) -> str:
-        """What it failed of, for people."""
+        """The error in words, for people."""
         error = self.exception
         what = described(error) if error is not None and not is_foreseen(error) else error
         return f"worker {self._worker_identifier} ends reading {self.name}: {self._failed_call}{what}"
 
     @property
     def _failed_call(self) -> str:
-        """What was being done when it failed, as the beginning of a sentence: the service's error may not tell."""
+        """The action that failed, as the beginning of a sentence, because the service's error may not name it."""
         return f"{self._failed_at} failed: " if self._failed_at else ""
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether it reads at all, and whether scans and heartbeats get through."""
+        """Whether the stream is read at all, and whether scans and heartbeats succeed."""
         coordinator, persistence = self.coordinator, self._persistence
         if self.exception is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._failed_call}{described(self.exception)}")
@@ -415,7 +419,7 @@ class StreamRun:
         return WorkerHealth(is_healthy=True) if persistence is None else persistence.health
 
     def is_own_thread(self) -> bool:
-        """Whether the calling thread owns this stream's state, or is inside user code of it."""
+        """Return whether the calling thread owns this stream's state, or runs user code of it."""
         user_code = self._user_code
         is_owner = self.thread_id == threading.get_ident()
         return is_owner or (user_code is not None and user_code.is_inside())

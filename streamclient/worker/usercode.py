@@ -1,4 +1,4 @@
-"""Runs user code in the user's executor: the calls of one processor of one shard, and everything else."""
+"""Runs user code in the user's executor: the calls of a shard's processor, and all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streamclient.worker.owner_loop import OwnerLoop
 _log = logs.logger(__name__)
 
 Done = Callable[[Raised | None], None]
-"""Called in the owner thread with what the call raised, or ``None``."""
+"""Called in the owner thread with the error of the call, or ``None``."""
 
 
 class UserCall:
@@ -43,24 +43,24 @@ class UserCall:
         self.future: Future[None] | None = None
         self.is_taken_back = False
         self.is_over = False
-        """Whether its end was told. Owner thread."""
+        """Whether its end was reported. Owner thread."""
 
     def cancel(self) -> bool:
-        """Take it back if no thread has begun it; whether it will never run."""
+        """Cancel the call if no thread has begun it; return whether it will never run."""
         self.is_taken_back = True
         self.is_taken_back = self.future is None or self.future.cancel()
         return self.is_taken_back
 
     def running_seconds(self, now: float) -> float:
-        """How long user code has been running; 0.0 while the call waits for a thread."""
+        """Return how long user code has been running; 0.0 while the call waits for a thread."""
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
 
 
 class UserCode:
     """Submits calls, and reports their end to the owner.
 
-    Owner thread, except ``is_inside``. Nothing in a call waits for another call, so an executor with a single thread is
-    slow but never stuck.
+    Owner thread, except ``is_inside``. No call waits for another call, so an executor with a single thread is slow but
+    never stuck.
     """
 
     def __init__(self, executor: Executor, loop: OwnerLoop) -> None:
@@ -70,20 +70,20 @@ class UserCode:
         self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
-        """Run a function in the executor; ``done`` follows in the owner thread, always, unless it is cancelled."""
+        """Run a function in the executor; ``done`` always follows in the owner thread, unless the call is cancelled."""
         call = UserCall(name, shard_id, self._loop.now())
         self._loop.at_end(partial(self._submit, call, function, done))
         return call
 
     def is_inside(self) -> bool:
-        """Whether the calling thread is running user code of this worker."""
+        """Return whether the calling thread is running user code of this worker."""
         return threading.get_ident() in self._threads
 
     def _submit(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
         self._loop.start(self._executor, partial(self._hand_over, call, function, done))
 
     def _hand_over(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
-        """Raises only if the system refuses a thread for it, which is no failure of the call: it is tried again."""
+        """Submit the call; raise only if the system refuses a thread: then the call has not failed and is retried."""
         if call.is_taken_back:
             return
         future: Future[None]
@@ -107,19 +107,19 @@ class UserCode:
         try:
             function()
         except BaseException as error:
-            # Also SystemExit and KeyboardInterrupt: in a pool's thread they stop nothing but this one call.
-            raised = Raised.of(error)  # here, as its words are user code, too
+            # Also SystemExit and KeyboardInterrupt: in a pool's thread they stop only this call.
+            raised = Raised.of(error)  # in this thread, because making its text runs user code too
         finally:
             self._threads.discard(me)
         self._loop.post(partial(self._tell, call, done, raised))
 
     def _tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
-        """In the owner thread, once for each call: what an executor makes up is no reason to end the worker."""
+        """Report the end of a call once, in the owner thread; a repeated report of an executor is ignored."""
         if call.is_over or call.is_taken_back:
             self._outages.log(
                 logging.WARNING,
                 (call.shard_id, call.name),
-                "shard %s: the executor %r tells of %s again, although that call is over; this is ignored",
+                "shard %s: the executor %r reports the end of %s again, which is ignored",
                 call.shard_id,
                 self._executor,
                 call.name,
@@ -129,7 +129,7 @@ class UserCode:
         done(raised)
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
-        """Notice a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
+        """Report a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
             self._loop.post(partial(self._tell, call, done, Raised.of(_never_ran(call, why))))
@@ -146,7 +146,7 @@ PROCESSOR_METHODS = ("initialize", "process_records", "shutdown")
 
 
 class ShutdownMarker(IShutdownMarker):
-    """Passes the processor's first mark on."""
+    """Passes on the processor's first mark."""
 
     def __init__(self, mark: Callable[[ShutdownReason], object]) -> None:
         self._mark = mark
@@ -196,31 +196,31 @@ class ProcessorSession:
             checks.done("process_records", self.processor.process_records(given))
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """Tell it why it ends."""
+        """Call ``shutdown`` with the reason."""
         if self.processor is not None:
             checks.done("shutdown", self.processor.shutdown(ShutdownInput(reason, self.checkpointer)))
 
 
 def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | None) -> None:
-    """Log a line, with the traceback that was made where the error was raised."""
+    """Log a line, with the traceback from the place where the error was raised."""
     if raised is None or not logger.isEnabledFor(level):
         logger.log(level, "%s", text)
         return
     (path, line, function, _), error = logger.findCaller(stacklevel=2), raised.error
     trace = (type(error), error, error.__traceback__)
     record = logger.makeRecord(logger.name, level, path, line, "%s", (text,), trace, function)
-    record.exc_text = raised.traceback  # formatters take it, and do not ask the error once more
+    record.exc_text = raised.traceback  # formatters use it, and do not format the error again
     logger.handle(record)
 
 
 def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
-    """What a parking store answered, if the owner can look keys up by it.
+    """Return the answer of a parking store, if the owner can look keys up by it.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the owner cannot.
     """
-    found = checks.done("parked_keys", answer, may_yield=True)
-    return [_parked_key.require("each of parked_keys", key) for key in found]  # type: ignore[misc]  # checked
+    keys = checks.done("parked_keys", answer, may_yield=True)
+    return [_parked_key.require("each of parked_keys", key) for key in keys]  # type: ignore[misc]  # checked
 
 
 def _is_parked_key(value: object) -> bool:
@@ -237,15 +237,15 @@ _parked_key = checks.Check("a ParkedKey of a primary key, two ids and a generati
 
 
 def checked_processor(made: object) -> IRecordProcessor:
-    """What the factory made, if it can be called as a processor."""
+    """Return the object that the factory made, if it can be called as a processor."""
     checks.done("the processor factory", made)
     missing = [name for name in PROCESSOR_METHODS if not callable(getattr(made, name, None))]
     if isinstance(made, type) or missing:
         raise ConfigurationError(
-            f"the processor factory made {made!r}, which is no IRecordProcessor: it needs an instance with the methods "
-            f"{', '.join(PROCESSOR_METHODS)}"
+            f"the processor factory made {made!r}, which is not an IRecordProcessor: it needs an instance with the "
+            f"methods {', '.join(PROCESSOR_METHODS)}"
         )
     why = checks.deferring_method(IRecordProcessor, made)
     if why:
         raise ConfigurationError(f"the processor factory made {checks.shown(made)}, which does no work: {why}")
-    return made  # type: ignore[return-value]  # the three methods are all that is needed of it
+    return made  # type: ignore[return-value]  # it has the three methods, which are all that is needed

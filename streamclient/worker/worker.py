@@ -1,7 +1,8 @@
 """The public ``Worker``.
 
-Importing it loads what a program names to make one. What runs is loaded when a worker is made: it takes half of
-the SDK's time, for which a program that only shows its usage, or checks its settings, need not wait.
+Importing this module loads only the names that a program needs to make a worker. The parts that run are loaded when a
+worker is made. They take half of the SDK's import time, so a program that only shows its usage or checks its settings
+need not wait for them.
 """
 
 from __future__ import annotations
@@ -35,39 +36,40 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 SHUTDOWN_GRACE_SECONDS = 5.0
-"""What ``shutdown`` allows beyond the time-out of the configuration: for closing threads, and for a call of the
-start-up that is still under way."""
+"""Time that ``shutdown`` allows beyond the configured time-out: for closing threads, and for a call of the start-up
+that is still under way."""
 
 LOOK_SECONDS = 1.0
-"""How often the thread of ``run`` looks at streams that have not begun, to measure their health, and for a stop."""
+"""Interval at which the thread of ``run`` measures the health of streams that have not begun, and looks for a stop."""
 
 STATUS_SECONDS = 10.0
-"""The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
+"""Longest wait for the owner thread, which answers in milliseconds; more means that the process gets no processor
+time."""
 
 
 @checks.explains_names
 class Worker(Running):
     """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
 
-    ``run()`` blocks in the calling thread until ``shutdown()``; or use the worker as a context manager, which runs it
-    in a thread, and ``wait()`` meanwhile. A worker runs once. Making one calls nobody: streams and status tables are
-    looked up by ``run``.
+    ``run()`` blocks in the calling thread until ``shutdown()``. As a context manager, the worker runs in its own
+    thread, and ``wait()`` waits meanwhile. A worker runs once. Making one calls no service: ``run`` looks up streams
+    and status tables.
 
     Several streams share the threads, the executor and the limits of the worker, and nothing else: a stream that cannot
     be read does not disturb the others.
 
     Args:
-        worker_identifier: name of this worker; unique among all that run at the same time, in every language.
-        client_config: how to behave.
-        stream_config: what to read; or several of these, each with another ``name``.
+        worker_identifier: name of this worker; unique among all workers that run at the same time, in every language.
+        client_config: settings of the worker.
+        stream_config: settings of the stream to read; or a sequence of them, each with another ``name``.
         record_processor_factory: makes one processor per shard; an ``IRecordProcessorFactory`` or any callable. May be
             ``None`` if each ``StreamConfig`` has its own.
         executor: runs all user code. It needs threads of its own; with few of them shards take turns, but nothing gets
-            stuck. Its ``submit`` must return at once: the thread that renews the leases calls it, so one that waits for
-            room loses them. Without one, the worker makes threads as needed. One that is given is not shut down.
-        lease_manager: keeps the leases of the one stream; with several, each ``StreamConfig`` may have its own. By
+            stuck. Its ``submit`` must return at once: the thread that renews the leases calls it, so an executor that
+            waits for room loses them. By default the worker makes threads as needed. A given executor is not shut down.
+        lease_manager: keeps the leases of the only stream; with several, each ``StreamConfig`` may have its own. By
             default leases are kept in the status table.
-        stream_api: reads all streams; by default each over the client of its ``StreamConfig``.
+        stream_api: reads all streams; by default each is read over the client of its ``StreamConfig``.
         runtime: clocks and threads, for tests.
 
     Raises:
@@ -115,7 +117,7 @@ class Worker(Running):
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        """What ended it although no stream failed."""
+        """The error that ended the worker although no stream failed."""
         self._run_thread: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -124,16 +126,17 @@ class Worker(Running):
     def run(self) -> None:
         """Consume until ``shutdown()``; then return.
 
-        Trouble with the service is waited out, however long; ``health`` tells of it. A stream ends early, with its
-        error in ``exceptions``, if a setting or permission is wrong, or this package has a fault; the others go on, and
-        when none is left this raises.
+        The worker waits until trouble with the service is over, however long; ``health`` reports it. A stream ends
+        early, with its error in ``exceptions``, if a setting or permission is wrong, or this package has a fault. The
+        other streams go on; when none is left, this raises.
 
         ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
-        ends it at once. In a program's main thread SIGTERM does the same, with ``SystemExit(143)`` in its place and
-        further ones ignored, unless ``ClientConfig.end_on_sigterm`` is off or the program handles that signal itself.
+        ends it at once. In a program's main thread SIGTERM does the same, but raises ``SystemExit(143)``, and further
+        ones are ignored. That is so unless ``ClientConfig.end_on_sigterm`` is off or the program handles the signal
+        itself.
 
         Raises:
-            WorkerFailedError: at least one stream failed; the message is what the log said.
+            WorkerFailedError: at least one stream failed; the message is the text in the log.
             StreamClientException: the worker was run or shut down before; that does not disturb a run under way.
         """
         self._begin()
@@ -144,9 +147,9 @@ class Worker(Running):
     def shutdown(self, wait: bool = True) -> bool:
         """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over. Any thread.
 
-        Takes at most ``shutdown_timeout_millis``, also before it has begun to read; what still runs then is left
-        behind, its leases expire. Calling it again does no harm. From this worker's own threads, user code included, it
-        never waits.
+        Takes at most ``shutdown_timeout_millis``, also before the worker has begun to read. User code that still runs
+        then is abandoned, and its leases expire. Calling it again is harmless. In the worker's own threads, user code
+        included, it never waits.
 
         Returns:
             Whether the worker has ended.
@@ -168,12 +171,12 @@ class Worker(Running):
         """Stop reading one shard, or everything, and keep the leases. Any thread; returns at once.
 
         A batch that is being processed is finished, the processor gets ``shutdown(PAUSED)``, and the shard's status
-        says who paused it and why. Before ``run`` it means: start paused. A shard that is paused by id is named as in
+        says that it is paused and why. Before ``run`` the worker starts paused. ``shard_id`` is as in
         ``shard_statuses``.
 
         Raises:
-            ConfigurationError: the reason is no string, or with several streams, the shard id does not begin with the
-                name of one.
+            ConfigurationError: the reason is not a string; or with several streams, the shard id does not begin with
+                the name of one.
             StreamClientException: the worker has ended.
         """
         from streamclient.core.events import PauseRequested  # noqa: PLC0415
@@ -184,7 +187,7 @@ class Worker(Running):
     def resume(self, shard_id: str | None = None) -> None:
         """Undo ``pause`` with the same argument: read on from the stored checkpoint. Any thread; returns at once.
 
-        An operator's pause in the lease's row stays. Errors as in ``pause``.
+        An operator's pause in the lease's row stays. Errors are those of ``pause``.
         """
         from streamclient.core.events import ResumeRequested  # noqa: PLC0415
 
@@ -193,8 +196,8 @@ class Worker(Running):
     def accept_loss(self, shard_id: str) -> TrimmedRange:
         """Let a shard that stopped because records were lost go on with the oldest record that is left. Any thread.
 
-        Without it the shard stays stopped, on this worker and, found anew, on any other. The shard is named as in
-        ``shard_statuses``, where ``lost`` says what there is to accept. Returns what is given up.
+        Otherwise the shard stays stopped, on this worker and on any other, where the loss is found again. ``shard_id``
+        is as in ``shard_statuses``, whose ``lost`` is the loss to accept. Returns the accepted loss.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
@@ -209,10 +212,10 @@ class Worker(Running):
         return lost
 
     def accept_end(self, shard_id: str) -> None:
-        """Let a shard end whose end the stream's list of shards does not show. Any thread; returns at once.
+        """Let a shard end although the stream's list of shards does not show its end. Any thread; returns at once.
 
-        Accept it only if you know that the shard is closed: what is written to an open one from now on is never
-        delivered. What the service still gives is delivered before, and ``SHARD_END`` is stored by the processor.
+        Accept the end only if you know that the shard is closed: later writes to an open shard are never delivered.
+        Records that the service still returns are delivered before, and the processor stores ``SHARD_END``.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
@@ -228,14 +231,14 @@ class Worker(Running):
 
     @property
     def worker_identifier(self) -> str:
-        """The name that was given."""
+        """The name of this worker."""
         return self._identifier
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """RUNNING from ``run()`` on; ERROR as soon as no stream is left that has not failed; SHUTDOWN after the end.
+        """RUNNING from ``run()`` on; ERROR as soon as all streams have failed; SHUTDOWN after the end.
 
-        If some streams failed and others did not, it says RUNNING until the end and ERROR then. Any thread.
+        If only some streams failed, it is RUNNING until the end and ERROR then. Any thread.
         """
         has_ended, failed = self._ended.is_set(), len(self.exceptions)
         if self._failure is not None or failed == len(self._streams) or (failed and has_ended):
@@ -246,22 +249,25 @@ class Worker(Running):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the service let it in: every stream and every status table was found and answers. Any thread."""
+        """Whether the service accepted the worker: every stream and every status table was found and answers.
+
+        Any thread.
+        """
         return all(stream.coordinator is not None for stream in self._streams.values())
 
     @property
     def exception(self) -> BaseException | None:
-        """What made it or a stream fail, if anything did; with several, ``exceptions`` says which. Any thread."""
+        """The first error of the worker or a stream, if there is one; ``exceptions`` names the streams. Any thread."""
         return self._failure or next(iter(self.exceptions.values()), None)
 
     @property
     def exceptions(self) -> Mapping[str, BaseException]:
-        """What made streams fail, by the name of the stream. Any thread."""
+        """The errors of failed streams, by the name of the stream. Any thread."""
         return {name: stream.exception for name, stream in self._streams.items() if stream.exception is not None}
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether every stream is read, and the calls for that succeed, each kind of them. Any thread.
+        """Whether every stream is read and each kind of call for that succeeds. Any thread.
 
         An unhealthy worker goes on trying; only a stream that failed does not come back.
         """
@@ -277,17 +283,17 @@ class Worker(Running):
         return WorkerHealth(not reasons, "; ".join(reasons))
 
     def shard_statuses(self) -> Mapping[str, ShardStatus]:
-        """Every held shard by id, with the named reason where it does not move; after the end, as it was last.
+        """Return the status of every held shard by id, with the reason if it does not move; later, the last one.
 
-        With several streams the keys are ``<name of the stream>/<shard id>``. A shard whose lease is lost stays named
+        With several streams the keys are ``<name of the stream>/<shard id>``. A shard whose lease is lost is listed
         until its processor has returned. Any thread.
         """
         self._require_here()
-        found: dict[str, ShardStatus] = {}
+        statuses: dict[str, ShardStatus] = {}
         for name, stream in self._streams.items():
             prefix = "" if len(self._streams) == 1 else f"{name}/"
-            found.update((prefix + shard_id, status) for shard_id, status in self._statuses_of(stream).items())
-        return found
+            statuses.update((prefix + shard_id, status) for shard_id, status in self._statuses_of(stream).items())
+        return statuses
 
     def __repr__(self) -> str:
         return f"<Worker {self._identifier} of {', '.join(self._streams)}, {self.worker_status.value}>"
@@ -308,7 +314,7 @@ class Worker(Running):
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
     def prepare(self) -> list[Coordinator]:
-        """What ``run`` starts with, for a test that steps the owners itself: one for each stream, in order."""
+        """Prepare as ``run`` does, for a test that steps the owners itself; return one owner per stream, in order."""
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 
@@ -332,7 +338,10 @@ class Worker(Running):
             _log.error("worker %s ends: %s", self._identifier, described(error), exc_info=error)
 
     def _run_begun(self, sigterm: EndedBySigterm | None = None) -> None:
-        """What of ``run`` leaves an error of a stream where it is kept. ``sigterm`` for a thread that gets signals."""
+        """Run as ``run`` does, without raising errors of streams.
+
+        ``sigterm`` is given in a thread that gets signals.
+        """
         try:
             self._run_shared(self._make_shared(), sigterm)
         except BaseException as error:
@@ -356,7 +365,7 @@ class Worker(Running):
             raise WorkerFailedError.of({name: self._streams[name].sentence for name in errors}, errors)
 
     def _run_streams(self, shared: SharedParts, sigterm: EndedBySigterm | None) -> None:
-        """Each in a thread of its own, so that this one is free for interrupts."""
+        """Run each stream in a thread of its own, so that this thread is free for interrupts."""
         try:
             for stream in self._streams.values():
                 stream.start(shared, self._stop)
@@ -369,16 +378,16 @@ class Worker(Running):
             raise
 
     def _await_streams(self) -> None:
-        """Return when all have ended; once they are to stop, no later than that may take: a call of theirs may hang.
+        """Return when all streams have ended; after a stop, wait no longer than the time-out: a call may hang.
 
-        One that has begun ends by itself when the time is up, so it gets a little longer.
+        A stream that has begun ends by itself when the time is up, so it gets a little longer.
         """
         stopped_at: float | None = None
         limit = self._client_config.shutdown_timeout_millis / 1_000
         for stream in self._streams.values():
             while not stream.wait(LOOK_SECONDS):
-                for each in self._streams.values():
-                    each.show_health()
+                for other in self._streams.values():
+                    other.show_health()
                 if not self._stop.is_set():
                     continue
                 stopped_at = time.monotonic() if stopped_at is None else stopped_at
@@ -389,30 +398,30 @@ class Worker(Running):
 
     def _statuses_of(self, stream: StreamRun) -> Mapping[str, ShardStatus]:
         answered = threading.Event()
-        found: dict[str, ShardStatus] = {}
+        current: dict[str, ShardStatus] = {}
 
         def reply(statuses: Mapping[str, ShardStatus]) -> None:
-            found.update(statuses)
+            current.update(statuses)
             answered.set()
 
         stream.shard_statuses(reply)
         if not self._runtime.wait(answered, STATUS_SECONDS):
             raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
-        return found
+        return current
 
     def _answer_of(self, ask: Callable[[Callable[[_T], None]], None]) -> _T | None:
-        """What the owner replies to a question; ``None`` if it does not within ``STATUS_SECONDS``."""
+        """Return the owner's reply to a question; ``None`` if there is none within ``STATUS_SECONDS``."""
         self._require_here()
         answered = threading.Event()
-        found: list[_T] = []
+        answers: list[_T] = []
 
         def reply(answer: _T) -> None:
-            found.append(answer)
+            answers.append(answer)
             answered.set()
 
         ask(reply)
         self._runtime.wait(answered, STATUS_SECONDS)
-        return found[0] if found else None
+        return answers[0] if answers else None
 
     def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:
         self._require_here()
@@ -426,7 +435,7 @@ class Worker(Running):
             stream.send(make_event(lease_key))
 
     def _place_of(self, shard_id: str) -> tuple[StreamRun, str]:
-        """The stream of a shard that is named as in ``shard_statuses``, and the shard's own id."""
+        """Return the stream of a shard that is named as in ``shard_statuses``, and the shard's own id."""
         if len(self._streams) == 1:
             return next(iter(self._streams.values())), shard_id
         name, slash, lease_key = shard_id.partition("/")
@@ -443,11 +452,11 @@ class Worker(Running):
 
 
 def _checked_streams(given: object, lease_manager: object, stream_api: object) -> Sequence[StreamConfig]:
-    """One or several settings, whose names tell them apart."""
+    """Return the settings of all streams, with different names."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
     configs = [given] if isinstance(given, StreamConfig) else list(several)
     if not configs or not all(isinstance(config, StreamConfig) for config in configs):
-        raise ConfigurationError(f"stream_config must be a StreamConfig or a sequence of some, not {given!r}")
+        raise ConfigurationError(f"stream_config must be a StreamConfig or a sequence of them, not {given!r}")
     names = [config.name for config in configs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

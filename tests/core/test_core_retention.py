@@ -133,7 +133,7 @@ def moved(pace: float, seconds: int, *, behind: float = 3_600.0) -> tuple[Backlo
     ("pace", "expected"),
     [
         (3.0, "catches up in about 25 min"),
-        (1.0, "keeps its distance"),
+        (1.0, "keeps its lag"),
         (0.5, "falls behind: records are lost in about 46 h"),
         (0.0, "stands still: records are lost in about 23 h"),
     ],

@@ -56,5 +56,5 @@ class Named:
 
 def test_a_class_of_one_field_works_and_one_without_arguments_by_position_is_refused() -> None:
     assert evolve(One(1), only=2) == One(2)
-    with pytest.raises(TypeError, match="Named has fields that are no arguments by position"):
+    with pytest.raises(TypeError, match="Named must have only positional arguments"):
         evolve(Named(name="a"), name="b")

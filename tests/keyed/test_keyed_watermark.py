@@ -57,7 +57,7 @@ def test_what_was_never_begun_cannot_be_finished_or_withdrawn() -> None:
     mark.finish(number)
     with pytest.raises(ValueError, match="finished already"):
         mark.finish(number)
-    with pytest.raises(ValueError, match="not the last one"):
+    with pytest.raises(ValueError, match="not the last unfinished one"):
         mark.withdraw(number)
 
 

@@ -249,7 +249,7 @@ CONSUMER_MUTATIONS = (
     Mutation(
         "records overtake parked ones of their keys",
         frozenset({"parked keys wait"}),
-        [(ParkedKeys, "behind_parked", lambda *_: ())],
+        [(ParkedKeys, "after_parked", lambda *_: ())],
         made_to_fit=_poisoned("PARK"),
     ),
     Mutation(

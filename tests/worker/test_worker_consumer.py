@@ -167,7 +167,7 @@ def test_an_end_stored_early_skips_the_rest_loudly(caplog: pytest.LogCaptureFixt
 
     assert world.journal.delivered("a") == keys(2)
     assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
-    assert "what is left unread is skipped" in caplog.text
+    assert "the unread rest is skipped" in caplog.text
     assert "raised" not in caplog.text
 
 
@@ -300,7 +300,7 @@ def test_failing_start_is_tried_again_with_a_named_reason(what: str) -> None:
     world.simulation.advance(0.1)
 
     status = worker.statuses()["a"]
-    named = "is no IRecordProcessor" if what == "type" else "initialize: RuntimeError: no connection"
+    named = "is not an IRecordProcessor" if what == "type" else "initialize: RuntimeError: no connection"
     assert named in status.reason
     assert status.state is ShardState.INITIALIZING
     expected = [ShutdownReason.PROCESS_RESTART] * 2 if what == "initialize" else []

@@ -509,7 +509,7 @@ def test_a_policy_may_stop_the_shard_at_the_record() -> None:
 
     status = worker.statuses()["a"]
     assert status.reason == (
-        'stopped by failure_policy at record [["id", "k5"]] (1/5/0), number 5 behind position TRIM_HORIZON, after '
+        'stopped by failure_policy at record [["id", "k5"]] (1/5/0), number 5 after position TRIM_HORIZON, after '
         "5 failed calls: ValueError: cannot digest k5; mend the cause, then restart the worker, or pause and resume "
         "the shard"
     )
@@ -554,7 +554,7 @@ def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture
     status = worker.statuses()["a"]
     assert status.reason.startswith(
         "stopped: 5 of its last 100 records are parked, and most_parked_share=0.05 allows 5; the next one would be "
-        'record [["id", "k5"]] (1/5/0), number 5 behind position TRIM_HORIZON: ValueError: cannot digest k5; find out'
+        'record [["id", "k5"]] (1/5/0), number 5 after position TRIM_HORIZON: ValueError: cannot digest k5; find out'
     )
     assert status.state is ShardState.SHUTDOWN_COMPLETE
     assert any(status.reason in message for message in caplog.messages)

@@ -158,7 +158,7 @@ def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
     assert [reason.split(" (")[0] for reason in judged.reason.split("; ")] == [
         "another process has its name",
         "no scan of the status table succeeded for 62 s",
-        "no look at the rows of workers succeeded for 61 s",
+        "no read of the rows of workers succeeded for 61 s",
         "no write of a worker's row was answered for 61 s",
         "no lease write was answered for 61 s",
         "no lease of a new shard was created for 61 s",
@@ -192,7 +192,7 @@ def waiting(cause: Cause) -> HeldLease:
     ("command", "reason"),
     [
         (ListShards(), "no list of the stream's shards was read for 70 s"),
-        (ReadSignals(("w1",)), "no look at the rows of workers succeeded for 70 s"),
+        (ReadSignals(("w1",)), "no read of the rows of workers succeeded for 70 s"),
         (RENEWAL, "no lease write was answered for 70 s"),
         (BEAT, "no write of a worker's row was answered for 70 s"),
         (CREATION, "no lease of a new shard was created for 70 s"),
@@ -331,7 +331,7 @@ def test_service_that_does_not_answer_at_all_makes_the_worker_unhealthy() -> Non
         ("GetRow", "OTSServerBusy", "waiting for the status table has not succeeded"),
         ("GetRange", "OTSNoPermissionAccess", "no scan of the status table succeeded"),
         ("BatchWriteRow", "OTSServerBusy", "no write of a worker's row was answered"),
-        ("BatchGetRow", "OTSNoPermissionAccess", "no look at the rows of workers succeeded"),
+        ("BatchGetRow", "OTSNoPermissionAccess", "no read of the rows of workers succeeded"),
         ("DescribeStream", "OTSNoPermissionAccess", "no list of the stream's shards was read"),
         ("GetShardIterator", "OTSNoPermissionAccess", "no read of the stream succeeded"),
         ("GetStreamRecord", "OTSNoPermissionAccess", "no read of the stream succeeded"),
@@ -355,7 +355,9 @@ def test_worker_that_may_not_look_up_where_to_begin_is_unhealthy_although_it_bea
     local.add_fault(FaultRule("GetShardIterator", Fail("OTSNoPermissionAccess")))
     with worker_on(local.client(), position) as worker:
         until(lambda: "no lease of a new shard was created" in worker.health.reason)
-        assert "looking up where to begin failed: DependencyException: OTSNoPermissionAccess" in worker.health.reason
+        assert (
+            "looking up the first position failed: DependencyException: OTSNoPermissionAccess" in worker.health.reason
+        )
         local.clear_faults()
         until(lambda: worker.health.is_healthy and bool(worker.shard_statuses()))
 

@@ -100,7 +100,7 @@ def test_every_phase_can_be_reached() -> None:
 
 
 def test_an_impossible_transition_is_an_error_that_names_it() -> None:
-    with pytest.raises(ValueError, match="ended cannot meet read_due"):
+    with pytest.raises(ValueError, match="phase ended has no transition for outcome read_due"):
         next_phase(Phase.ENDED, Outcome.READ_DUE)
 
 

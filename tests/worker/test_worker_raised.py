@@ -333,8 +333,8 @@ def test_a_pool_that_takes_no_reads_is_a_read_that_failed(monkeypatch: pytest.Mo
         world.simulation.advance(0.1)
         told.add(worker.statuses()["a"].reason)
     assert worker.error is None
-    assert any("reading failed 2 times: StreamClientException: the executor that reads" in reason for reason in told)
-    assert any("took no read: RuntimeError: no thread" in reason for reason in told)
+    assert any("reading failed 2 times: StreamClientException: the read executor" in reason for reason in told)
+    assert any("refused a read: RuntimeError: no thread" in reason for reason in told)
 
     monkeypatch.undo()
     world.stream.fail_reads("a", TrimmedDataException("gone"))

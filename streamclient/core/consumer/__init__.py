@@ -1,1 +1,1 @@
-"""What a consumer of one shard does next: its table, its machine, and what they rest on."""
+"""The decisions of a shard's consumer: its transition table, its state machine, and their values."""

@@ -1,9 +1,9 @@
-"""What happened to one shard's consumer, and what it should do: the border between its machine and whoever runs it.
+"""Events and commands of one shard's consumer: the border between its machine and the code that runs it.
 
 As with ``Holdings``, events are facts in the past tense and commands are imperatives. ``ConsumerMachine.handle(event,
-now)`` takes one event and returns the commands, to be carried out in their order. A worker does so with threads and
-calls, the simulator on simulated time. None is ever changed; those that are made for every page do not enforce it, as
-that would double what making them costs.
+now)`` takes one event and returns the commands to carry out, in order. A worker carries them out with threads and
+calls, the simulator on simulated time. No event or command is ever changed. Those made for every page are not frozen,
+because freezing would double the cost of making them.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from streamclient.records import SequenceInfo, StreamRecord
 
 
 class ShardPage(Protocol):
-    """What one read of a shard gave; ``RecordPage`` is one."""
+    """The result of one read of a shard; ``RecordPage`` is one."""
 
     @property
     def records(self) -> Sequence[StreamRecord]:
-        """Oldest first."""
+        """The records, oldest first."""
 
     @property
     def next_position(self) -> Position:
-        """Where the next read begins, or ``Position.SHARD_END``."""
+        """The position where the next read begins, or ``Position.SHARD_END``."""
 
     @property
     def may_more_record(self) -> bool | None:
-        """The service's hint that more records wait."""
+        """The service's hint that more records wait; ``None`` without a hint."""
 
     @property
     def body_bytes(self) -> int:
-        """Size of the answer."""
+        """Size of the answer's body."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -47,12 +47,12 @@ class ShardPage(Protocol):
 
 @frozen
 class Began:
-    """The consumer was made, for a lease whose parents are finished."""
+    """The consumer was made; the parents of its lease are finished."""
 
 
 @frozen
 class StopAsked:
-    """Somebody wants it to end. With ZOMBIE the lease is already lost."""
+    """The worker asked the consumer to end. With ZOMBIE the lease is already lost."""
 
     reason: ShutdownReason
 
@@ -62,25 +62,25 @@ class Marked:
     """A processor asked for its own end."""
 
     processor: int
-    """Which one, as ``NewProcessor`` numbers them: what one that is already replaced asks for means nothing."""
+    """Number of the processor, from ``NewProcessor``. A request of a processor that was replaced is ignored."""
     reason: ShutdownReason
 
 
 @frozen
 class LossAccepted:
-    """Somebody decided that a shard which stopped for lost records goes on with what is left."""
+    """The loss was accepted: a shard that stopped for lost records goes on with the records left."""
 
 
 @frozen
 class EndJudged:
-    """The answer to ``ConfirmEnd``; after one that it is not shown, another one may come that it is."""
+    """The answer to ``ConfirmEnd``. After "not shown", a second answer may follow once the end is shown."""
 
     visit: int
     is_shown: bool
     since_read: bool = False
-    """Whether that was not known yet when the page was read: then it is read once more, as it may have been cut."""
+    """Whether the end became known after the page was read. The page may have been cut, so it is read once more."""
     detail: str = ""
-    """Why nobody can say so, if it is not shown."""
+    """Why the end cannot be confirmed, if it is not shown."""
 
 
 @frozen
@@ -90,13 +90,13 @@ class CheckpointAsked:
 
 @frozen
 class CheckpointAnswered:
-    """It was stored, or prepared, or not."""
+    """A checkpoint was stored, prepared or refused."""
 
     outcome: CheckpointOutcome
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """If given, this was prepared, and ``value`` is not stored."""
+    """The checkpoint that was prepared, if any; then ``value`` is not stored."""
 
 
 @define
@@ -109,7 +109,7 @@ class PageRead:
 
 @frozen
 class ReadFailed:
-    """The other answer to ``Read``: what the stream raised."""
+    """The other answer to ``Read``: the error that the stream raised."""
 
     visit: int
     error: Raised
@@ -117,7 +117,7 @@ class ReadFailed:
 
 @frozen
 class FirstLeftFound:
-    """The answer to ``FindFirstLeft``: the oldest record that the shard still has, if it has any."""
+    """The answer to ``FindFirstLeft``: the oldest record left in the shard, or ``None`` if the shard is empty."""
 
     visit: int
     first_left: SequenceInfo | None
@@ -137,17 +137,17 @@ class CallReturned:
 
     error: Raised | None = None
     value: Any = None
-    """What the command says that it answers with."""
+    """The result of the call, as its command describes it."""
 
 
 @frozen
 class CallTakenBack:
-    """The answer to ``TakeBack``, if no thread had begun the call: it never ran, and never will."""
+    """The answer to ``TakeBack`` if no thread had begun the call: the call never ran and never will."""
 
 
 @frozen
 class TimeCame:
-    """The pause of a ``Wait`` is over."""
+    """The pause of a ``Wait`` ended."""
 
     visit: int
 
@@ -174,7 +174,7 @@ ConsumerEvent = (
 
 @frozen
 class Initialize:
-    """Make the announced processor and call its ``initialize``; the value is whether it was made."""
+    """Make the announced processor and call its ``initialize``; the result is whether the processor was made."""
 
 
 @define
@@ -186,26 +186,26 @@ class ProcessRecords:
 
 @frozen
 class AskParkedKeys:
-    """Ask the parking store for the parked keys of the stream; the value is each ``ParkedKey``."""
+    """Ask the parking store for the parked keys of the stream; the result is their ``ParkedKey`` values."""
 
 
 @frozen
 class Park:
-    """Have records of a page set aside; the value is each ``ParkedRecord``, which is safe then."""
+    """Park records of a page; the result is their ``ParkedRecord`` values, which are stored safely by then."""
 
     page: ShardPage
     indices: Sequence[int]
-    """Their places in the page."""
+    """Indices of the records in the page."""
     generations: Sequence[int]
-    """The generation of each."""
+    """Generation of each record's key, in the order of ``indices``."""
     position: str
-    """Where the page was read."""
+    """The position at which the page was read."""
     failure: Failure
 
 
 @frozen
 class AskStrategy:
-    """Ask the user's retry strategy; the value is the pause in seconds, or ``None`` for no retry."""
+    """Ask the user's retry strategy; the result is the pause in seconds, or ``None`` for no retry."""
 
     error: Exception
     retries: int
@@ -220,7 +220,7 @@ class ShutDown:
 
 @frozen
 class TakeBack:
-    """Cancel the call under way if no thread has begun it; if so, ``CallTakenBack`` is all that is heard of it."""
+    """Cancel the call under way if no thread has begun it; then ``CallTakenBack`` is the only answer."""
 
 
 # --- commands: reading and time --------------------------------------------------------------------------------------
@@ -236,38 +236,38 @@ class Read:
 
 @define
 class ReadAhead:
-    """Read what follows a page while that is processed, as far as there is room."""
+    """Read the pages after ``page`` while ``page`` is processed, as far as there is room."""
 
     page: ShardPage
 
 
 @frozen
 class DropReading:
-    """Forget what is being read and was read ahead."""
+    """Drop the read under way and all pages read ahead."""
 
 
 @frozen
 class FindFirstLeft:
-    """Find out what the stream's retention left of the shard."""
+    """Find the oldest record that retention left in the shard."""
 
     visit: int
 
 
 @define
 class ConfirmEnd:
-    """Find out whether the shard has ended, as the page says that was read."""
+    """Find out whether the shard has ended, as the page just read says."""
 
     visit: int
 
 
 @define
 class Wait:
-    """Tell it when so many seconds are over."""
+    """Report ``TimeCame`` after ``seconds``."""
 
     visit: int
     seconds: float
     is_idle: bool = False
-    """Whether nothing went wrong and nothing is left to do, so that a little sooner does as well."""
+    """Whether nothing failed and nothing is left to do; then the pause may end a little sooner."""
 
 
 # --- commands: the processor's checkpointer --------------------------------------------------------------------------
@@ -275,63 +275,63 @@ class Wait:
 
 @frozen
 class NewProcessor:
-    """Provide for one more processor, with a checkpointer of its own."""
+    """Make room for one more processor, with its own checkpointer."""
 
     number: int
     initial: str
-    """Where it starts."""
+    """The position at which the processor starts."""
     progress: Progress
-    """What was processed before that."""
+    """The progress before that position."""
     pending: PendingCheckpoint | None
-    """What an earlier processor prepared and nobody completed."""
+    """The checkpoint that an earlier processor prepared and did not complete, if any."""
     lost_behind: str | None = None
-    """The stored checkpoint, if records behind it are lost, and that is accepted."""
+    """The stored checkpoint, if records after it are lost and the loss was accepted."""
 
 
 @frozen
 class Offer:
-    """Let what an earlier processor prepared be stored."""
+    """Allow the processor to store the checkpoint that an earlier processor prepared."""
 
     position: str
     progress: Progress
     last: SequenceInfo | None = None
-    """The last record before it."""
+    """The last record before the position."""
 
 
 @frozen
 class Withdraw:
-    """The processor did not take what was offered."""
+    """Take the offer back: the processor did not store it."""
 
     position: str
 
 
 @define
 class Permit:
-    """Let the position behind one more batch be stored; without ``progress``, what was processed is as before."""
+    """Allow the position after one more batch to be stored; without ``progress``, progress is unchanged."""
 
     position: str
     progress: Progress | None = None
     last: SequenceInfo | None = None
-    """The last record before it; without one it is as before, too."""
+    """The last record before the position; ``None`` leaves it unchanged."""
 
 
 @frozen
 class Retract:
-    """That batch failed: let only what was permitted before it be stored."""
+    """Withdraw the last permitted position, whose batch failed; only earlier positions may be stored."""
 
 
 @frozen
 class CloseCheckpoints:
-    """Nothing more is stored for this processor."""
+    """Refuse all further checkpoints of this processor."""
 
     because: str
 
 
-# --- commands: what others want to know ------------------------------------------------------------------------------
+# --- commands: statistics and logs -----------------------------------------------------------------------------------
 
 
 class Told(Enum):
-    """What is counted."""
+    """The things that are counted."""
 
     ACCEPTED = "records accepted by user code"
     PARKED = "records that are safe in the parking store"
@@ -345,7 +345,7 @@ class Told(Enum):
 
 @define
 class Tell:
-    """Count something."""
+    """Count ``what``."""
 
     what: Told
     records: int = 0
@@ -353,16 +353,16 @@ class Tell:
 
 @define
 class PageDone:
-    """Every record of a page was accepted or is safely parked."""
+    """Note that every record of a page was accepted or safely parked."""
 
     page: ShardPage
     last: SequenceInfo | None
-    """Where its last record stands, if it has one."""
+    """Place of the page's last record, if it has one."""
 
 
 @frozen
 class TellOutage:
-    """Log a failure that one outage causes again and again, for many shards."""
+    """Log a failure that one outage causes repeatedly, for many shards."""
 
     of: str
     """``reading`` or ``parking``."""
@@ -377,12 +377,12 @@ class LogLine:
     severity: Severity
     text: str
     error: Raised | None = None
-    """Where it is worth a traceback."""
+    """The error to log with its traceback, if any."""
 
 
 @frozen
 class Ended:
-    """Nothing of this consumer runs any more. The last command of all."""
+    """The last command: nothing of this consumer runs any more."""
 
     end: ConsumerEnd
 

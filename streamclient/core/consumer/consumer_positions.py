@@ -1,4 +1,4 @@
-"""Which positions a processor may store: those that it was given, none before one that it already stored."""
+"""The positions that a processor may store: those handed out to it, and none before one already stored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from streamclient.model import CheckpointPosition, Progress
 from streamclient.records import SequenceInfo
 
 MOST_POSITIONS = 10_000
-"""Positions remembered per processor. One that stores progress forgets everything before it, so only a processor that
-runs ten thousand batches ahead of its checkpoints meets this bound; its oldest positions are then refused by name."""
+"""Positions remembered per processor. Storing a position forgets all before it. So only a processor that runs ten
+thousand batches ahead of its checkpoints reaches this bound; its oldest positions are then refused with a named
+error."""
 
 END_NUMBER = 2**63
-"""Number of SHARD_END, whether the end was reached or not: behind every batch."""
+"""Number of SHARD_END, whether the end was reached or not: after every batch."""
 
 NO_PROGRESS = Progress(record_micros=0, records=0, bytes=0)
 
@@ -26,15 +27,15 @@ class Place:
 
     text: str
     number: int
-    """Iterators are opaque, so their order is known only by these numbers."""
+    """Rank of the position. Iterators are opaque, so only these numbers give their order."""
     progress: Progress
-    """What was processed up to here, counted from the creation of the lease."""
+    """Progress up to this position, counted from the creation of the lease."""
     last: SequenceInfo | None = None
-    """The last record before it, as far as this processor was given any."""
+    """The last record before the position, if this processor was given any."""
 
 
 class HandedOutPositions:
-    """Numbers the positions of one processor in the order in which they were handed out.
+    """Numbers the positions of one processor in the order in which they are handed out.
 
     Not thread-safe; the checkpointer locks.
     """
@@ -50,16 +51,16 @@ class HandedOutPositions:
 
     @property
     def permitted(self) -> str:
-        """The position behind the last batch that was handed out and did not fail."""
+        """The position after the last batch that was handed out and did not fail."""
         return self._permitted.text
 
     @property
     def progress(self) -> Progress:
-        """What was processed once that batch is."""
+        """Progress after that batch."""
         return self._permitted.progress
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Hand out the position behind one more batch."""
+        """Hand out ``position``, which is after one more batch."""
         self._permitted_before = self._permitted
         self._is_retracted = False
         if position == self.permitted:
@@ -71,10 +72,11 @@ class HandedOutPositions:
         self._remember(self._permitted)
 
     def retract(self) -> None:
-        """The batch before the permitted position failed: permit only what came before it.
+        """Withdraw the permitted position, whose batch failed; permit only positions before it.
 
-        A position that was already requested stays: whoever asked for it said that everything before it is safe. One
-        that was prepared may still be completed by name, as its sink may have committed it.
+        A position that was already requested stays permitted: by requesting it, the processor said that everything
+        before it is safe. A position that was prepared may still be completed by name, because its sink may have
+        committed it.
         """
         failed, before = self._permitted, self._permitted_before
         if failed.number <= self._requested.number and self._requested.number > before.number:
@@ -86,37 +88,37 @@ class HandedOutPositions:
         self._is_retracted = True
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Let a position be stored before anything was handed out: what an earlier processor prepared."""
+        """Allow ``position``, which an earlier processor prepared, to be stored before any batch is handed out."""
         self._last_number += 1
         number = END_NUMBER if position == CheckpointPosition.SHARD_END else self._last_number
         self._remember(Place(position, number, progress, last))
 
     def withdraw(self, position: str) -> None:
-        """What was offered was not taken."""
+        """Withdraw a position that was offered and not stored."""
         if self._places[position].number > self._requested.number:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """The place to store; without a value, all that was handed out, or what was requested beyond that.
+        """Return the place to store: that of ``value``, else the later of the permitted and the requested one.
 
-        What lies beyond was prepared by an earlier processor, and this one asked for it without an answer that it is
-        stored: its sink has it, so asking again is right, and going back is not.
+        A requested position can be after the permitted one: an earlier processor prepared it, and this one requested it
+        without an answer. Its sink has committed it, so requesting it again is right and going back is wrong.
 
         Raises:
-            ConfigurationError: the value was not handed out, or lies before one that was already stored.
+            ConfigurationError: ``value`` was not handed out, or is before a position that was already requested.
         """
         if value is None:
             return max(self._permitted, self._requested, key=lambda place: place.number)
         place = self._place(value)
         if place.number < self._requested.number:
             raise ConfigurationError(
-                f"checkpoint {place.text!r} of shard {self._shard_id} lies before a checkpoint that was already "
+                f"checkpoint {place.text!r} of shard {self._shard_id} is before a checkpoint that was already "
                 "requested; progress never goes back"
             )
         return place
 
     def requested(self, place: Place) -> None:
-        """A checkpoint is on its way: earlier ones are refused from now on, whatever becomes of it."""
+        """Note that a checkpoint was sent; earlier positions are refused from now on, whatever its outcome."""
         if place.number >= self._requested.number:
             self._requested = place
         outdated = [
@@ -127,13 +129,13 @@ class HandedOutPositions:
         self._prepared = {number for number in self._prepared if number > place.number}
 
     def prepared(self, place: Place) -> None:
-        """A sink may commit everything before this place."""
+        """Note that a sink may commit everything before ``place``."""
         self._prepared.add(place.number)
 
     def records_since_request(self, place: Place) -> int:
-        """How many records lie between the checkpoint requested last, or the initial one, and a place.
+        """Return the number of records between the last requested checkpoint, or the initial one, and ``place``.
 
-        Requests are stored in order, and a position prepared after one is stored only if that one was.
+        Requests are stored in order, and a position prepared after a request is stored only if the request was.
         """
         return max(0, place.progress.records - self._requested.progress.records)
 
@@ -154,14 +156,14 @@ class HandedOutPositions:
             )
         if self._is_retracted:
             raise ConfigurationError(
-                f"SHARD_END of shard {self._shard_id} is refused: the batch behind {self.permitted!r} failed and must "
+                f"SHARD_END of shard {self._shard_id} is refused: the batch after {self.permitted!r} failed and must "
                 "be processed first"
             )
         return Place(text, END_NUMBER, self.progress, self._permitted.last)
 
 
 def further(progress: Progress, *, records: int, size_bytes: int = 0, record_micros: int = 0) -> Progress:
-    """Progress after one more batch; ``record_micros`` is the time of its last record, as far as it is known."""
+    """Return the progress after one more batch; ``record_micros`` is the time of its last record, or 0 if unknown."""
     return Progress(
         record_micros=max(progress.record_micros, record_micros),
         records=progress.records + records,

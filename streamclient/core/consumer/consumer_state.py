@@ -1,4 +1,4 @@
-"""What a consumer of one shard remembers, and the few moves that all its phases share."""
+"""The state of one shard's consumer, and the few moves that all its phases share."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownRe
 from streamclient.records import SequenceInfo, StreamRecord
 
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
-"""Reasons after which this consumer ends; with the others, a new processor starts."""
+"""Reasons that end this consumer; after any other reason a new processor starts."""
 
 
 class ConsumerState:
-    """Fields, and what all phases share.
+    """Fields of a consumer, and moves that all phases share.
 
     Args:
-        record_id: the id of a record, by which the ids of a shard sort as its records.
-        key_text: a primary key in words.
+        record_id: returns the id of a record; the ids of a shard sort in the order of its records.
+        key_text: returns a primary key in words.
     """
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
-    """The one piece of work that each phase begins with."""
+    """The work with which each phase begins."""
     trail: ReadTrail
-    """What the present processor dealt with last, after which the next page must begin. Each processor has its own."""
+    """The last record of the present processor, after which the next page must begin. Each processor has its own
+    trail."""
     _ending: ShardPage | None = None
-    """The page that says that the shard has ended, while nobody knows whether that is so."""
+    """The page that reports the shard's end, until the end is confirmed or denied."""
 
     def __init__(
         self,
@@ -53,27 +54,27 @@ class ConsumerState:
         self.backoff = ConsumerBackoff(config, dice)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
-        """Counts changes of the phase: what is answered to an earlier visit means nothing any more."""
+        """Number of changes of the phase; an answer to an earlier visit is ignored."""
         self.stop_reason: ShutdownReason | None = None
-        """Why somebody asked it to end, if anybody did."""
+        """Why the consumer was asked to end, if it was."""
         self.closing: ShutdownReason | None = None
-        """What the processor hears last."""
+        """The reason that the processor's ``shutdown`` receives."""
         self.stored = start.checkpoint
         self.position = Position(start.checkpoint)
-        """Where the next page begins. Neither a checkpoint nor reading ahead moves it."""
+        """The position of the next page. Neither a checkpoint nor reading ahead moves it."""
         self.lost: TrimmedRange | None = None
-        """What somebody has to accept before it goes on."""
+        """The loss that has to be accepted before the consumer goes on."""
         self.reason: Reason | None = None
         """Why the shard does not move, as far as this consumer decided it."""
         self.halt_reason: Reason | None = None
         self.resume_at: float | None = None
-        """When the pause that it is in ends, if it is in one."""
+        """End of the present pause, if there is one."""
         self.open_requests = 0
         """Checkpoints under way."""
         self.is_calling = False
         """Whether a call into user code is under way."""
         self.is_asking = False
-        """Whether it is a question to the user's retry strategy."""
+        """Whether that call asks the user's retry strategy."""
         self._config = config
         self._key_text = key_text
         self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id)
@@ -87,7 +88,7 @@ class ConsumerState:
         self._cut: PendingCut | None = None
         self._accepts_loss = False
         self._is_position_lost = False
-        """Whether the loss lies behind the stored position, so that reading goes on at the oldest record."""
+        """Whether the records after the stored position are lost, so that reading goes on at the oldest record."""
         self._is_past_loss = False
         self._last_processed: SequenceInfo | None = None
         self._close_error = ""
@@ -96,11 +97,11 @@ class ConsumerState:
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
         self._tell = self._commands.append
-        """Have one more thing done. Each event begins a list anew."""
+        """Add one more command. Each event begins a new list."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is gone and only user code that still runs keeps this consumer."""
+        """Whether the lease is gone and only running user code keeps this consumer."""
         return self.stop_reason is ShutdownReason.ZOMBIE
 
     @property
@@ -115,7 +116,7 @@ class ConsumerState:
 
     @property
     def waits_for_end(self) -> bool:
-        """Whether the service says that the shard has ended, and nothing else shows it."""
+        """Whether the service reports the shard's end and nothing else confirms it."""
         return self.reason is not None and self.reason.cause is Cause.END_NOT_SHOWN
 
     def __repr__(self) -> str:
@@ -129,19 +130,19 @@ class ConsumerState:
         self._commands.append(command)
 
     def _follow(self, outcome: Outcome) -> None:
-        """Enter the phase that the table says, and begin its work."""
+        """Enter the phase that the table names, and begin its work."""
         self.phase = next_phase(self.phase, outcome)
         self.visit += 1
         self.resume_at = None
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Have ``shutdown`` called, with the strongest reason there is."""
+        """Have ``shutdown`` called with the strongest reason."""
         self.closing = stronger(self.stop_reason, reason)
         self._follow(outcome)
 
     def _halt(self, outcome: Outcome, reason: Reason) -> None:
-        """Close the processor, and start no other before somebody has decided."""
+        """Close the processor, and start no other before the loss or failure is decided."""
         self.halt_reason = self.reason = reason
         self._close(outcome, ShutdownReason.PROCESS_RESTART)
 
@@ -153,9 +154,9 @@ class ConsumerState:
         self._tell(consumer_events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
 
     def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
-        """Name a failure of user code in status and log; after the lease is lost it is expected and quiet."""
+        """Name a failure of user code in status and log; after a lost lease, it is expected and logged as INFO."""
         count = self.backoff.failures
-        when = times(count) if count else "at its end"  # what fails then is no failure in a row
+        when = times(count) if count else "at its end"  # a failure at the end does not count as one in a row
         self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {error.text}")
         severity = Severity.INFO if self.is_lost else severity
         trace = error if severity is Severity.ERROR else None

@@ -1,7 +1,7 @@
-"""Decides what the consumer of one shard does next, from ``StartConsumer`` to ``Ended``.
+"""The state machine of one shard's consumer, from ``StartConsumer`` to ``Ended``.
 
-Each event is judged as an outcome; ``TRANSITIONS`` says which phase follows, and each phase begins with its one piece
-of work, by ``_BEGINNINGS``. Nothing else starts a call, a read or a pause. Pure: no clock, no thread, no call.
+Each event is judged as an outcome. ``TRANSITIONS`` gives the next phase, and each phase begins with one piece of work,
+from ``_BEGINNINGS``. Nothing else starts a call, a read or a pause. Pure: no clock, no thread, no call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from streamclient.records import readable_position
 
 
 class ConsumerMachine(PageReader):
-    """One consumer of one shard. One thread calls ``handle``; what is public besides is to be looked at."""
+    """One consumer of one shard. One thread calls ``handle``; other public members are for reading only."""
 
     def handle(self, event: ConsumerEvent, now: float) -> Sequence[ConsumerCommand]:
-        """Take one event, which became known at ``now`` (monotonic seconds); what to do, in this order."""
+        """Take one event, known at ``now`` (monotonic seconds), and return the commands to carry out, in order."""
         self._now = now
         commands: list[ConsumerCommand] = []
         self._commands, self._tell = commands, commands.append
@@ -79,7 +79,7 @@ class ConsumerMachine(PageReader):
             self._begin_first_read()
 
     def _begin_first_read(self) -> None:
-        """``initialize`` returned, and every checkpoint that it asked for was answered."""
+        """Begin to read, after ``initialize`` returned and every checkpoint that it requested was answered."""
         if self.stop_reason is not None:
             self._close(Outcome.STOPPED, self.stop_reason)
             return
@@ -88,7 +88,7 @@ class ConsumerMachine(PageReader):
         self._follow(Outcome.INITIALIZED)
 
     def _settle_offer(self, offered: PendingCheckpoint) -> None:
-        """Read behind what an earlier processor prepared, if it is stored now, or else up to it once more."""
+        """Read after the checkpoint that an earlier processor prepared if it is stored now, else up to it once more."""
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
             self._tell(consumer_events.Permit(offered.value, self._progress, offered.last))
@@ -99,13 +99,13 @@ class ConsumerMachine(PageReader):
             self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
-        """There is no processor to close."""
+        """Give up a processor that was never made; there is nothing to shut down."""
         self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)
 
     def _loss_accepted(self, event: consumer_events.LossAccepted) -> None:
-        """If its ``shutdown`` still runs, the next processor starts when that has returned."""
+        """Go on at the oldest record; if ``shutdown`` still runs, the next processor starts after it returned."""
         if self.lost is None:
             return
         self._log(Severity.WARNING, f"the loss is accepted, reading goes on at the oldest record: {self.lost}")
@@ -156,13 +156,13 @@ class ConsumerMachine(PageReader):
             self._finished_by_user()
 
     def _finished_by_user(self) -> None:
-        """SHARD_END is stored: nothing of this shard may be read any more, whether its end was reached or not."""
+        """Stop reading for good: SHARD_END is stored, whether the shard's end was reached or not."""
         if self._has_processor:
             at_end = self.position.is_shard_end
             at_end |= self._delivery is not None and self._delivery.page.next_position.is_shard_end
             at_end |= self._offered is not None and self._offered.value == CheckpointPosition.SHARD_END
             if not at_end:
-                self._log(Severity.WARNING, "SHARD_END was checkpointed; what is left unread is skipped")
+                self._log(Severity.WARNING, "SHARD_END was checkpointed; the unread rest is skipped")
                 self._tell(consumer_events.Permit(CheckpointPosition.SHARD_END))
         self.stop_reason = stronger(self.stop_reason, ShutdownReason.TERMINATE)
         self._stop_if_idle()
@@ -183,7 +183,7 @@ class ConsumerMachine(PageReader):
             self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:
-        """Follow a stop request, unless user code runs: then its return does."""
+        """Follow a stop request, unless user code runs; then the return of that call follows it."""
         if self.stop_reason is None or self.phase is Phase.ENDED:
             return
         if self.phase in (Phase.BACKING_OFF, Phase.HALTED):
@@ -219,7 +219,7 @@ class ConsumerMachine(PageReader):
             self._closed()
 
     def _closed(self) -> None:
-        """``shutdown`` returned and no checkpoint is under way: decide what follows."""
+        """Decide how to go on, after ``shutdown`` returned and no checkpoint is under way."""
         self._has_processor = False
         if self.is_final:
             self._follow(Outcome.CLOSED)
@@ -245,7 +245,7 @@ class ConsumerMachine(PageReader):
         self._begin_pause(self.backoff.restart_pause())
 
     def _begin_halt(self) -> None:
-        self.reason = self.halt_reason  # again: shutdown may have raised
+        self.reason = self.halt_reason  # set again, because shutdown may have raised
         self.stop_reason = None
 
     def _begin_end(self) -> None:
@@ -270,7 +270,7 @@ _BEGINNINGS: Mapping[Phase, Callable[[ConsumerMachine], None]] = {
     Phase.HALTED: ConsumerMachine._begin_halt,
     Phase.ENDED: ConsumerMachine._begin_end,
 }
-"""The one piece of work that each phase begins with."""
+"""The work with which each phase begins."""
 
 ConsumerMachine._beginnings = _BEGINNINGS
 
@@ -280,7 +280,7 @@ _RETURNS: Mapping[Phase, Callable[[ConsumerMachine, consumer_events.CallReturned
     Phase.PARKING: ConsumerMachine._store_answered,
     Phase.CLOSING: ConsumerMachine._shut_down,
 }
-"""What the return of a call means, in the phases that make one."""
+"""The handler of a call's return, for each phase that makes a call."""
 
 _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.Began: ConsumerMachine._began,
@@ -298,4 +298,4 @@ _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.CallTakenBack: ConsumerMachine._call_taken_back,
     consumer_events.TimeCame: ConsumerMachine._time_came,
 }
-"""Which event does what."""
+"""The handler of each event."""

@@ -1,14 +1,15 @@
-"""Which records of a page to deliver next when some of them fail: from a failed page down to the record at fault.
+"""The order of delivery within a page whose records fail: from the failed page down to the failing record.
 
 Laws, whatever fails and how often:
 
-* records are delivered in the order of the page, and one is accepted or taken out exactly once;
-* while one record is at fault and the others are not, a page of n costs at most 2 log2(n) calls more than its retries;
-* a single record is taken out only after it failed on its own.
+* records are delivered in the order of the page, and each is accepted or taken out exactly once;
+* while exactly one record fails, a page of n records costs at most 2 log2(n) calls more than its retries;
+* a record is taken out only after it failed on its own.
 
-A page is a row of spans, in order; the first one is next. A span that fails is delivered again as often as the policy
-says if it is the whole page or a single record, and is otherwise cut in two at once. If the first half then passes,
-the second must hold what failed, so it is cut without being tried; a second half of one record is still tried.
+A page is a sequence of spans; the first span is next. A failed span that is the whole page or a single record is
+delivered again as often as the policy says; any other failed span is cut in two at once. If the first half then passes,
+the failing record is in the second half, so that half is cut without being tried; a second half of one record is still
+tried.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streamclient.base.position import Position
 from streamclient.config import FailurePolicy
 from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.consumer_positions import further
-from streamclient.core.consumer.parked import BEHIND_PARKED, Failure, ParkedKeys
+from streamclient.core.consumer.parked import AFTER_PARKED, Failure, ParkedKeys
 from streamclient.core.values import evolve
 from streamclient.model import OnFailure, PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo, StreamRecord, place_of
@@ -34,27 +35,27 @@ class Span:
     """Records of a page that are delivered together."""
 
     indices: Sequence[int]
-    """Their places in the page, ascending, a range while they stand in a row; none only in a batch that was empty from
-    the beginning."""
+    """Indices of the records in the page, ascending; a range while they are consecutive; empty only for a batch that
+    was empty from the beginning."""
     attempts: int = 0
     """Calls that failed with all of these records in the batch."""
     tries: int = 0
     """Calls that failed with exactly this span."""
     is_cut: bool = False
-    """Whether it is part of a span that failed, and nothing else."""
+    """Whether it consists of records of a failed span and nothing else."""
     is_rest: bool = False
-    """Whether it is the second half of a span that failed, and nothing of the first half has failed so far."""
+    """Whether it is the second half of a failed span, and nothing of the first half has failed so far."""
 
 
 @frozen
 class PagePlan:
-    """What is left to do with a page; done when no span is left."""
+    """The spans of a page that are left to deliver; the plan is done when no span is left."""
 
     spans: tuple[Span, ...]
 
     @classmethod
     def of(cls, indices: Iterable[int]) -> PagePlan:
-        """All of these records, first as one batch."""
+        """Return the plan that delivers the records at ``indices``, first as one batch."""
         return cls((Span(indices if isinstance(indices, range) else tuple(indices)),))
 
     @property
@@ -64,23 +65,23 @@ class PagePlan:
 
     @property
     def next(self) -> Span:
-        """What to deliver now; there must be something left."""
+        """The span to deliver now; the plan must not be done."""
         return self.spans[0]
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing is left behind the next span."""
+        """Whether the next span is the last one."""
         return len(self.spans) == 1
 
     @property
     def indices(self) -> Sequence[int]:
-        """Everything that is left, in order."""
+        """Indices of all records that are left, in order."""
         if len(self.spans) == 1:
             return self.spans[0].indices
         return tuple(index for span in self.spans for index in span.indices)
 
     def accepted(self) -> PagePlan:
-        """The next span passed."""
+        """Return the plan after the next span passed."""
         following = self.spans[1:]
         if not following or not following[0].is_rest:
             return PagePlan(following)
@@ -89,13 +90,13 @@ class PagePlan:
         return PagePlan(spans) if len(blamed.indices) == 1 else PagePlan(spans).cut()
 
     def failed(self) -> PagePlan:
-        """The next span raised; what follows from that is said by ``remedy``."""
+        """Return the plan after the next span raised; ``remedy`` decides what follows."""
         first, *others = self.spans
         raised = evolve(first, attempts=first.attempts + 1, tries=first.tries + 1)
         return PagePlan((raised, *_no_rest(others)))
 
     def cut(self) -> PagePlan:
-        """Deliver the two halves of the next span one after the other."""
+        """Return the plan that delivers the two halves of the next span one after the other."""
         first, *others = self.spans
         middle = (len(first.indices) + 1) // 2
         halves = (
@@ -105,7 +106,7 @@ class PagePlan:
         return PagePlan((*halves, *others))
 
     def without(self, indices: Collection[int]) -> PagePlan:
-        """Take records out, wherever they are; a batch that was empty from the beginning goes with them."""
+        """Return the plan without the records at ``indices`` and without batches that were empty from the beginning."""
         if not indices and all(span.indices for span in self.spans):
             return self
         taken = frozenset(indices)
@@ -118,12 +119,12 @@ def _kept(indices: Sequence[int], taken: frozenset[int]) -> tuple[int, ...]:
 
 
 def _no_rest(spans: list[Span]) -> list[Span]:
-    """Something failed before them, so nothing is known of the first one any more."""
+    """Return the spans with no mark on the first: a failure before it means that nothing is known of it any more."""
     return [evolve(spans[0], is_rest=False), *spans[1:]] if spans and spans[0].is_rest else spans
 
 
 class Remedy(Enum):
-    """What follows when a span raised."""
+    """The reaction to a span that raised."""
 
     RETRY = "retry"
     CUT = "cut"
@@ -140,7 +141,7 @@ _FINALLY = {
 
 
 def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
-    """What follows, now that the span raised once more; ``may_retry`` is whether retries of it are left."""
+    """Return the reaction to a span that raised once more; ``may_retry`` says whether retries of it are left."""
     is_single = len(span.indices) <= 1
     cuts = policy.bisect and policy.then is not OnFailure.RESTART and not is_single
     if may_retry and (is_single or not span.is_cut):
@@ -149,7 +150,7 @@ def remedy(span: Span, policy: FailurePolicy, may_retry: bool) -> Remedy:
 
 
 class Work(Enum):
-    """What a page asks for next."""
+    """The next step that a page needs."""
 
     ASK = "ask the parking store"
     PARK = "park records"
@@ -161,56 +162,56 @@ class PageInWork:
     """One page on its way through the processor and, where records fail, into the parking store."""
 
     def __init__(self, page: ShardPage, position: Position, before: Progress, parked: ParkedKeys | None) -> None:
-        """``before`` is what was processed before this page, which was read at ``position``."""
+        """``before`` is the progress before this page, which was read at ``position``."""
         self.page = page
         self.position = position.text
         self.plan = PagePlan.of(range(len(page.records)))
         self.is_permitted = False
-        """Whether the position behind it may be stored."""
+        """Whether the position after the page may be stored."""
         self.last = place_of(page.records, -1) if page.records else None
-        """Where its last record stands."""
+        """Place of the page's last record."""
         self.progress = further(
             before,
             records=len(page.records),
             size_bytes=page.body_bytes,
             record_micros=0 if self.last is None else self.last.timestamp_micros,
         )
-        """What was processed once it is."""
+        """Progress after the page."""
         self.work = Work.NOTHING
-        """What was chosen last."""
-        self.failure = BEHIND_PARKED
+        """The step chosen last."""
+        self.failure = AFTER_PARKED
         """Why records are parked."""
         self._to_park: Sequence[int] = ()
         self._parked = parked
 
     def choose(self, now: float) -> Work:
-        """What is next, whatever the last step was."""
+        """Choose and return the next step."""
         self.work = Work.NOTHING if self.plan.is_done else Work.DELIVER
         if self._parked is not None:
             left = self.plan.indices
             if self._parked.must_ask(self.page.records, left, now):
                 self.work = Work.ASK
-            elif behind := self._parked.behind_parked(self.page.records, left):
-                self.park(behind, BEHIND_PARKED)
+            elif following := self._parked.after_parked(self.page.records, left):
+                self.park(following, AFTER_PARKED)
         return self.work
 
     def park(self, indices: Sequence[int], failure: Failure) -> None:
-        """These records are to be parked, and why."""
+        """Note that the records at ``indices`` are to be parked because of ``failure``."""
         self.work, self._to_park, self.failure = Work.PARK, indices, failure
 
     @property
     def must_store(self) -> bool:
-        """Whether the parking store has to be asked or given something before anything else."""
+        """Whether the parking store has to answer before anything else happens."""
         return self.work in (Work.ASK, Work.PARK)
 
     @property
     def to_park(self) -> Sequence[int]:
-        """Places of the records that are to be parked now."""
+        """Indices of the records to park now."""
         return self._to_park
 
     @property
     def next_records(self) -> Sequence[StreamRecord]:
-        """What is to be delivered now; no record is made where they are all of the page, or stand in a row."""
+        """The records to deliver now. Consecutive records are sliced, which makes no record objects."""
         records, indices = self.page.records, self.plan.next.indices
         if len(indices) == len(records):
             return records
@@ -221,46 +222,46 @@ class PageInWork:
 
 @frozen
 class PendingCut:
-    """Repeating exactly the batch that a sink prepared: where the batches after a start have to end."""
+    """The end of a batch that a sink prepared, so that exactly that batch can be repeated."""
 
     records_left: int
-    """So many records on, if none of them has left the stream."""
+    """Number of records before the end, if none of them has left the stream."""
     end: Position
     """The prepared position."""
     start: str = ""
-    """Where reading began."""
+    """The position at which reading began."""
     last: SequenceInfo | None = None
-    """The last record before it; if nobody has stored that, the place is found by counting."""
+    """The last record before the end; if it is not stored, the end is found by counting."""
     first: SequenceInfo | None = None
-    """The first record that was read since the start."""
+    """The first record read since the start."""
     is_loss_accepted: bool = False
-    """Whether it goes on without those that have left the stream."""
+    """Whether the batch may go on without the records that have left the stream."""
 
     @classmethod
     def of(cls, pending: PendingCheckpoint | None, start: str) -> PendingCut | None:
-        """The cut that a prepared checkpoint asks for; none if no record lies before it."""
+        """Return the cut for a prepared checkpoint; ``None`` if no record is before it."""
         if pending is None or pending.records <= 0:
             return None
         return cls(pending.records, Position(pending.value), start, pending.last)
 
     def without_lost(self) -> PendingCut | None:
-        """The same if records were lost, and that is accepted; none if the place can only be found by counting."""
+        """Return the cut with the loss accepted; ``None`` if its end can only be found by counting."""
         return None if self.last is None else evolve(self, is_loss_accepted=True)
 
     def lacks_records(self, page: ShardPage) -> bool:
-        """Whether the batch ends in this page, and has fewer records than were prepared."""
+        """Return whether the batch ends in ``page`` with fewer records than were prepared."""
         count = self._count_in(page)
         return not self.is_loss_accepted and count < self.records_left and self._is_over(page, count)
 
     def first_left(self, page: ShardPage) -> SequenceInfo | None:
-        """The oldest record that was there, this page included."""
+        """Return the oldest record that was read, including those of ``page``."""
         return self.first or (place_of(page.records, 0) if page.records else None)
 
     def apply(self, page: ShardPage) -> tuple[ShardPage, PendingCut | None]:
-        """The page, cut if it reaches the place, and what is left of the cut behind it.
+        """Return the page, cut if it contains the end, and the cut that is left after it.
 
-        The stream may have cut its pages otherwise before, and may hold more records by now; reading goes on at the
-        prepared position. A page behind the place, as all before it are lost, stays as it is.
+        The stream may cut its pages differently than before, and may hold more records by now; reading goes on at the
+        prepared position. A page that begins after the end, because all records before the end are lost, stays whole.
         """
         count = self._count_in(page)
         if not self._is_over(page, count):
@@ -290,7 +291,7 @@ class PendingCut:
 
 
 def part_of(page: ShardPage, records: Sequence[StreamRecord]) -> ShardPage:
-    """The last records of a page alone."""
+    """Return a page of the last records of ``page``."""
     size_bytes = int(page.body_bytes * len(records) / len(page.records))
     return PartOfPage(records, page.next_position, page.may_more_record, size_bytes)
 

@@ -1,7 +1,6 @@
 """Reading a shard page by page: through the processor and, where records fail, into the parking store.
 
-Each step starts one call, and ``_proceed`` looks at what is left of the page and takes the next step, whatever the last
-one was.
+Each step starts one call. After each step, ``_proceed`` looks at the rest of the page and takes the next step.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason,
 from streamclient.records import place_of, readable_position
 
 QUIET_READS = 4
-"""So many reads in a row are in doubt before that is logged, and again at each doubling: a list of shards may be a
-second behind the pages, and most pages that were cut are whole the next time."""
+"""Number of doubtful reads in a row after which a warning is logged, and again at each doubling. A list of shards may
+be a second older than the pages, and most pages that were cut are whole at the next read."""
 
 READ_NAME = "reading"
-"""How statuses and logs name a read."""
+"""The name of a read in statuses and logs."""
 
 
 class PageReader(ConsumerState):
-    """What a consumer does between the start of a processor and its close."""
+    """The part of a consumer between the start of a processor and its close."""
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -62,7 +61,7 @@ class PageReader(ConsumerState):
             self._page_believed(page)
 
     def _way_read(self, following: Position, is_way: bool) -> None:
-        """A page of the way to the last record has nothing new: read on. That it was read heals nothing yet."""
+        """Read on after a page with nothing new, on the way back to the last record. Such a page resets no failures."""
         if not is_way:
             self.trail.arrive()
             self._tell(consumer_events.Permit(following.text))
@@ -84,7 +83,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_DUE)
 
     def _page_not_believed(self, cause: Cause, why: str) -> None:
-        """Drop a page, and read again after a pause: the same place if an end is not shown, else as the trail says."""
+        """Drop a page and read again after a pause: at the same position if an end is doubtful, else by the trail."""
         if cause is Cause.NO_PROGRESS:
             self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()
@@ -115,7 +114,7 @@ class PageReader(ConsumerState):
             self._caught_up(page)
 
     def _caught_up(self, page: ShardPage) -> None:
-        """Nothing waits behind this page, whose records, if any, are dealt with."""
+        """Pause: nothing follows this page, and its records, if any, are dealt with."""
         self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
         self.position = page.next_position
         self._tell(consumer_events.Permit(page.next_position.text))
@@ -151,7 +150,7 @@ class PageReader(ConsumerState):
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
-        # One outage strikes all shards, again and again; the statuses tell of each.
+        # One outage strikes all shards repeatedly, so its log is shared; the status of each shard names it.
         self._tell(consumer_events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
         self._ask_for_retry(cast(Exception, error.error), count - 1)
 
@@ -178,13 +177,16 @@ class PageReader(ConsumerState):
             first_left=event.first_left,
         )
         self._is_position_lost = True
-        if self._goes_on_behind(lost, str(lost)):
+        if self._goes_on_after(lost, str(lost)):
             self.position = Position.TRIM_HORIZON
             self._pause = 0.0
             self._follow(Outcome.READ_FAILED)
 
     def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
-        """Of what was prepared records are gone, and no call has failed: reading began at the oldest record."""
+        """Report records that are lost from a prepared batch.
+
+        No call failed, because reading began at the oldest record.
+        """
         lost = TrimmedRange(
             shard_id=self.shard_id,
             position=cut.start,
@@ -193,10 +195,10 @@ class PageReader(ConsumerState):
             first_left=cut.first_left(page),
         )
         self._is_position_lost = False
-        return self._goes_on_behind(lost, f"of a batch that was prepared up to {cut.end.text}, {lost}")
+        return self._goes_on_after(lost, f"in a batch that was prepared up to {cut.end.text}, {lost}")
 
-    def _goes_on_behind(self, lost: TrimmedRange, text: str) -> bool:
-        """Report a loss; whether the policy accepts it. If not, the shard halts."""
+    def _goes_on_after(self, lost: TrimmedRange, text: str) -> bool:
+        """Report a loss and return whether the policy accepts it; if not, halt the shard."""
         policy = self._config.trimmed_data_policy
         self._log(Severity.ERROR, f"{text} (policy {policy.value})")
         if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
@@ -209,7 +211,7 @@ class PageReader(ConsumerState):
         return False
 
     def _give_up_lost_records(self) -> None:
-        """Until a checkpoint from behind the loss is stored, new processors go on behind it, too."""
+        """Accept the loss: until a checkpoint after it is stored, new processors start after it, too."""
         self._accepts_loss = True
         self.lost = None
         self._cut = None if self._cut is None else self._cut.without_lost()
@@ -225,7 +227,7 @@ class PageReader(ConsumerState):
         return self._delivery
 
     def _proceed(self) -> None:
-        """Look at what is left of the page, whatever the last step was, and take the next one."""
+        """Look at the rest of the page and take the next step."""
         work = self._page_in_work.choose(self._now)
         if work is Work.NOTHING:
             self._permit()
@@ -236,7 +238,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.STORE_DUE)
 
     def _go_on(self) -> None:
-        """A step succeeded: the next one, unless somebody wants an end and something is left."""
+        """Take the next step after one that succeeded, unless a stop was requested and records are left."""
         if self.stop_reason is not None and not self._page_in_work.plan.is_done:
             self._page_stopped()
         else:
@@ -264,10 +266,10 @@ class PageReader(ConsumerState):
         self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
 
     def _page_refused(self) -> None:
-        """A new processor shall try."""
+        """Close the processor; a new one tries the page again."""
         self._delivery = None
         if self.stop_reason is ShutdownReason.PROCESS_RESTART:
-            self.stop_reason = None  # it marked itself and raised: that is one failure, and no free restart
+            self.stop_reason = None  # it marked itself and raised: that counts as one failure, not as a free restart
         self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
 
     def _given_up(self, reason: Reason) -> None:
@@ -276,7 +278,7 @@ class PageReader(ConsumerState):
         self._halt(Outcome.GIVEN_UP, reason)
 
     def _permit(self) -> None:
-        """Nothing is left behind the records that are delivered now, if any, so the page's end may be stored."""
+        """Permit the page's end to be stored: no records are left after those being delivered, if any."""
         delivery = self._page_in_work
         if not delivery.is_permitted:
             delivery.is_permitted = True
@@ -319,7 +321,7 @@ class PageReader(ConsumerState):
         self.backoff.processor_failed()
         severity = Severity.WARNING if span.is_cut else Severity.ERROR
         self._report_failure(_described(span, delivery.page), error, severity)
-        # A lost lease, or a destination that knows a later owner, is no fault of any record.
+        # A lost lease, or a destination that knows a later owner, is not the fault of any record.
         if self.stop_reason is not None or error.is_a(ShutdownException):
             self._page_refused()
             return
@@ -327,7 +329,7 @@ class PageReader(ConsumerState):
         self._ask_for_retry(_as_application_error(self.shard_id, error), span.tries - 1)
 
     def _decided_on_records(self, pause: float | None) -> None:
-        error, self._raised = self._raised, None  # its traceback holds whatever user code was at
+        error, self._raised = self._raised, None  # its traceback keeps the frames of user code alive
         if self.stop_reason is not None:
             self._page_refused()
             return
@@ -353,7 +355,7 @@ class PageReader(ConsumerState):
     # --- retries -------------------------------------------------------------------------------------------------
 
     def _ask_for_retry(self, error: Exception, retries: int) -> None:
-        """The ordinary pause, at once; or what the user's strategy says, which is user code and may take its time."""
+        """Take the ordinary pause at once, or ask the user's strategy, which is user code and may be slow."""
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:
@@ -361,7 +363,7 @@ class PageReader(ConsumerState):
             self._call(consumer_events.AskStrategy(error, retries))
 
     def _strategy_answered(self, event: consumer_events.CallReturned) -> None:
-        """If it fails, the reason says so, and the ordinary pause is taken."""
+        """Follow the strategy's answer; if the strategy failed, name that in the reason and take the ordinary pause."""
         self.is_asking = False
         if event.error is None:
             self._decided(event.value)
@@ -392,7 +394,7 @@ class PageReader(ConsumerState):
         return self._parked
 
     def _may_park(self) -> bool:
-        """Whether what is to be parked is still within its share; if not, the shard stops."""
+        """Return whether the records to park are within the allowed share; if not, stop the shard."""
         delivery, share = self._page_in_work, self._keys.share
         if share.allows(len(delivery.to_park)):
             return True
@@ -436,7 +438,7 @@ class PageReader(ConsumerState):
         delivery.plan = delivery.plan.without(delivery.to_park)
 
     def _store_failed(self, error: Raised) -> None:
-        """Nothing goes on before the store works, so that nothing is skipped: after a pause, the same again."""
+        """Try the same again after a pause: nothing goes on before the store works, so that no record is skipped."""
         if self.stop_reason is not None:
             self._page_stopped()
             return
@@ -451,14 +453,14 @@ class PageReader(ConsumerState):
     # --- texts ---------------------------------------------------------------------------------------------------
 
     def _named(self, indices: Sequence[int]) -> str:
-        """The first of these records, by key, place and position."""
+        """Return a text that names the first of these records by key, place and position."""
         if not indices:
             return "an empty batch"
         delivery = self._page_in_work
         record = delivery.page.records[indices[0]]
         more = "" if len(indices) == 1 else f" and {len(indices) - 1} more"
         return (
-            f"record {self._key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} behind "
+            f"record {self._key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} after "
             f"position {readable_position(delivery.position)}{more}"
         )
 

@@ -1,9 +1,9 @@
-"""What one shard's consumer knows of parked keys, and how many records it may park.
+"""The parked keys that one shard's consumer knows, and the number of records that it may park.
 
-The parking store is asked for all parked keys of the stream before the first batch of a consumer, and again when a
-record of such a key comes and the answer is older than a second: somebody may have replayed the key. Keys move to child
-shards when a shard splits. The store answers by key and not by shard, and a child starts only after everything of its
-parents was processed or parked, so it sees what they parked.
+The consumer asks the parking store for all parked keys of the stream before its first batch. It asks again when a
+record of such a key comes and the answer is older than a second, because the key may have been replayed. Keys move to
+child shards when a shard splits. The store answers by key and not by shard, and a child starts only after every record
+of its parents was processed or parked, so it sees what they parked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.records import PrimaryKey, StreamRecord
 
 TRUSTED_SECONDS = 1.0
-"""How long the store's answer is believed while records of parked keys come: one question per second is cheap, and
-after a replay the shard goes over to delivering within that time."""
+"""How long the store's answer is trusted while records of parked keys come. One question per second is cheap, and after
+a replay the shard delivers such keys again within that time."""
 
 KEY_IS_PARKED = "not tried: an earlier record of its key is parked"
 
@@ -33,11 +33,11 @@ class Failure:
     attempts: int
 
 
-BEHIND_PARKED = Failure(KEY_IS_PARKED, "", 0)
+AFTER_PARKED = Failure(KEY_IS_PARKED, "", 0)
 
 
 class ParkedShare:
-    """How many of the latest records of a shard were parked, against the policy's limit."""
+    """The number of parked records among the latest of a shard, against the policy's limit."""
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._window = policy.share_window_records
@@ -46,23 +46,23 @@ class ParkedShare:
         self._parked: deque[int] = deque()
 
     def accepted(self, records: int) -> None:
-        """So many records passed."""
+        """Count ``records`` records that passed."""
         self._seen += records
         self._forget()
 
     def parked(self, records: int) -> None:
-        """So many records were parked."""
+        """Count ``records`` records that were parked."""
         self._parked.extend(range(self._seen, self._seen + records))
         self._seen += records
         self._forget()
 
     def allows(self, records: int) -> bool:
-        """Whether so many more may be parked now."""
+        """Return whether ``records`` more may be parked now."""
         return len(self._parked) + records <= self._most
 
     @property
     def count(self) -> int:
-        """How many of the latest records are parked."""
+        """Number of parked records among the latest."""
         return len(self._parked)
 
     def _forget(self) -> None:
@@ -71,11 +71,11 @@ class ParkedShare:
 
 
 class ParkedKeys:
-    """Parked keys of one consumer's stream, as far as it knows, through all of its processors.
+    """Parked keys of one consumer's stream, as far as it knows them; all of its processors share them.
 
     Args:
         shard_id: the consumer's own shard.
-        record_id: the id of a record, by which the ids of a shard sort as its records.
+        record_id: returns the id of a record; the ids of a shard sort in the order of its records.
     """
 
     def __init__(self, policy: FailurePolicy, shard_id: str, record_id: Callable[[StreamRecord], str]) -> None:
@@ -87,7 +87,7 @@ class ParkedKeys:
         self._asked_at: float | None = None
 
     def must_ask(self, records: Sequence[StreamRecord], indices: Iterable[int], now: float) -> bool:
-        """Whether the store has to be asked before these records are dealt with."""
+        """Return whether the store has to be asked before the records at ``indices`` are dealt with."""
         if self._asked_at is None:
             return True
         if not self._places or now - self._asked_at <= TRUSTED_SECONDS:
@@ -95,37 +95,38 @@ class ParkedKeys:
         return any(records[index].primary_key in self._places for index in indices)
 
     def answered(self, keys: Iterable[ParkedKey], now: float) -> None:
-        """What the store said."""
+        """Take in the store's answer, known at ``now``."""
         self._places = {}
         for place in keys:
             self._places.setdefault(place.key, {})[place.shard_id] = place
         self._asked_at = now
 
-    def behind_parked(self, records: Sequence[StreamRecord], indices: Iterable[int]) -> tuple[int, ...]:
-        """Which of these must be parked untried, so that they do not overtake an earlier record of their keys."""
+    def after_parked(self, records: Sequence[StreamRecord], indices: Iterable[int]) -> tuple[int, ...]:
+        """Return the indices of records to park untried, so that they overtake no earlier record of their key."""
         if not self._places or not self._keeps_order:
             return ()
-        return tuple(index for index in indices if self._is_behind_parked(records[index]))
+        return tuple(index for index in indices if self._is_after_parked(records[index]))
 
     def stored(self, parked: Sequence[ParkedRecord]) -> None:
-        """The store has them."""
+        """Note that the store holds ``parked``."""
         here = self._shard_id
-        for each in parked:
-            places = self._places.setdefault(each.record.primary_key, {})
-            first = min(each.record_id, places[here].first_record_id) if here in places else each.record_id
-            places[here] = ParkedKey(each.record.primary_key, here, first, each.generation)
+        for record in parked:
+            places = self._places.setdefault(record.record.primary_key, {})
+            first = min(record.record_id, places[here].first_record_id) if here in places else record.record_id
+            places[here] = ParkedKey(record.record.primary_key, here, first, record.generation)
         self.share.parked(len(parked))
 
     def generation(self, key: PrimaryKey) -> int:
-        """The generation of a record of that key which is parked here and now."""
+        """Return the generation for a record of ``key`` that this shard parks now."""
         places = self._places.get(key, {})
         here = places.get(self._shard_id)
         return here.generation if here else 1 + max((place.generation for place in places.values()), default=0)
 
-    def _is_behind_parked(self, record: StreamRecord) -> bool:
-        """A record that comes *before* the parked ones of its shard comes a second time, after a crash or a restart.
+    def _is_after_parked(self, record: StreamRecord) -> bool:
+        """Return whether an earlier record of the record's key is parked.
 
-        It was accepted then, and is delivered again like any other.
+        A record *before* the parked ones of its shard comes a second time, after a crash or a restart. It was accepted
+        the first time, and is delivered again like any other.
         """
         places = self._places.get(record.primary_key)
         if not places:

@@ -1,12 +1,12 @@
-"""How far a shard is behind, when its unread records will be deleted, and whether it catches up. Arithmetic only.
+"""Lag, time to loss and pace of a shard. Arithmetic only.
 
 Record times are the service's, so "now" has to be the service's too. It is estimated as the later of two clocks: this
-machine's, and the newest record time that was seen anywhere in the stream, counted on from the moment when it was seen.
-So a machine whose clock is behind is put right by traffic; one whose clock is ahead by some seconds reports every lag
-larger, and every time to loss smaller, by as much: it warns early. Nothing about leases depends on it.
+machine's, and the newest record time seen anywhere in the stream, advanced since it was seen. So traffic corrects a
+slow machine clock. A machine clock that is ahead by some seconds makes every lag larger and every time to loss smaller
+by as much: it warns early. No lease depends on this clock.
 
-What is unread is known from below: the oldest unread record is not older than the last record that was processed, nor
-than the moment at which a read found nothing more. Reports err towards more lag and less time.
+The age of unread records is known as a bound: the oldest unread record is not older than the last processed record, nor
+than the moment of a read that found nothing more. Reports err towards more lag and less time.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ MICROS_PER_SECOND = 1_000_000
 MICROS_PER_HOUR = 3_600 * MICROS_PER_SECOND
 
 PACE_WINDOW_SECONDS = 300.0
-"""The pace is that of the last five minutes: long enough to even out large batches, short enough to follow a change."""
+"""Window of the pace, five minutes: long enough to even out large batches, short enough to follow a change."""
 
 PACE_STEP_SECONDS = 5.0
-"""Moments of progress closer together than this are one; it bounds what is remembered to sixty."""
+"""Moments of progress closer together than this count as one, so that at most sixty are remembered."""
 
 LEAST_PACE_SECONDS = 10.0
-"""Nothing is forecast from less than this."""
+"""Shortest span of time from which a forecast is made."""
 
 SAME_PACE = 0.001
-"""Differences to the pace of time smaller than this are noise: an hour's lag would change by seconds in an hour."""
+"""Smallest difference to the pace of time that counts; smaller ones change an hour's lag by seconds in an hour."""
 
 
 class RecordClock:
-    """An estimate of the service's time. One per stream; see the module for its error."""
+    """An estimate of the service's time. One per stream; the module's docstring names its error."""
 
     def __init__(self) -> None:
         self._ahead_micros: float | None = None
 
     def saw(self, record_micros: int, now: float) -> None:
-        """A record of that time was read at ``now`` (monotonic seconds)."""
+        """Note that a record of time ``record_micros`` was read at ``now`` (monotonic seconds)."""
         ahead = record_micros - now * MICROS_PER_SECOND
         if self._ahead_micros is None or ahead > self._ahead_micros:
             self._ahead_micros = ahead
 
     def micros(self, wall_micros: int, now: float) -> int:
-        """Microseconds since 1970, given this machine's clock and monotonic seconds."""
+        """Return microseconds since 1970, given this machine's clock and monotonic seconds."""
         if self._ahead_micros is None:
             return wall_micros
         return max(wall_micros, int(self._ahead_micros + now * MICROS_PER_SECOND))
@@ -52,7 +52,7 @@ class RecordClock:
 
 @frozen
 class RetentionReport:
-    """What ``ShardStatus`` says of a shard; its fields are described there."""
+    """The retention fields of ``ShardStatus``, which describes them."""
 
     lag_seconds: float | None = None
     time_to_loss_seconds: float | None = None
@@ -64,7 +64,7 @@ CAUGHT_UP = RetentionReport(lag_seconds=0.0, forecast="caught up")
 
 
 class Backlog:
-    """What one shard has left to read, as far as can be told. ``now`` is monotonic seconds everywhere."""
+    """The unread records of one shard, as far as they can be known. ``now`` is monotonic seconds everywhere."""
 
     def __init__(self, last_processed_micros: int | None = None) -> None:
         self._unread_micros = last_processed_micros
@@ -73,32 +73,32 @@ class Backlog:
 
     @property
     def unread_micros(self) -> int | None:
-        """The oldest unread record is not older than this, by the service's clock; ``None`` if nothing is known."""
+        """Lower bound for the time of the oldest unread record, by the service's clock; ``None`` if unknown."""
         return self._unread_micros
 
     def came(self, first_micros: int, now: float) -> None:
-        """A page was read whose first record has that time."""
+        """Note that a page was read whose first record has the time ``first_micros``."""
         self._moved_to(first_micros, now)
         self._caught_up_at = None
 
     def dealt_with(self, last_micros: int, now: float) -> None:
-        """Everything up to a record of that time was processed or parked."""
+        """Note that everything up to a record of time ``last_micros`` was processed or parked."""
         self._moved_to(last_micros, now)
 
     def caught_up(self, service_micros: int, now: float) -> None:
-        """A read found nothing more; it was made at ``service_micros``."""
+        """Note that a read made at ``service_micros`` found nothing more."""
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
         self._caught_up_at = now
 
     def forget(self) -> None:
-        """Reading goes on elsewhere, so nothing is known any more."""
+        """Forget everything: reading goes on elsewhere."""
         self._unread_micros = self._caught_up_at = None
         self._moments.clear()
 
     def report(
         self, now: float, service_micros: int, *, expiration_micros: int | None, fresh_seconds: float
     ) -> RetentionReport:
-        """How the shard stands. A read that found nothing more counts for ``fresh_seconds``."""
+        """Return the shard's report. A read that found nothing more counts for ``fresh_seconds``."""
         if self._caught_up_at is not None and now - self._caught_up_at <= fresh_seconds:
             return CAUGHT_UP
         if self._unread_micros is None:
@@ -110,7 +110,7 @@ class Backlog:
         return RetentionReport(lag_seconds, left_seconds, forecast(lag_seconds, left_seconds, self.pace(now)))
 
     def pace(self, now: float) -> float | None:
-        """Seconds of records dealt with per second; ``None`` before there is enough to tell."""
+        """Return seconds of records dealt with per second; ``None`` as long as the time observed is too short."""
         self._drop_old(now)
         if not self._moments or self._unread_micros is None:
             return None
@@ -126,13 +126,13 @@ class Backlog:
             self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
-        """Keep one moment from before the window, so that a shard that stands still has a pace, too."""
+        """Keep one moment from before the window, so that a shard that stands still also has a pace."""
         while len(self._moments) > 1 and self._moments[1][0] <= now - PACE_WINDOW_SECONDS:
             self._moments.popleft()
 
 
 def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None) -> str:
-    """In words: when a shard with that lag, time to loss and pace catches up or loses records.
+    """Return in words when a shard with that lag, time to loss and pace catches up or loses records.
 
     Example:
         >>> forecast(600.0, 82_800.0, 3.0)
@@ -149,7 +149,7 @@ def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None)
     if pace > 1 + SAME_PACE:
         return f"catches up in about {duration_text(lag_seconds / (pace - 1))}"
     if pace >= 1 - SAME_PACE:
-        return "keeps its distance"
+        return "keeps its lag"
     how = "stands still" if pace <= 0 else "falls behind"
     if left_seconds is None:
         return how
@@ -157,7 +157,7 @@ def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None)
 
 
 def duration_text(seconds: float) -> str:
-    """A duration for people, in its natural unit."""
+    """Return a duration for people, in its natural unit."""
     for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, 3_600.0, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"

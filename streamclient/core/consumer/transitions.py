@@ -1,17 +1,17 @@
-"""The life of one shard's consumer, as the table that drives it: what happened decides what is done next, here alone.
+"""The life of one shard's consumer, as the table that drives it: only this table decides the next phase.
 
-``machine`` judges each event as an outcome, looks up the phase that follows, and begins that phase's one piece of work.
+``machine`` judges each event as an outcome, looks up the next phase, and begins that phase's work.
 
 Laws:
 
 * User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call
-  returned or raised; so does READING while a user's retry strategy is asked about a read that failed. So calls for one
+  returned or raised. READING does the same while a user's retry strategy is asked about a failed read. So calls for one
   shard never overlap, and a stop request never interrupts one.
-* A processor that was made is closed exactly once: every way from a phase with a processor to one without leads
+* A processor that was made is closed exactly once: every way from a phase with a processor to a phase without leads
   through CLOSING.
 * Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted or is safe in the parking
-  store. What failed is delivered again, parked or read again, never skipped.
-* A page that is not believed is not delivered, and moves nothing: the same place is read again.
+  store. A failed record is delivered again, parked or read again, never skipped.
+* A page that is not believed is not delivered and moves nothing: the same position is read again.
 * ENDED is final, and is reached from every phase by stopping.
 
 The diagram in the documentation is drawn from ``TRANSITIONS``.
@@ -26,7 +26,7 @@ from streamclient.model import ShardState, ShutdownReason
 
 
 class Phase(Enum):
-    """What a consumer is doing."""
+    """The present activity of a consumer."""
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
@@ -37,29 +37,29 @@ class Phase(Enum):
     """One page is being read."""
 
     WAITING = "waiting"
-    """It waits before the next read, or before what failed is tried again."""
+    """The consumer waits before the next read, or before failed work is tried again."""
 
     DELIVERING = "delivering"
     """``process_records`` runs."""
 
     PARKING = "parking"
-    """The parking store is asked which keys are parked, or is given records."""
+    """The parking store is asked for parked keys, or is given records."""
 
     CLOSING = "closing"
-    """``shutdown`` runs, or a checkpoint that was asked for before is still under way."""
+    """``shutdown`` runs, or a checkpoint requested before is still under way."""
 
     BACKING_OFF = "backing_off"
     """There is no processor; a new one starts after a pause."""
 
     HALTED = "halted"
-    """There is no processor and none will start: somebody has to decide."""
+    """There is no processor, and none starts before an operator or the program decides."""
 
     ENDED = "ended"
     """Nothing of this consumer runs any more."""
 
 
 class Outcome(Enum):
-    """What ended a phase."""
+    """The event that ended a phase."""
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
@@ -71,22 +71,22 @@ class Outcome(Enum):
     """The factory failed, so there is no processor to close."""
 
     DELIVERY_DUE = "delivery_due"
-    """Records of a page are to be delivered: it was just read, a part of it is dealt with, or a pause is over."""
+    """Records of a page are to be delivered: it was just read, part of it is dealt with, or a pause is over."""
 
     STORE_DUE = "store_due"
-    """The parking store has to be asked or given something before anything else is delivered."""
+    """The parking store has to answer or to store records before anything else is delivered."""
 
     CAUGHT_UP = "caught_up"
-    """Nothing was read, or what was read is dealt with and the service says that nothing more waits."""
+    """No record was read, or all records read are dealt with and the service says that no more wait."""
 
     READ_FAILED = "read_failed"
     NOT_BELIEVED = "not_believed"
-    """A page cannot be true: it makes no progress, or says that the shard has ended and the list of shards does not."""
+    """A page cannot be true: it makes no progress, or it reports the shard's end and the list of shards does not."""
     END_REACHED = "end_reached"
-    """The shard is closed, and its last records are dealt with or there were none."""
+    """The shard is closed, and its last records, if any, are dealt with."""
 
     DATA_LOST = "data_lost"
-    """The position lies behind the stream's retention."""
+    """The position is older than the stream's retention."""
 
     READ_DUE = "read_due"
     ACCEPTED = "accepted"
@@ -96,21 +96,21 @@ class Outcome(Enum):
     """``process_records`` or the parking store raised, and the same is tried again after a pause."""
 
     FAILED = "failed"
-    """User code raised and a new processor shall try, or the user's retry strategy gave reading up."""
+    """User code raised and a new processor tries again, or the user's retry strategy gave up reading."""
 
     GIVEN_UP = "given_up"
     """A record failed and the failure policy says to stop, or too many records would be parked."""
 
     STOPPED = "stopped"
-    """Somebody asked for an end: the lease is lost, handed over or paused, or the processor marked itself."""
+    """The consumer was asked to end: the lease is lost, handed over or paused, or the processor marked itself."""
 
     CLOSED = "closed"
-    """``shutdown`` is over, and the consumer's work with it."""
+    """``shutdown`` returned, and the consumer's work is over."""
 
     CLOSED_TO_RESTART = "closed_to_restart"
     CLOSED_TO_HALT = "closed_to_halt"
     START_DUE = "start_due"
-    """The pause before a new processor is over, or somebody decided that a halted shard goes on."""
+    """The pause before a new processor is over, or a halted shard was told to go on."""
 
 
 TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
@@ -158,7 +158,7 @@ TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
     (Phase.HALTED, Outcome.START_DUE): Phase.STARTING,
     (Phase.HALTED, Outcome.STOPPED): Phase.ENDED,
 }
-"""(phase, outcome) -> next phase. A pair that is not named here cannot happen."""
+"""(phase, outcome) -> next phase. A pair that is missing here cannot happen."""
 
 PUBLIC_STATES: Mapping[Phase, ShardState] = {
     Phase.STARTING: ShardState.INITIALIZING,
@@ -171,7 +171,7 @@ PUBLIC_STATES: Mapping[Phase, ShardState] = {
     Phase.HALTED: ShardState.SHUTDOWN_COMPLETE,
     Phase.ENDED: ShardState.SHUTDOWN_COMPLETE,
 }
-"""How ``Worker.shard_statuses`` names each phase."""
+"""The name of each phase in ``Worker.shard_statuses``."""
 
 _RANKS: Mapping[ShutdownReason, int] = {
     ShutdownReason.ZOMBIE: 5,
@@ -184,21 +184,21 @@ _RANKS: Mapping[ShutdownReason, int] = {
 
 
 def next_phase(phase: Phase, outcome: Outcome) -> Phase:
-    """The phase that follows.
+    """Return the phase that follows.
 
     Raises:
         ValueError: the table has no such transition, which is a programming error.
     """
     following = TRANSITIONS.get((phase, outcome))
     if following is None:
-        raise ValueError(f"a consumer that is {phase.value} cannot meet {outcome.value}")
+        raise ValueError(f"phase {phase.value} has no transition for outcome {outcome.value}")
     return following
 
 
 def stronger(first: ShutdownReason | None, second: ShutdownReason | None) -> ShutdownReason | None:
-    """The reason that wins: lease lost, then shard ended, then hand-over, then the processor's own marks.
+    """Return the stronger reason: lease lost, then shard ended, then hand-over, then the processor's own marks.
 
-    Of two equal reasons, and of two marks, the first stays.
+    The first stays if both are equal or both are marks.
     """
     if first is None or second is None:
         return first or second

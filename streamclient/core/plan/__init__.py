@@ -1,1 +1,1 @@
-"""Who shall have which lease, and what this worker does about it."""
+"""The assignment of leases to workers, and this worker's part in it."""

@@ -1,21 +1,21 @@
-"""Who shall have which lease, in a fleet whose workers all know of each other and all compute the same.
+"""The assignment of leases to workers, in a fleet whose workers all know of each other and compute the same.
 
-Pure functions from who has what, and the names of the workers that stay, to who shall have what. Everybody with the
-same view computes the same answer, so each worker carries out only its own part, all of it in one pass: it takes the
-free leases that are its own by the answer, and asks for those that others still have.
+Pure functions from the present holders of leases and the names of the staying workers to the future holders. All
+workers with the same view compute the same answer. So each worker carries out only its own part, all of it in one pass:
+it takes the free leases assigned to it, and asks for those that other workers still have.
 
 Laws, of both functions:
 
 * every lease goes to a worker that stays, and a lease stays where it is unless its move makes the fleet more even;
-* doing what they say leaves them nothing more to say;
-* leases without a holder never move anybody else's more than evenness needs;
+* an assignment that was carried out leads to no further move;
+* leases without a holder never move leases of others more than evenness needs;
 * finished leases, which cost a heartbeat and nothing else, fill up: all leases of the workers become as even in number
   as they can be without moving unfinished ones for it.
 
 By count, unfinished leases are within one of each other, and so are all leases, with the fewest moves: first of
-unfinished ones, then of finished ones. By load, the unfinished ones are evened by weight, see ``assign_by_load``.
+unfinished leases, then of finished ones. By load, the unfinished ones are evened out by weight, see ``assign_by_load``.
 
-In a fleet with workers of another kind ``balance`` decides instead.
+In a fleet with workers of another kind ``beside_java`` decides instead.
 """
 
 from __future__ import annotations
@@ -27,38 +27,39 @@ from zlib import crc32
 from attrs import define, frozen
 
 PAYING_SHARE = 0.1
-"""How far a worker must be from the mean load, as a share of it, and how much nearer to it moves must bring workers:
-less is not worth stopping processors, and measured loads differ by some percent from one minute to the next."""
+"""Share of the mean load by which a worker must differ from the mean, and by which moves must bring workers nearer to
+it. Less is not worth stopping processors, and measured loads differ by some percent from minute to minute."""
 
 IDLE_SHARE = 0.05
-"""What an idle lease weighs, as a share of the mean lease: it is polled and renewed, so idle leases are spread, too."""
+"""Weight of an idle lease, as a share of the mean lease: it is polled and renewed, so idle leases are spread too."""
 
 
 @frozen
 class Placed:
-    """A lease and who has it."""
+    """A lease and its holder."""
 
     lease_key: str
     holder: str
-    """Who has it, or will have it once everything under way has arrived; whoever does not stay counts as nobody."""
+    """The worker that has the lease, or will once all moves under way have arrived; one that does not stay does not
+    count."""
     is_finished: bool = False
 
 
 LAST_TEXT = "\U0010ffff"
-"""Sorts behind every key."""
+"""Sorts after every key."""
 
 Assignment = Mapping[str, str]
-"""Lease key to the worker that shall have it."""
+"""Lease key to its future worker."""
 
 
 def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignment:
     """Even out numbers: of unfinished leases, and of all.
 
     Worked example: a has u1 to u4 and the finished f1; b has the finished f2 and f3; c has just joined; the holder of
-    u5 has died. Five unfinished leases and three workers: two of them get two and one gets one. a keeps two, for it has
-    them; c gets two and b one, for b has more finished ones. Eight leases in all: two workers get three and one gets
-    two. With f1 where it is, a has three, with f2 and f3, b has three too, and c has two. So b asks a for u4, c asks a
-    for u3 and takes u5. Once that is done, nobody does anything.
+    u5 has died. With five unfinished leases and three workers, two workers get two and one gets one. a keeps two,
+    because it has them; c gets two and b one, because b has more finished ones. With eight leases in all, two workers
+    get three and one gets two. With f1 where it is, a has three; with f2 and f3, b has three too, and c has two. So b
+    asks a for u4, c asks a for u3 and takes u5. Once that is done, no worker does anything.
     """
     names = sorted(set(workers))
     if not names:
@@ -73,18 +74,18 @@ def assign_by_load(
 ) -> Assignment:
     """Even out the weights of unfinished leases, as far as that pays.
 
-    ``weights`` are loads of unfinished leases, for example bytes per second, all of them or those that are known;
+    ``weights`` are loads of unfinished leases, for example bytes per second, of all or of those that are known; the
     others count as the mean of these. Without ``weights``, unfinished leases stay where they are: one worker moves them
-    for all, as no two of them measure the same.
+    for all, because no two workers measure the same.
 
-    *A move must pay.* A worker whose load is within a tenth of the mean is left alone. For one that is not, leases are
-    moved to or from it until it is within a twentieth, the heaviest first that bring giver and receiver nearer to the
-    mean by half of what they carry; and only if together they bring workers nearer by a tenth of the mean. So steady
-    loads cause no moves, nor does a lease that is heavier than all others together: wherever it is, its worker is far
-    above the mean, and moving it would only change who is.
+    *A move must pay.* A worker whose load is within a tenth of the mean is left alone. For any other worker, leases are
+    moved to or from it until it is within a twentieth. The heaviest lease moves first among those that bring giver and
+    receiver nearer to the mean by half of its weight. All this happens only if the moves together bring workers nearer
+    by a tenth of the mean. So steady loads cause no moves. Neither does a lease heavier than all others together:
+    wherever it is, its worker is far above the mean, and a move would only change which worker that is.
 
-    Unfinished leases without holder are dealt out in equal numbers, whatever others have: everybody can compute that
-    without knowing weights.
+    Unfinished leases without a holder are dealt out in equal numbers, whatever other leases the workers have: every
+    worker can compute that without knowing weights.
     """
     names = sorted(set(workers))
     if not names:
@@ -108,13 +109,13 @@ class _Held:
     """Leases of one kind, unfinished or finished, by holder."""
 
     keys: Mapping[str, Sequence[str]]
-    """For every worker that stays, sorted."""
+    """Keys for every worker that stays, sorted."""
     homeless: Sequence[str]
-    """Those of nobody else, sorted."""
+    """Keys of leases without such a worker, sorted."""
 
     @classmethod
     def of(cls, leases: Iterable[Placed], names: Sequence[str]) -> tuple[_Held, _Held]:
-        """The unfinished ones, and the finished ones."""
+        """Return the unfinished leases and the finished ones."""
         kinds: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
         for lease in leases:
             kinds[lease.is_finished].setdefault(lease.holder, []).append(lease.lease_key)
@@ -127,19 +128,19 @@ class _Held:
         return cls(keys, sorted(key for others in held.values() for key in others))
 
     def count(self, name: str) -> int:
-        """How many a worker has."""
+        """Return the number of leases of worker ``name``."""
         return len(self.keys[name])
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of leases."""
         return len(self.homeless) + sum(map(len, self.keys.values()))
 
     def dealt(self, quotas: Mapping[str, int]) -> dict[str, str]:
-        """Everybody keeps its first leases up to its quota; each of the others goes to whom it suits best and has room.
+        """Let each worker keep its first leases up to its quota; give each other lease to the fitting worker with room.
 
-        Workers look at different moments, while some have carried out their parts already. What is left of the answer
-        is the same then: whoever took a lease has one place less, and was given that lease for the last of them.
+        Workers look at different moments, when some have already carried out their parts. The rest of the answer is the
+        same then: a worker that took a lease has room for one less, and that lease was the last one dealt to it.
         """
         target = {key: name for name, keys in self.keys.items() for key in keys[: quotas[name]]}
         surplus = (key for name, keys in self.keys.items() for key in keys[quotas[name] :])
@@ -154,10 +155,10 @@ class _Held:
 
 
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
-    """How many leases of one kind each worker gets, so that base and lease counts together are as even as can be.
+    """Return the number of leases of one kind for each worker, so that base and lease counts together are most even.
 
-    Where one worker out of several has to get one more, it is one that has it already, so that fewer move; then one
-    with fewer ``burdens``; then the first by name.
+    If only some of several equal workers get one more, it goes first to one that has it already, so that fewer leases
+    move; then to one with fewer ``burdens``; then to the first by name.
     """
     level = _level(sorted(bases.values()), held.total)
     quotas = {name: max(level - base, 0) for name, base in bases.items()}
@@ -172,7 +173,7 @@ def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | No
 
 
 def _level(bases: Sequence[int], amount: int) -> int:
-    """The highest level to which the amount fills all that lies below it; ``bases`` are sorted."""
+    """Return the highest level to which ``amount`` fills all bases below it; ``bases`` are sorted."""
     below = 0
     for number, base in enumerate(bases, 1):
         below += base
@@ -183,7 +184,7 @@ def _level(bases: Sequence[int], amount: int) -> int:
 
 
 def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Deal in turn, beginning with a worker that depends on the first key, so that single leases meet all in time."""
+    """Deal in turn, beginning with a worker that depends on the first key, so that in time every worker gets some."""
     start = crc32(keys[0].encode()) if keys else 0
     return {key: names[(start + number) % len(names)] for number, key in enumerate(keys)}
 
@@ -198,11 +199,11 @@ class _Scales:
     mean: float
     loads: dict[str, float]
     leases: dict[str, list[tuple[float, str]]]
-    """By worker: weight and key, lightest first."""
+    """Weight and key of each lease, by worker, lightest first."""
 
     @classmethod
     def of(cls, target: Assignment, names: Sequence[str], weights: Mapping[str, float]) -> _Scales:
-        """With every lease of ``target`` where it is now."""
+        """Return the scales with every lease of ``target`` in its present place."""
         known = [weights[key] for key in sorted(target) if key in weights]
         usual = sum(known) / len(known) if known else 0.0
         least = usual * IDLE_SHARE or 1.0
@@ -213,7 +214,7 @@ class _Scales:
         return cls(sum(loads.values()) / len(names), loads, leases)
 
     def moves(self) -> dict[str, str]:
-        """New workers of the leases that shall move."""
+        """Make the moves that pay, and return the new worker of each moved lease."""
         made: dict[str, str] = {}
         while bundle := next(filter(None, map(self._paying_bundle, self._by_distance())), None):
             made.update((key, receiver) for _, key, _, receiver in bundle)
@@ -227,7 +228,7 @@ class _Scales:
         return self.loads[name] - self.mean
 
     def _paying_bundle(self, name: str) -> list[tuple[float, str, str, str]]:
-        """Moves that bring one worker near the mean, made; none, and none made, if they do not pay."""
+        """Make and return the moves that bring one worker near the mean; undo them if they do not pay."""
         bundle: list[tuple[float, str, str, str]] = []
         before = self._distance()
         while abs(self._excess(name)) > PAYING_SHARE / 2 * self.mean:
@@ -260,7 +261,7 @@ class _Scales:
         return None
 
     def _heaviest(self, giver: str, receiver: str) -> float:
-        """What may move at most to bring both nearer to the mean, together by as much as it weighs.
+        """Return the greatest weight that brings both workers nearer to the mean, together by as much as it weighs.
 
         One of them may pass the mean, as long as the other one comes that much nearer; or both by a little.
         """

@@ -1,7 +1,7 @@
-"""What a scan asks this worker to do with leases, and doing it.
+"""The moves of leases that a scan leads to, carried out.
 
-In a fleet whose workers all have sessions, everybody does its part of one assignment (``own_part``), all of it at once.
-In any other, where Java workers take and steal by numbers, it is as with them (``beside_java``).
+In a fleet whose workers all have sessions, each does its part of one assignment (``own_part``), all of it at once.
+In any other fleet, where Java workers take and steal by numbers, this worker does the same (``beside_java``).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.model import BalanceBy, Lease
 
 STUCK_MARK_DURATIONS = 15
-"""After how many lease durations an unanswered mark is reported: five minutes by default, far longer than finishing a
-batch takes. A restarted Java owner may keep a marked lease for ever without reading it."""
+"""Number of lease durations after which an unanswered mark is reported: five minutes by default, far longer than a
+batch takes to finish. A restarted Java owner may keep a marked lease for ever without reading it."""
 
 MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
-"""Writes after which a lease is, or is about to be, another worker's."""
+"""Writes after which a lease is another worker's, or is about to be."""
 
 GRACE_SECONDS = 0.1
-"""Behind the moment at which a lease expires: it must have stood still for longer than its duration."""
+"""Seconds added to the moment at which a lease expires: it must have stood still for longer than its duration."""
 
 
 def plan_and_follow(state: WorkerState) -> None:
-    """Do what the scan that was just taken in asks for."""
+    """Carry out the moves that follow from the scan just taken in."""
     choose_heirs(state)
     if not state.signals.may_hold(state.now):
         return
     if state.signals.session.needs_read and state.signals.keeps_rows:
-        # A beat was not accepted, perhaps because somebody else has the name: only another look tells.
+        # A beat was not accepted, perhaps because another process has the name: only another read can tell.
         state.wants_scan = True
         return
     if state.signals.is_uniform:
@@ -50,13 +50,13 @@ def plan_and_follow(state: WorkerState) -> None:
 
 
 def _pending(state: WorkerState) -> Mapping[str, str]:
-    """Leases with a move of this worker under way, and who will have them."""
+    """Return the leases with a move of this worker under way, and their future workers."""
     results = {key: flight.write.result for key, flight in state.flights.items() if flight.write.kind in MOVES}
     return {key: row.stealer or row.owner for key, row in results.items() if row is not None}
 
 
 def _shunned(state: WorkerState) -> list[str]:
-    """Leases whose consumers stalled here: for a lease duration they are left to others, if there are any."""
+    """Return the leases whose consumers stalled here: for a lease duration they are left to other workers, if any."""
     state.shunned = {key: until for key, until in state.shunned.items() if until > state.now}
     has_others = state.shunned and len(state.view.live_workers(state.now)) > 1
     return list(state.shunned) if has_others else []
@@ -85,13 +85,13 @@ def _fleet(state: WorkerState) -> FleetView:
 
 
 def prepare_departure(state: WorkerState) -> None:
-    """Scan before anything is handed over: what was seen last may be minutes old, and shares would become uneven."""
+    """Scan before any hand-over: the last scan may be minutes old, and shares would become uneven."""
     if state.signals.is_uniform and state.signals.may_hold(state.now):
         state.wants_scan = state.awaits_heirs = True
 
 
 def choose_heirs(state: WorkerState) -> None:
-    """Decide to whom each lease goes now that this worker stops, as well as is known."""
+    """Choose the receiver of each lease for this worker's stop, as well as is known."""
     was_awaited, state.awaits_heirs = state.awaits_heirs, False
     if state.is_stopping and state.signals.is_uniform:
         state.heirs = _fleet(state).assignment()
@@ -99,7 +99,7 @@ def choose_heirs(state: WorkerState) -> None:
         settle_all(state)
 
 
-# --- beside workers without ------------------------------------------------------------------------------------------
+# --- beside workers without sessions ---------------------------------------------------------------------------------
 
 
 def _report_ignored_loads(state: WorkerState) -> None:
@@ -113,7 +113,7 @@ def _report_ignored_loads(state: WorkerState) -> None:
 
 
 def _plan(state: WorkerState) -> Moves:
-    """What the last scan asks for, leaving alone what is under way, given up, or still read by an old consumer."""
+    """Plan by numbers from the last scan, without leases under way, given up, or still read by an old consumer."""
     return plan_takes(
         state.view,
         state.worker_id,
@@ -133,7 +133,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
             text = f"another process uses the worker identifier {state.worker_id!r} and moves {row}; left to it"
             state.report_once(Severity.ERROR, row.lease_key, "name conflict", text)
         contested = ()
-    # Who has the name is known from the session, where there is one; then such rows only had a late write.
+    # With sessions, the session shows which process has the name; then such rows only had a late write.
     plan = evolve(plan, takes=(*plan.takes, *contested))
     unheld = tuple(move for move in plan.transfers if move.row.lease_key not in state.held)
     if state.is_stopping:
@@ -146,7 +146,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
-    """While stopping, hand on what others hand over, without reading it."""
+    """Hand leases from other workers on without reading them, while this worker stops."""
     for row in rows:
         receiver = new_owner(state, row) if row.owner == state.worker_id else None
         if receiver is not None:
@@ -157,9 +157,9 @@ def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
 
 
 def _carry_out(state: WorkerState, plan: Moves) -> None:
-    """Do what was planned: first hand over what nobody reads, which evens out what the takes add."""
+    """Carry out the plan, beginning with hand-overs of leases that are not read, which make up for the takes."""
     held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
-    to_be_read = [key for key, each in held.items() if not each.lease.is_finished]
+    to_be_read = [key for key, lease in held.items() if not lease.lease.is_finished]
     for move in plan.transfers:
         if move.row.lease_key not in held:
             _pass(state, move)
@@ -171,7 +171,7 @@ def _carry_out(state: WorkerState, plan: Moves) -> None:
         send(state, leases.steal(move.row, move.receiver))
     for move in plan.transfers:
         if move.row.lease_key in to_be_read:
-            # It goes as soon as its consumer has ended.
+            # The lease goes as soon as its consumer has ended.
             state.keep(evolve(held[move.row.lease_key], promised_to=move.receiver))
             settle(state, move.row.lease_key)
     if plan.look_again_at is not None:
@@ -181,9 +181,9 @@ def _carry_out(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass(state: WorkerState, move: Move) -> None:
-    """Hand a lease on without reading it; among workers with sessions, the same one not again for a lease duration.
+    """Hand a lease on without reading it; among workers with sessions, at most once per lease duration.
 
-    If every worker's processor is done with a shard, it would go round for ever otherwise.
+    Otherwise a shard that every worker's processor is done with would go round for ever.
     """
     key, now, duration = move.row.lease_key, state.now, state.duration_seconds
     if state.signals.is_uniform:
@@ -197,8 +197,8 @@ def _pass(state: WorkerState, move: Move) -> None:
 def hand_on_stuck(state: WorkerState) -> None:
     """Hand on leases that ran out while their consumers still run here: this worker may not take them back.
 
-    Everybody else may, but nobody who has enough leases does. The row stood still for a whole lease duration, so a
-    hand-over is as safe as any take.
+    Every other worker may take them, but none with enough leases does. The row stood still for a whole lease duration,
+    so a hand-over is as safe as any take.
     """
     view = state.view
     for key in sorted(state.running.keys() - state.held.keys() - state.flights.keys()):
@@ -214,7 +214,7 @@ def hand_on_stuck(state: WorkerState) -> None:
 
 
 def report_stuck_marks(state: WorkerState) -> None:
-    """Name the leases that this worker asked for long ago and did not get."""
+    """Report the leases that this worker asked for long ago and did not get."""
     patience = STUCK_MARK_DURATIONS * state.duration_seconds
     for sighting in state.view.counts.wanted_by(state.worker_id):
         row, key = sighting.row, sighting.row.lease_key

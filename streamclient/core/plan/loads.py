@@ -1,7 +1,7 @@
-"""How much each lease carries, measured by what its row says was processed.
+"""The load of each lease, measured from the progress in its row.
 
-A lease's row says how many records and bytes were processed up to its checkpoint. Two scans and the time between them
-make a rate. Rates are averages in which older scans count less and less, so that neither a pause between two
+A lease's row holds the number of records and bytes processed up to its checkpoint. Two scans and the time between them
+give a rate. Rates are averages in which older scans count less and less, so that neither a pause between two
 checkpoints nor a burst moves a lease.
 """
 
@@ -15,41 +15,41 @@ from attrs import frozen
 from streamclient.model import BalanceBy, Lease
 
 MEMORY_SECONDS = 300.0
-"""What was seen so long ago counts a third of what is seen now. A worker that catches up after a pause looks loaded
-for a few minutes only."""
+"""Age at which an observation counts a third of a new one. A worker that catches up after a pause looks loaded for a
+few minutes only."""
 
 MEASURED_SECONDS = 30.0
-"""Less than this is not called a rate: several checkpoints, several scans of a small fleet."""
+"""Shortest time of observation that gives a rate: several checkpoints, several scans of a small fleet."""
 
 
 @frozen
 class _Meter:
-    """What one lease's rows have shown."""
+    """The progress of one lease, as its rows have shown."""
 
     amount: int
-    """As last seen: records or bytes in all."""
+    """Total of records or bytes, as last seen."""
     seen_at: float
     moved: float = 0.0
-    """Sum of what was added between scans, older additions counting less."""
+    """Sum of the amounts added between scans, older ones counting less."""
     seconds: float = 0.0
     """Sum of the times between scans, older ones counting less in the same way."""
 
 
 class Loads:
-    """Rates of the unfinished leases, by what ``balance_by`` names. Owned by one thread."""
+    """Rates of the unfinished leases, by the quantity in ``balance_by``. Owned by one thread."""
 
     def __init__(self, balance_by: BalanceBy) -> None:
         self.balance_by = balance_by
         self._meters: dict[str, _Meter] = {}
 
     def observe(self, rows: Iterable[Lease], now: float) -> None:
-        """Take in a scan that returned at ``now``; leases that it does not show are forgotten."""
+        """Take in a scan that returned at ``now``; leases missing in it are forgotten."""
         if self.balance_by is not BalanceBy.COUNT:
             open_rows = (row for row in rows if not row.is_finished and row.progress is not None)
             self._meters = {row.lease_key: self._seen(row, now) for row in open_rows}
 
     def rates(self) -> Mapping[str, float]:
-        """Records or bytes per second of the leases that were watched for long enough."""
+        """Return records or bytes per second of the leases that were watched for long enough."""
         return {
             key: meter.moved / meter.seconds for key, meter in self._meters.items() if meter.seconds >= MEASURED_SECONDS
         }
@@ -58,7 +58,7 @@ class Loads:
         amount = self._amount(row)
         old = self._meters.get(row.lease_key)
         if old is None or amount < old.amount:
-            # Seen for the first time, or counting anew because its row was put anew.
+            # Seen for the first time, or counting anew because its row was reset.
             return _Meter(amount, now)
         elapsed = now - old.seen_at
         kept = exp(-elapsed / MEMORY_SECONDS)

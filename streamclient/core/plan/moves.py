@@ -1,4 +1,4 @@
-"""What a look at the status table asks one worker to do with leases."""
+"""The moves of leases that a scan of the status table leads to, for one worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamclient.model import Lease
 
 @frozen
 class Move:
-    """A lease, as last seen, and the worker that shall have it."""
+    """A lease, as last seen, and its future worker."""
 
     row: Lease
     receiver: str
@@ -17,17 +17,17 @@ class Move:
 
 @frozen
 class Moves:
-    """What to do now. No lease occurs twice."""
+    """The moves to make now. No lease occurs twice."""
 
     takes: tuple[Lease, ...] = ()
-    """To take now: free, handed over to this worker, or left from its earlier life."""
+    """Leases to take now: free, handed over to this worker, or left from its earlier life."""
     marks: tuple[Move, ...] = ()
-    """That others read, to ask for: for this worker or, if loads are evened out, for another one."""
+    """Leases of other workers to ask for: for this worker or, if loads are evened out, for another one."""
     transfers: tuple[Move, ...] = ()
-    """To hand to another worker. Of those that this worker reads, the consumer is stopped first."""
+    """Leases to hand to another worker. If this worker reads one, its consumer is stopped first."""
     wakes: tuple[str, ...] = ()
-    """Other workers that have something to do, sorted."""
+    """Other workers that have to act, sorted."""
     contested: tuple[Lease, ...] = ()
-    """In this worker's name, but not held, and they move: another process uses the name, or a write came late."""
+    """Leases in this worker's name, not held, that move: another process uses the name, or a write came late."""
     look_again_at: float | None = None
-    """When the first of the leases that were taken away from their owners can be taken by anybody."""
+    """The time at which the first of the leases released from their owners can be taken by any worker."""

@@ -1,15 +1,17 @@
-"""What one worker does of the assignment, in a fleet whose workers all have sessions.
+"""One worker's part of the assignment, in a fleet whose workers all have sessions.
 
-Everybody computes the same assignment (``assignment``) from the same rows. Of what it asks for, each worker does what
-concerns its own leases; what others have to do it leaves to them, but knows whom to wake for it.
+Every worker computes the same assignment (``assignment``) from the same rows. It carries out the moves of its own
+leases; it leaves the others to their workers, but knows which workers to wake for them.
 
 Laws:
 
-* a row in transit is left alone until it has arrived, or until who should get it is gone;
-* only leases are taken that are free (never owned, left by a killed session, or standing still) or our own by name;
-* a lease that stands still although its owner lives is assigned by whoever sees that: others may see it only later;
-* a free lease is taken by whom it is assigned to; if that one leaves it for a lease duration, by whoever sees that;
-* what this worker must not read, because a processor of it is done with the shard or stalled on it, goes to another.
+* a row in transit is left alone until it has arrived, or until its receiver is gone;
+* a worker takes only leases that are free (never owned, left by a killed session, or standing still) or in its own
+  name;
+* a lease that stands still although its owner lives is assigned by any worker that sees that: others may see it later;
+* a free lease is taken by its assigned worker; if that worker leaves it for a lease duration, by any that sees that;
+* a lease that this worker must not read, because its processor is done with the shard or stalled on it, goes to
+  another.
 """
 
 from __future__ import annotations
@@ -27,28 +29,28 @@ from streamclient.model import BalanceBy, Lease
 
 @frozen(kw_only=True)
 class FleetView:
-    """What the plan is made from."""
+    """The facts from which the plan is made."""
 
     worker_id: str
     view: LeaseView
     now: float
     staying: Sequence[str]
-    """Workers that may be given leases; this one, too, unless it is stopping."""
+    """Workers that may receive leases, this one included unless it is stopping."""
     held: Collection[str]
     """Leases that this worker holds."""
     pending: Mapping[str, str]
-    """Leases with a take, mark or hand-over of this worker under way, and who will have them."""
+    """Leases with a take, mark or hand-over of this worker under way, and their future workers."""
     busy: Collection[str]
     """Leases that this worker must not touch now: a write is under way, or an old consumer still runs."""
     declined: Collection[str]
-    """Leases that this worker shall not read."""
+    """Leases that this worker must not read."""
     balance_by: BalanceBy = BalanceBy.COUNT
     rates: Mapping[str, float] | None = None
     """Loads of leases, if this worker is the one that evens them out."""
     may_mark: bool = True
 
     def assignment(self) -> Assignment:
-        """Who shall have which lease."""
+        """Return the future worker of each lease."""
         self.view.counts.tell_time(self.now)
         placed = [Placed(key, self._holder(key), row.is_finished) for key, row in sorted(self.view.rows.items())]
         if self.balance_by is BalanceBy.COUNT:
@@ -56,10 +58,10 @@ class FleetView:
         return assign_by_load(placed, self.staying, self.rates)
 
     def _holder(self, key: str) -> str:
-        """Who has the lease or will have it.
+        """Return the worker that has the lease or will have it; empty if there is none.
 
-        A worker that does not stay counts as nobody. So does whoever let a lease stand still until it expired, be it
-        one of its own or one that was handed to it.
+        A worker that does not stay does not count. Neither does a worker that let a lease stand still until it expired,
+        whether it was its own or was handed to it.
         """
         if key in self.pending:
             return self.pending[key]
@@ -71,7 +73,7 @@ class FleetView:
 
 
 def plan_part(fleet: FleetView) -> Moves:
-    """What the worker should do now."""
+    """Return the moves for this worker to make now."""
     target = fleet.assignment()
     if not target:
         return Moves()
@@ -83,7 +85,7 @@ def plan_part(fleet: FleetView) -> Moves:
 
 
 class _Part:
-    """Goes through the leases one by one."""
+    """One pass over the leases."""
 
     def __init__(self, fleet: FleetView, target: Assignment) -> None:
         self.fleet = fleet
@@ -127,18 +129,18 @@ class _Part:
             self.others.add(receiver)
 
     def _look_at_own(self, row: Lease, receiver: str) -> None:
-        """In this worker's name, but not held: left from an earlier life, or handed to it.
+        """Look at a lease in this worker's name that is not held: left from an earlier life, or handed to it.
 
-        What was handed to it is taken, whatever the shares: whoever gave it may be unable to take it back.
+        A lease that was handed to it is taken, whatever the shares: its giver may be unable to take it back.
         """
         fleet = self.fleet
         is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
         self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
 
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
-        """Anybody's. Others see for themselves that it is free, unless it is so for whoever watched it alone.
+        """Look at a free lease. Other workers see that too, unless only this worker watched it stand still.
 
-        Whoever let it stand still, or did not take what was handed to it, gets it only if there is nobody else.
+        A worker that let it stand still, or did not take it when it was handed over, gets it only if there is no other.
         """
         fleet, row = self.fleet, sighting.row
         is_standing_still = row.owner != "" and not sighting.is_orphaned
@@ -168,7 +170,7 @@ class _Part:
             self.marks.append(Move(row, receiver))
 
     def _assign(self, row: Lease, receiver: str) -> None:
-        """Take a lease that nobody reads, or hand it on."""
+        """Take a lease that is not being read, or hand it on."""
         fleet = self.fleet
         if receiver != fleet.worker_id:
             self.transfers.append(Move(row, receiver))
@@ -180,7 +182,7 @@ class _Part:
                 self.transfers.append(Move(row, substitute))
 
     def _substitute(self, unwanted: str) -> str:
-        """Another worker that stays, with the fewest leases; the unwanted one if there is none."""
+        """Return another staying worker, the one with the fewest leases; ``unwanted`` if there is none."""
         others = [name for name in self.fleet.staying if name != unwanted]
         substitute = min(others, key=lambda name: (self._shares[name], name), default=unwanted)
         self._shares[substitute] += 1

@@ -1,10 +1,10 @@
-"""Channels as heartbeats carry them, and how two lists of them become one.
+"""Channels as heartbeats carry them, and the merge of two lists of them.
 
 Laws (Java and Go SDK, tunnel packages):
 
-* of two states of one channel the one with the higher version is newer; of equal versions the service's counts;
-* the answer to a heartbeat is the whole list that the client shall hold: what is missing in it is dropped, unreported;
-* whoever changes a channel's state raises its version by one.
+* of two states of one channel, the one with the higher version is newer; of equal versions, the service's counts;
+* the answer to a heartbeat is the complete list for the client to hold: missing channels are dropped, unreported;
+* each change of a channel's state raises its version by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ChannelStatus(Enum):
     WAIT = "WAIT"
     """Not readable yet. Occurs only in descriptions, never in heartbeats."""
     OPEN = "OPEN"
-    """To be read by the client that is told so."""
+    """Readable, by the client that receives it."""
     CLOSING = "CLOSING"
     """The service asks the client to let go."""
     CLOSE = "CLOSE"
@@ -39,7 +39,7 @@ class Channel:
     status: ChannelStatus
 
     def changed(self, status: ChannelStatus) -> Channel:
-        """The next state."""
+        """Return the next state, with ``status``."""
         return Channel(self.channel_id, self.version + 1, status)
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Channel:
 
 
 def merged(local: Mapping[str, Channel], answer: Iterable[Channel]) -> dict[str, Channel]:
-    """The list to hold after a heartbeat, in the answer's order."""
+    """Return the list to hold after a heartbeat, in the answer's order."""
     result: dict[str, Channel] = {}
     for channel in answer:
         own = local.get(channel.channel_id)

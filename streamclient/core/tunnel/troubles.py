@@ -1,7 +1,7 @@
-"""Channels that a client holds and cannot read: why, since when, and when each is tried again.
+"""Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
 
-One bad channel is no reason to let the others go. Its pauses grow, so that it costs little while it stays bad, and it
-is given back after each failure, so that another client may try.
+One bad channel is no reason to let the others go. Its pauses grow, so that it costs little while it stays bad. It is
+given back after each failure, so that another client may try.
 """
 
 from __future__ import annotations
@@ -16,41 +16,44 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 SHORTEST_CHANNEL_PAUSE_MILLIS = 200
 LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
 """Pauses before the checkpoint of a channel is looked up again: as after failed connections at first, and one regular
-interval of heartbeats at last."""
+heartbeat interval at last."""
 
 REMEMBERED_SECONDS = 120.0
-"""A channel that was not listed for so long begins with the shortest pause again: it was read by another client, or its
-trouble was another one."""
+"""Time without being listed after which a channel begins with the shortest pause again: another client read it, or its
+trouble was a different one."""
 
 
 @frozen
 class ChannelTrouble:
-    """One channel that cannot be read."""
+    """The trouble of one channel that cannot be read."""
 
     why: str
-    """For people."""
+    """The reason, for people."""
     since: float
-    """Since when (monotonic seconds)."""
+    """Start of the trouble (monotonic seconds)."""
     failures: int
     """Failed lookups in a row."""
     due: float
-    """Not before then is it looked up again."""
+    """Earliest time of the next lookup."""
     listed_at: float
-    """When the service last said that this client shall read it."""
+    """Time at which the service last assigned the channel to this client."""
 
 
 class ChannelTroubles:
-    """All of one client. Owned by one thread; ``present`` may be read in any, as it is replaced and never changed."""
+    """All troubles of one client.
+
+    Owned by one thread; any thread may read ``present``, which is replaced, never changed.
+    """
 
     def __init__(self, dice: Random) -> None:
         self._dice = dice
         self._known: dict[str, ChannelTrouble] = {}
         self._strange: set[str] = set()
         self.present: Mapping[str, ChannelTrouble] = {}
-        """Those of the channels that the last answer to a heartbeat listed."""
+        """Troubles of the channels that the last answer to a heartbeat listed."""
 
     def failed(self, channel_id: str, why: str, now: float) -> float:
-        """A lookup failed; how long to wait before the next one, in seconds."""
+        """Note a failed lookup, and return the pause before the next one, in seconds."""
         known = self._known.get(channel_id)
         failures = 1 if known is None else known.failures + 1
         millis = doubling_millis(failures, SHORTEST_CHANNEL_PAUSE_MILLIS, LONGEST_CHANNEL_PAUSE_MILLIS)
@@ -60,7 +63,7 @@ class ChannelTroubles:
         return pause
 
     def listed(self, channel_ids: Collection[str], strange: Mapping[str, str], now: float) -> None:
-        """A heartbeat was answered with these channels, and with what cannot be understood of others."""
+        """Take in a heartbeat's answer: its channels, and for channels with unknown contents, those contents."""
         for channel_id in self._strange - strange.keys():
             self._known.pop(channel_id, None)
         self._strange = set(strange)
@@ -77,17 +80,17 @@ class ChannelTroubles:
         self._show({*channel_ids, *strange})
 
     def ended(self, channel_id: str) -> None:
-        """The channel can be read."""
+        """Forget the trouble of a channel that can be read."""
         if self._known.pop(channel_id, None) is not None:
             self._show(self.present.keys() - {channel_id})
 
     def due(self, channel_id: str) -> float:
-        """Before when the channel is not looked up; in the past for one without trouble."""
+        """Return the earliest time of a channel's next lookup; for a channel without trouble, the far past."""
         known = self._known.get(channel_id)
         return float("-inf") if known is None else known.due
 
     def known(self) -> Iterable[str]:
-        """Channels with a trouble, also of those that are not listed at present."""
+        """Return the channels with a trouble, including those that are not listed at present."""
         return tuple(self._known)
 
     def _set(self, channel_id: str, trouble: ChannelTrouble) -> None:

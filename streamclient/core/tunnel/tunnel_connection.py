@@ -3,7 +3,7 @@
     WAIT --OPEN--> RUNNING --CLOSING--> CLOSING --reader ended--> CLOSED
     any  --CLOSE, TERMINATED--> CLOSED        RUNNING --reader ended--> CLOSED
 
-A closed connection never opens again: it only answers, to whatever it is told, that it is closed.
+A closed connection never opens again: to any notification it only answers that it is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
 
 
 class ConnectionState(Enum):
-    """What a connection is doing."""
+    """The activity of a connection."""
 
     WAIT = "WAIT"
     RUNNING = "RUNNING"
@@ -26,37 +26,37 @@ class ConnectionState(Enum):
 
 
 class Step(Enum):
-    """What its owner has to do after a notification."""
+    """The step that the owner of a connection takes after a notification."""
 
     START = "start"
     """Start reading."""
     LET_GO = "let_go"
-    """Have the reader end in order, with a last checkpoint."""
+    """Let the reader end in order, with a last checkpoint."""
     DROP = "drop"
-    """Have the reader end at once: the channel may be another client's already."""
+    """End the reader at once: another client may have the channel already."""
 
 
 @define
 class ChannelConnection:
-    """States of one channel at one client. Methods answer what to do next, if anything."""
+    """State of one channel at one client. Methods return the step to take next, if any."""
 
     channel_id: str
     state: ConnectionState = ConnectionState.WAIT
     latest: Channel | None = None
-    """The newest state that is known; what the next heartbeat reports."""
+    """The newest known state, which the next heartbeat reports."""
     is_finished: bool = False
     rounds_closing: int = 0
-    """Heartbeats since it was asked to let go."""
+    """Number of heartbeats since the service asked to let the channel go."""
     reader: str = ""
-    """Identifier of its reader; empty while it has none, or waits for that of a predecessor to end."""
+    """Identifier of its reader; empty without a reader, or while the reader of a predecessor still runs."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the channel is read, or shall be."""
+        """Whether the channel is read, or about to be."""
         return self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
 
     def notify(self, channel: Channel) -> Step | None:
-        """Take in what a heartbeat's answer says. An older version is ignored."""
+        """Take in a channel of a heartbeat's answer. An older version is ignored."""
         if self.latest is not None and channel.version < self.latest.version:
             return None
         self.latest = channel
@@ -68,13 +68,13 @@ class ChannelConnection:
         return self._close()
 
     def reader_ended(self, *, is_finished: bool) -> None:
-        """Its reader has ended: by request, by failure, or at the end of the channel. Reported at once."""
+        """Close after its reader ended: by request, by failure, or at the end of the channel. Reported at once."""
         self.is_finished = self.is_finished or is_finished
         self.state = ConnectionState.CLOSED
         self.check()
 
     def check(self) -> None:
-        """A closed connection says so, in a newer version than it was last told."""
+        """Report a closed connection as closed, in a newer version than the last known one."""
         if self.state is ConnectionState.CLOSED and self.latest is not None:
             status = ChannelStatus.TERMINATED if self.is_finished else ChannelStatus.CLOSE
             self.latest = self.latest.changed(status)

@@ -1,4 +1,4 @@
-"""What happened to a tunnel client, and what it should do: the border between ``TunnelSession`` and its shell."""
+"""Events and commands of a tunnel client: the border between ``TunnelSession`` and its shell."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from streamclient.core.tunnel.channel_states import Channel
 
 
 class CallVerdict(Enum):
-    """What a failed call means for the session."""
+    """The meaning of a failed call for the session."""
 
     PASSING = "passing"
     """Try again."""
     GONE = "gone"
     """The session ended at the service; connect again."""
     FINAL = "final"
-    """Consuming cannot go on: the tunnel is gone or expired, or it is not and never was permitted."""
+    """Consuming cannot go on: the tunnel is gone or expired, or the client lacks and never had permission."""
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -36,12 +36,12 @@ class Connected:
 
     client_id: str
     sent_at: float
-    """Before the request left: the service may count the time-out from then."""
+    """Time before the request was sent: the service may count its time-out from then."""
 
 
 @frozen
 class ConnectFailed:
-    """No session began, or nobody knows."""
+    """No session began, or it is unknown whether one began."""
 
     verdict: CallVerdict
     error: Exception
@@ -55,7 +55,7 @@ class HeartbeatAnswered:
     channels: Sequence[Channel]
     sent_at: float
     strange: Mapping[str, str] = field(factory=dict)
-    """Channels that the answer lists in a way that nobody understands, and how. They are not to be read."""
+    """Channels with unknown contents in the answer, and those contents. They are not read."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class HeartbeatFailed:
 
 @frozen
 class CheckpointFound:
-    """Where a channel is read next, as ``FindCheckpoint`` asked."""
+    """The answer to ``FindCheckpoint``: the position at which to read a channel."""
 
     channel_id: str
     reader: str
@@ -79,7 +79,7 @@ class CheckpointFound:
 
 @frozen
 class CheckpointNotFound:
-    """The lookup failed after its retries. Unless that is final, the channel alone is given up, and tried again."""
+    """The lookup failed after its retries. Unless that is final, only this channel is given up, and tried again."""
 
     channel_id: str
     reader: str
@@ -89,7 +89,7 @@ class CheckpointNotFound:
 
 @frozen
 class ChannelDeclined:
-    """In place of a lookup: the channel is not wanted. Reported as let go."""
+    """In place of a lookup: the channel is not wanted. It is reported as let go."""
 
     channel_id: str
     reader: str
@@ -97,26 +97,26 @@ class ChannelDeclined:
 
 @frozen
 class CallsRefused:
-    """A call for a channel was refused for a reason that holds for all channels, and for good."""
+    """A call for a channel was refused for a reason that holds for all channels and is final."""
 
     why: str
-    """What cannot be done: 'checkpoints cannot be stored'."""
+    """The work that is impossible: 'checkpoints cannot be stored'."""
     error: Exception
 
 
 @frozen
 class ReaderEnded:
-    """A reader is gone: no user code of it runs any more. Reported once per ``StartReader``."""
+    """A reader is gone: none of its user code runs any more. Reported once per ``StartReader``."""
 
     channel_id: str
     reader: str
     is_finished: bool
-    """Whether the channel was consumed to its end, and that is stored."""
+    """Whether the channel was consumed to its end and the end is stored."""
 
 
 @frozen
 class ReaderStalled:
-    """A reader does not end and does not move; the channel must not be kept for it."""
+    """A reader neither ends nor makes progress; the channel must not be kept for it."""
 
     channel_id: str
     reader: str
@@ -130,7 +130,7 @@ class SessionStopRequested:
 
 @frozen
 class SessionEnded:
-    """The service was told, or could not be."""
+    """The service was told that the session is over, or could not be told."""
 
 
 Event = (
@@ -154,12 +154,12 @@ Event = (
 
 @frozen
 class Connect:
-    """Begin a session. Never asked for while one is being begun."""
+    """Begin a session. Never requested while another is being begun."""
 
 
 @frozen
 class Heartbeat:
-    """Report these channels. Never asked for while one is under way."""
+    """Report these channels. Never requested while another heartbeat is under way."""
 
     client_id: str
     channels: tuple[Channel, ...]
@@ -167,7 +167,7 @@ class Heartbeat:
 
 @frozen
 class FindCheckpoint:
-    """Look up where to read a channel."""
+    """Look up the position at which to read a channel."""
 
     client_id: str
     channel_id: str
@@ -181,10 +181,10 @@ class StartReader:
     client_id: str
     channel_id: str
     reader: str
-    """New for each reader: answers of an old one are told from those of its successor."""
+    """New for each reader, to tell its answers from those of its successor."""
     token: str
     sequence_number: int
-    """Of the last checkpoint stored."""
+    """Sequence number of the last stored checkpoint."""
 
 
 @frozen
@@ -205,7 +205,7 @@ class EndSession:
 
 @frozen
 class Finish:
-    """Nothing is left to do; ``error`` is what ended the work, if it did not end by request."""
+    """Nothing is left to do; ``error`` is the error that ended the work, if it did not end by request."""
 
     error: Exception | None = None
 
@@ -217,7 +217,7 @@ class SessionReport:
     severity: Severity
     text: str
     outage: tuple[str, ...] = ()
-    """If given, it is said again and again while something fails; what is equal is the same outage."""
+    """If given, the report is repeated while something fails; equal values denote the same outage."""
 
 
 Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

@@ -6,16 +6,17 @@ commands.
 
 Laws:
 
-* channels are read only while the session is surely alive: less than its time-out, less a margin, has passed since the
-  last answered heartbeat was *sent*;
-* a channel has one reader at a time in this process, whatever the service says meanwhile;
-* what a reader's end changes is reported at once, not with the next regular heartbeat: whoever waits for the channel
-  gets it sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals later);
-* a lost session is begun anew at once (Java: after its local time-out); failed attempts are repeated for ever, with
-  growing pauses, unless the service says that it never can work: then the session ends, and its channels are free;
-* a channel whose checkpoint cannot be read is given up alone, named, and tried again with growing pauses; so is one
-  that the service lists in a way that nobody understands;
-* a channel that is missing in an answer is dropped at once, and asked for again at once: the answer may have been cut;
+* channels are read only while the session is certainly alive: less than its time-out, less a margin, has passed since
+  the last answered heartbeat was *sent*;
+* a channel has at most one reader at a time in this process, whatever the service says meanwhile;
+* changes caused by the end of a reader are reported at once, not with the next regular heartbeat. So the next reader
+  gets the channel sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals
+  later);
+* a lost session is replaced at once (Java: after its local time-out). Failed attempts are repeated for ever, with
+  growing pauses, unless the service says that it can never work: then the session ends, and its channels are free;
+* a channel whose checkpoint cannot be read is given up alone, named, and tried again with growing pauses; so is a
+  channel that the service lists with unknown contents;
+* a channel that is missing in an answer is dropped at once, and requested again at once: the answer may have been cut;
 * a stop lets readers store their last checkpoints before the session ends (Java: none are stored).
 """
 
@@ -40,14 +41,14 @@ MARGIN_SHARE = 0.05
 """Share of the session's time-out that the client gives up, for drifting clocks and for telling its readers."""
 
 CLOSING_ROUNDS_MAX = 3
-"""After how many heartbeats a reader that was asked to end is dropped (Java: closing-channel detection)."""
+"""Number of heartbeats after which a reader that was asked to end is dropped (Java: closing-channel detection)."""
 
 SHORTEST_RECONNECT_MILLIS = 200
 LONGEST_RECONNECT_MILLIS = 10_000
 """Pauses between attempts to connect; Java and Go wait a random time of up to ten seconds from the first."""
 
 SHORTEST_BEAT_GAP_SECONDS = 0.2
-"""Least time between two heartbeats: many channels that end together are reported together."""
+"""Shortest time between two heartbeats: channels that end together are reported together."""
 
 
 @frozen(kw_only=True)
@@ -78,16 +79,16 @@ class _State:
     readers: dict[str, str] = field(factory=dict)
     """Channel to identifier of each reader that was started, or whose checkpoint is being looked up."""
     started: set[str] = field(factory=set)
-    """Identifiers of readers that were really started, and owe a ``ReaderEnded``."""
+    """Identifiers of readers that were started and have not sent ``ReaderEnded``."""
     commands: list[Command] = field(factory=list)
 
 
 class TunnelSession:
     """The decisions of one tunnel client. Owned by one thread; ``handle`` must not be entered twice at once.
 
-    The shell owes one answer to every command that has one: ``Connected`` or ``ConnectFailed`` to ``Connect``,
+    The shell sends exactly one answer to every command that has one: ``Connected`` or ``ConnectFailed`` to ``Connect``,
     ``HeartbeatAnswered`` or ``HeartbeatFailed`` to ``Heartbeat``, ``CheckpointFound`` or ``CheckpointNotFound`` to
-    ``FindCheckpoint``, ``ReaderEnded`` to ``StartReader`` in the end, ``SessionEnded`` to ``EndSession``.
+    ``FindCheckpoint``, in the end ``ReaderEnded`` to ``StartReader``, and ``SessionEnded`` to ``EndSession``.
     """
 
     def __init__(self, settings: SessionSettings, rng: Random, *, new_identifier: Callable[[], str]) -> None:
@@ -99,7 +100,7 @@ class TunnelSession:
         self._troubles = ChannelTroubles(rng)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in one fact that became known at ``now`` (monotonic seconds), and answer with what to do."""
+        """Take in one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
         self._now = max(self._now, now)
         if not self._state.is_finished:
             _HANDLERS[type(event)](self, event)
@@ -115,22 +116,22 @@ class TunnelSession:
 
     @property
     def troubles(self) -> Mapping[str, ChannelTrouble]:
-        """The channels that are to be read and cannot be, by id. Any thread."""
+        """Troubles of the channels that are to be read and cannot be, by channel id. Any thread may read it."""
         return self._troubles.present
 
     @property
     def client_id(self) -> str:
-        """Of the present session; empty between sessions."""
+        """Id of the present session; empty between sessions."""
         return self._state.client_id
 
     def next_deadline(self) -> float | None:
-        """When to send ``Tick`` if nothing else happens before (monotonic seconds); ``None`` if never."""
+        """Return when to send ``SessionTick`` if nothing happens before (monotonic seconds); ``None`` for never."""
         state = self._state
         if state.is_finished or state.is_ending:
             return None
         if not state.client_id:
             return None if state.is_connecting or state.is_stopping else state.connect_at
-        moments = [state.valid_until, *(self._troubles.due(each.channel_id) for each in self._waiting())]
+        moments = [state.valid_until, *(self._troubles.due(connection.channel_id) for connection in self._waiting())]
         if state.beat_at is not None and not state.is_beating:
             moments.append(state.beat_at)
         return min(moments)
@@ -163,7 +164,7 @@ class TunnelSession:
             self._lose_session(f"no heartbeat of {state.client_id} was answered in time")
 
     def _lose_session(self, why: str) -> None:
-        """Its channels may be other clients' by now. Begin a new one at once."""
+        """Drop all channels, which other clients may have by now, and begin a new session at once."""
         state = self._state
         state.client_id, state.beat_at = "", None
         for connection in list(state.connections.values()):
@@ -198,7 +199,7 @@ class TunnelSession:
         self._state.is_ending = False
 
     def _go_on(self) -> None:
-        """Whatever is due now, after every event."""
+        """Do the work that is due, after every event."""
         state = self._state
         if state.is_stopping:
             self._finish_when_idle()
@@ -236,7 +237,7 @@ class TunnelSession:
         state.commands.append(tunnel_events.Heartbeat(state.client_id, tuple(state.current.values())))
 
     def _beat_soon(self) -> None:
-        """Something changed that the service should know."""
+        """Report a change to the service soon."""
         state = self._state
         soon = max(self._now, state.last_beat + SHORTEST_BEAT_GAP_SECONDS)
         state.beat_at = soon if state.beat_at is None else min(state.beat_at, soon)
@@ -307,7 +308,7 @@ class TunnelSession:
         self._beat_soon()
 
     def _settle(self, connection: ChannelConnection) -> None:
-        """Note what the connection reports; one that is closed makes room for a new one."""
+        """Note the state that the connection reports; a closed connection makes room for a new one."""
         state = self._state
         if connection.latest is not None and connection.channel_id in state.current:
             state.current[connection.channel_id] = connection.latest
@@ -317,7 +318,10 @@ class TunnelSession:
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _find_checkpoint(self, connection: ChannelConnection) -> None:
-        """Unless an old reader of the channel still runs: then its end does. Or later, if the last lookup failed."""
+        """Look the checkpoint up, unless an old reader of the channel still runs or a failed lookup still pauses.
+
+        The end of the old reader, or of the pause, calls this again.
+        """
         state = self._state
         if connection.channel_id in state.readers or self._now < self._troubles.due(connection.channel_id):
             return
@@ -359,16 +363,16 @@ class TunnelSession:
         self._give_up(event.why, event.error)
 
     def _waiting(self) -> list[ChannelConnection]:
-        """Channels that are to be read, and wait because the last lookup failed."""
+        """Return the channels to be read that wait because their last lookup failed."""
         state = self._state
-        found = (state.connections.get(channel_id) for channel_id in self._troubles.known())
+        connections = (state.connections.get(channel_id) for channel_id in self._troubles.known())
         return [
-            each
-            for each in found
-            if each is not None
-            and each.state is ConnectionState.RUNNING
-            and not each.reader
-            and each.channel_id not in state.readers
+            connection
+            for connection in connections
+            if connection is not None
+            and connection.state is ConnectionState.RUNNING
+            and not connection.reader
+            and connection.channel_id not in state.readers
         ]
 
     def _reader_ended(self, event: tunnel_events.ReaderEnded) -> None:
@@ -416,12 +420,12 @@ class TunnelSession:
         self._state.commands.append(tunnel_events.SessionReport(severity, text))
 
     def _tell_failure(self, text: str, call: str, error: Exception | str) -> None:
-        """Calls fail as often as they are repeated."""
+        """Report a failed call as an outage, because calls fail as often as they are repeated."""
         outage = (call, type(error).__name__, str(getattr(error, "code", None)))
         self._state.commands.append(tunnel_events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
 
     def _tick(self, event: tunnel_events.SessionTick) -> None:
-        """Whatever is due is done after every event."""
+        """Do nothing here: work that is due is done after every event."""
 
 
 _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {

@@ -1,4 +1,4 @@
-"""Processes the records of a shard key by key, different keys side by side, with exact checkpoints."""
+"""Processing the records of a shard key by key, different keys side by side, with exact checkpoints."""
 
 from __future__ import annotations
 

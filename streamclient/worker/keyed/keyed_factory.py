@@ -1,4 +1,4 @@
-"""The public face of the room."""
+"""The factory of processors that process records key by key."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
 
     Give it to a ``Worker`` as its processor factory. ``process_record`` is called for each record in one of ``threads``
     threads that all shards of the factory share, never twice at once for one key of a shard. It returns when the record
-    is done, and raises if it cannot be.
+    is done, and raises if the record cannot be done.
 
-    Checkpoints are made here: the position stored is the last one before which *every* record is done. After a crash,
-    a hand-over or a failure reading resumes there, so records behind it come again even if they were done.
+    Checkpoints are made here: the stored position is the last one before which *every* record is done. After a crash, a
+    hand-over or a failure, reading resumes there, so later records come again even if they were done.
 
-    A record that raises is tried again in place while other keys go on. If it goes on failing, the shard starts again
+    A record that raises is tried again in place while other keys go on. If it keeps failing, the shard starts again
     from its checkpoint and, until it is past that record, finishes each batch before it takes the next one. So
-    ``process_records`` raises for the very batch that holds the record, and the worker's failure policy applies to it.
+    ``process_records`` raises for exactly the batch with the record, and the worker's failure policy applies to it.
 
     Args:
         process_record: does the work for one record.
-        threads: records under way at once, over all shards.
-        key: what must be in order with what; by default the primary key. It must be quick, and not raise.
-        most_pending_bytes: how much may wait or be under way, over all shards, about as on the wire. A shard with
-            nothing pending may always take one record in. Beyond it ``process_records`` waits.
+        threads: number of records under way at once, over all shards.
+        key: returns the key within which records stay in order; by default the primary key. It must be quick and not
+            raise.
+        most_pending_bytes: most bytes that wait or are under way, over all shards, about as on the wire. A shard with
+            nothing pending may always take one record. At the limit ``process_records`` waits.
         retries: how often a record that raised is tried again in place.
-        first_pause_millis: before the first retry; doubles with each. The thread waits, so keep the sum short.
+        first_pause_millis: pause before the first retry; doubles with each. The thread waits, so keep the sum short.
         checkpoint_interval_millis: shortest time between two checkpoints of a shard while records are pending.
-        slow_record_warning_millis: how long one record may take before it is logged with the stack of its thread, again
-            at each doubling.
-        monotonic: seconds that never step, for tests.
+        slow_record_warning_millis: time after which a record under way is logged with the stack of its thread, again at
+            each doubling.
+        monotonic: returns seconds that never step; replaceable for tests.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -78,5 +79,5 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
 
     @property
     def pending_bytes(self) -> int:
-        """How much waits or is under way now, over all shards. Any thread."""
+        """Bytes that wait or are under way now, over all shards. Any thread."""
         return self._lane_pool.pending.used_bytes

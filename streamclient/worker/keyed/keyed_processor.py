@@ -1,4 +1,4 @@
-"""The processor of one shard: hands records to lanes, and stores how far everything is done."""
+"""The processor of one shard: hands records to lanes, and stores the position before which every record is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logs.logger(__name__)
 
 
 class KeyedProcessor(IRecordProcessor):
-    """See ``KeyedProcessorFactory``. Its three methods are called one at a time."""
+    """One shard's processor; see ``KeyedProcessorFactory``. Its three methods are called one at a time."""
 
     def __init__(self, lane_pool: LanePool) -> None:
         self._lane_pool = lane_pool
@@ -33,7 +33,7 @@ class KeyedProcessor(IRecordProcessor):
         self._stored_at = lane_pool.settings.monotonic()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Nothing to prepare but the threads."""
+        """Keep the input, and enter the pool of threads."""
         self._shard = initialization_input.shard_info
         self._checkpointer = initialization_input.checkpointer
         self._marker = initialization_input.shutdown_marker
@@ -41,21 +41,21 @@ class KeyedProcessor(IRecordProcessor):
         self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Queue the batch and return, waiting for room only; after a failure, and of a replay, return when it is done.
+        """Queue the batch and return, waiting only for room; after a failure, and in a replay, return when it is done.
 
         Raises:
-            ApplicationException: a record of this batch was given up; everything of the batch will come again.
+            ApplicationException: a record of this batch was given up; the whole batch will come again.
         """
         failed_at = self._lane_pool.failed_at(self._shard)
         if failed_at is not None:
             self._lanes.finish()
         if self._lanes.is_halted:
-            return  # a new processor was asked for, which starts at the checkpoint
+            return  # a new processor was requested, which starts at the checkpoint
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
         keyed = [(self._lane_pool.settings.key(record), record) for record in records]
         if keyed:
-            checks.done("key", keyed[0][0])  # of one record: a function that defers does so for all
+            checks.done("key", keyed[0][0])  # one record is enough: a function that defers does so for all
         if failed_at is None and not self._is_replay:
             self._lanes.take_in(keyed, position)
             return
@@ -64,14 +64,14 @@ class KeyedProcessor(IRecordProcessor):
             self._lane_pool.passed(self._shard)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Wait for what is under way, at the end of the shard for everything; store how far everything is done."""
+        """Wait for records under way, or at the shard's end for all records; then store the position reached."""
         try:
             self._close(shutdown_input)
         finally:
             self._lane_pool.leave(self._look_around)
 
     def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
-        """Finish this batch before the next one is taken; nothing else is pending."""
+        """Finish this batch before the next one is taken; no other batch is pending."""
         self._is_careful = True
         batch = self._lanes.take_in(keyed, position)
         self._lanes.finish()
@@ -105,12 +105,12 @@ class KeyedProcessor(IRecordProcessor):
     # --- in the pool's threads -------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """What no record's end would do: a shard may be at rest, or wait for its one record under way."""
+        """Do work that the end of a record does not cause: the shard may be at rest, or wait for its only record."""
         self._warn_about_slow_records()
         self._store_if_due()
 
     def _give_up(self, failure: LaneFailure) -> None:
-        """Ask for a new processor, which meets the failure in the batch where it belongs."""
+        """Ask for a new processor, which meets the failure in the record's own batch."""
         if self._is_careful:
             return
         _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, _as_error(failure))
@@ -118,7 +118,7 @@ class KeyedProcessor(IRecordProcessor):
         self._marker.mark_for_process_restart()
 
     def _warn_about_slow_records(self) -> None:
-        """Nothing else tells that the checkpoint waits for them while the shard moves on."""
+        """Warn of slow records: nothing else shows that the checkpoint waits for them while the shard moves on."""
         for slow in self._lanes.slow():
             frame = sys._current_frames().get(slow.thread_id)
             stack = "" if frame is None else f", now at:\n{''.join(traceback.format_stack(frame))}"
@@ -126,7 +126,7 @@ class KeyedProcessor(IRecordProcessor):
             _log.warning("shard %s: %s has been under way for %.1f s%s", shard_id, name, slow.seconds, stack)
 
     def _store_if_due(self) -> None:
-        """Store the watermark; one thread at a time, and none after ``shutdown`` has begun to."""
+        """Store the watermark; one thread at a time, and none once ``shutdown`` stores it."""
         while self._begins_to_store():
             position = self._lanes.position
             is_stored = False
@@ -134,7 +134,7 @@ class KeyedProcessor(IRecordProcessor):
                 self._checkpointer.checkpoint(position)
                 is_stored = True
             except ShutdownException:
-                self._lanes.drop()  # somebody else reads the shard now
+                self._lanes.drop()  # another worker reads the shard now
             except StreamClientError as error:
                 where = readable_position(str(position))
                 _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, where, error)

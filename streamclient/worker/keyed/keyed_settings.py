@@ -1,4 +1,4 @@
-"""How records are processed key by key: frozen, and checked when made."""
+"""Settings of processing key by key: frozen, and checked when made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamclient.records import StreamRecord
 
 
 def primary_key(record: StreamRecord) -> Hashable:
-    """The usual key: all changes of one row are in order."""
+    """Return the default key, the primary key: all changes of one row stay in order."""
     return record.primary_key
 
 
@@ -21,7 +21,7 @@ _of_a_record = checks.function("with one StreamRecord")
 
 @frozen(kw_only=True)
 class KeyedSettings:
-    """See ``KeyedProcessorFactory``, whose arguments these are."""
+    """The arguments of ``KeyedProcessorFactory``, which describes them."""
 
     process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
     key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_of_a_record)
@@ -34,5 +34,5 @@ class KeyedSettings:
     monotonic: Callable[[], float] = field(default=time.monotonic, validator=checks.function("without arguments"))
 
     def pause_seconds(self, attempt: int) -> float:
-        """Pause after the n-th failed attempt at one record."""
+        """Return the pause after failed attempt number ``attempt`` at one record."""
         return float(self.first_pause_millis * 2 ** (attempt - 1)) / 1_000

@@ -1,4 +1,4 @@
-"""What the processors of all shards share: threads, the bound of what is pending, and which records failed."""
+"""The shared parts of all shards' processors: threads, the bound of pending bytes, and the failed records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOOKS_PER_WARNING = 4
 """How often slow records are looked for within the time after which they are reported."""
 
 MOST_FAILED = 10_000
-"""Shards that are remembered as failed; a worker never holds as many. It may lose one before it has another processor
-that could say so."""
+"""Number of failed shards that are remembered, far more than a worker holds. A lost shard may have no further processor
+that removes it."""
 
 
 class LanePool:
@@ -38,7 +38,7 @@ class LanePool:
         self._failed: dict[tuple[str, str], SequenceInfo] = {}
 
     def enter(self, look_around: Callable[[], object]) -> None:
-        """One more processor works here; it is known by what is called now and then, to find what is slow or late.
+        """Let one more processor work here; ``look_around`` is called regularly, to find slow or late work.
 
         Raises:
             NoThreadError: the system refused a thread; the processor does not work here.
@@ -52,7 +52,7 @@ class LanePool:
             self._members.add(look_around)
 
     def leave(self, look_around: Callable[[], object]) -> None:
-        """One processor is done, and nothing that it submitted is left."""
+        """Remove a processor that is done, and of whose work nothing is left."""
         with self._lock:
             self._members.discard(look_around)
             if not self._members and self._pool is not None:
@@ -61,13 +61,13 @@ class LanePool:
                 self._pool = None
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run a call in a thread of the pool; only between ``enter`` and ``leave``.
+        """Run ``call`` in a thread of the pool; only between ``enter`` and ``leave``.
 
         Raises:
-            NoThreadError: the pool has no thread, and the system refused one. Never in a thread of the pool.
+            NoThreadError: the pool has no thread, and the system refused one. Never raised in a thread of the pool.
         """
         pool = self._pool
-        assert pool is not None, "a processor that has not entered submits work"
+        assert pool is not None, "a processor must enter the pool before it submits work"
         pool.submit(call)
 
     def _watch(self, closing_time: threading.Event) -> None:
@@ -81,17 +81,17 @@ class LanePool:
     # --- which shards have to be careful ---------------------------------------------------------------------------
 
     def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
-        """A record of this shard failed for good."""
+        """Note that the record at ``at`` of this shard was given up."""
         with self._lock:
             self._failed[shard.stream_id, shard.shard_id] = at
             if len(self._failed) > MOST_FAILED:
                 del self._failed[next(iter(self._failed))]
 
     def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
-        """The record of this shard that failed and was not passed since."""
+        """Return the place of the failed record that this shard has not passed since; ``None`` without one."""
         return self._failed.get((shard.stream_id, shard.shard_id))
 
     def passed(self, shard: ShardInfo) -> None:
-        """The shard is past its failed record, or somebody else's business."""
+        """Note that the shard has passed its failed record, or is read by another worker."""
         with self._lock:
             self._failed.pop((shard.stream_id, shard.shard_id), None)

@@ -23,7 +23,7 @@ _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 THREAD_PAUSE_SECONDS = 0.2
-"""Before a thread that the system refused is asked for again."""
+"""Pause before another thread is requested after the system refused one."""
 
 
 @frozen
@@ -36,7 +36,7 @@ class LaneFailure:
 
 @frozen
 class SlowRecord:
-    """A record that has been under way for long, its retries included."""
+    """A record that has been under way for long, including its retries."""
 
     record: StreamRecord
     seconds: float
@@ -58,21 +58,21 @@ class _Lane:
     """Whether the first item is being processed."""
     is_dropped: bool = False
     started_at: float = 0.0
-    """When that began, in monotonic seconds."""
+    """Time at which that began, in monotonic seconds."""
     thread_id: int = 0
     warn_at: float = 0.0
-    """When it is next worth a warning."""
+    """Time of the next warning."""
 
 
 class Lanes:
-    """Takes batches in, has their records processed, and knows up to where everything is done. Thread-safe.
+    """Takes batches in, has their records processed, and knows the position before which all are done. Thread-safe.
 
-    Each lane has one step waiting or running in the pool, which does the lane's first record. After a failure or
-    ``drop`` no record begins any more; those under way end.
+    Each lane has one step waiting or running in the pool, which processes the lane's first record. After a failure or
+    ``drop`` no further record begins; records under way end.
     """
 
     def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
-        """Both are called in a thread of the pool: the first when a record is given up, the other after each."""
+        """A thread of the pool calls ``failed`` when a record is given up, and ``moved`` after each record."""
         self._lane_pool = lane_pool
         self._settings = lane_pool.settings
         self._failed = failed
@@ -82,33 +82,33 @@ class Lanes:
         self._watermark = Watermark()
         self._halt = threading.Event()
         self.failure: LaneFailure | None = None
-        """The record that was given up; the only one, as none begins afterwards."""
+        """The record that was given up; there is only one, as no record begins afterwards."""
 
     @property
     def position(self) -> str | None:
-        """The last position before which every record is done; ``None`` before anything is."""
+        """The last position before which every record is done; ``None`` until there is one."""
         return self._watermark.position
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
+        """Whether no record waits or is under way."""
         return not self._lanes
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was ever taken in is done."""
+        """Whether every record that was ever taken in is done."""
         with self._changed:
             return not self._watermark.unfinished
 
     @property
     def is_halted(self) -> bool:
-        """Whether no record begins any more."""
+        """Whether records do not begin any more."""
         return self._halt.is_set()
 
     def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
-        """Queue the records of a batch with their keys, behind which is ``position``; returns the batch's number.
+        """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        Waits for room. Once halted it ends early, with records left out and the batch unfinished.
+        Waits for room. A halt ends it early, with records left out and the batch unfinished.
         """
         with self._changed:
             batch = self._watermark.begin(position, len(records))
@@ -121,7 +121,7 @@ class Lanes:
         return batch
 
     def drop(self) -> None:
-        """Begin no record any more. What waits is forgotten, and not done."""
+        """Begin no further record, and forget the waiting ones, which are not done."""
         with self._changed:
             self._halt.set()
             dropped_bytes = 0
@@ -136,25 +136,25 @@ class Lanes:
         self._lane_pool.pending.remove(dropped_bytes)
 
     def finish(self) -> None:
-        """Wait until nothing waits and nothing is under way."""
+        """Wait until no record waits or is under way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lanes)
 
     def start_again(self, batch: int) -> None:
-        """After a failure in the last batch, with nothing under way: forget both, it will be taken in again."""
+        """Forget a failure and its batch, the last one, with no record under way; the batch will be taken in again."""
         with self._changed:
             self._watermark.withdraw(batch)
             self.failure = None
             self._halt.clear()
 
     def slow(self) -> list[SlowRecord]:
-        """The records under way that are worth a warning now; each again when it has taken twice as long."""
+        """Return the records under way that need a warning now; each again when it has taken twice as long."""
         now = self._settings.monotonic()
         with self._changed:
-            found = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
-            for lane in found:
+            slow = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
+            for lane in slow:
                 lane.warn_at = now + (now - lane.started_at)
-            return [SlowRecord(lane.items[0].record, now - lane.started_at, lane.thread_id) for lane in found]
+            return [SlowRecord(lane.items[0].record, now - lane.started_at, lane.thread_id) for lane in slow]
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Lanes:
             return True
 
     def _begins(self, lane: _Lane) -> bool:
-        """Whether a thread will come for the lane: the system may refuse the only one that there would be."""
+        """Return whether a thread will process the lane; the system may refuse the only one."""
         try:
             self._lane_pool.submit(partial(self._step, lane))
         except NoThreadError as error:
@@ -208,13 +208,13 @@ class Lanes:
         self._moved()
 
     def _attempt(self, record: StreamRecord) -> BaseException | None:
-        """What the last attempt raised; ``None`` if the record is done."""
+        """Return the error of the last attempt; ``None`` if the record is done."""
         settings = self._settings
         for attempt in itertools.count(1):
             try:
                 checks.done("process_record", settings.process_record(record))
             except BaseException as error:
-                # Also SystemExit and KeyboardInterrupt: in a thread of a pool they stop nothing but this one call.
+                # Also SystemExit and KeyboardInterrupt: in a thread of a pool they stop only this call.
                 if attempt > settings.retries or self._halt.wait(settings.pause_seconds(attempt)):
                     return error
             else:

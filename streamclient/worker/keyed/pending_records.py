@@ -1,4 +1,4 @@
-"""Bounds what is taken in and not processed yet."""
+"""The bound of records that are taken in and not processed yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from streamclient.records import ColumnValue, RecordColumn, StreamRecord
 
 OVERHEAD_BYTES = 64
-"""Of a record and of each of its cells beside their content; about what the plain-buffer format takes for a record."""
+"""Bytes of a record, and of each cell, beside their content; about those of the plain-buffer format for a record."""
 
 
 class PendingBytes:
@@ -20,7 +20,7 @@ class PendingBytes:
         self.used_bytes = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Take bytes, as soon as there is room or ``may_enter`` says that this caller need not wait for any."""
+        """Add bytes as soon as there is room or ``may_enter`` returns that this caller need not wait."""
         with self._changed:
             self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
             self.used_bytes += size_bytes
@@ -33,7 +33,7 @@ class PendingBytes:
 
 
 def record_bytes(record: StreamRecord) -> int:
-    """About as large as the record is on the wire."""
+    """Return about the size of the record on the wire."""
     size = OVERHEAD_BYTES
     for name, value in record.primary_key:
         size += len(name) + _value_bytes(value)

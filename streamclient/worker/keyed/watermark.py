@@ -1,4 +1,4 @@
-"""Up to where everything is done, when records are finished in any order. Pure: no thread, no clock."""
+"""The position before which all records are done, when records finish in any order. Pure: no thread, no clock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class _Batch:
 class Watermark:
     """The last position before which every record is finished.
 
-    Batches begin in the order of the shard; their records are finished in any order. A position stands behind its
-    batch, so it counts once that batch and all before it are finished.
+    Batches begin in the order of the shard; their records finish in any order. A position is at the end of its batch,
+    so it counts once that batch and all before it are finished.
 
     Example:
         >>> mark = Watermark()
@@ -30,24 +30,24 @@ class Watermark:
 
     def __init__(self) -> None:
         self.position: str | None = None
-        """``None`` before anything is finished."""
+        """``None`` before any batch is finished."""
         self._batches: deque[_Batch] = deque()
         self._first_number = 0
 
     @property
     def unfinished(self) -> int:
-        """How many records are begun and not finished."""
+        """Number of records that have begun and are not finished."""
         return sum(batch.left for batch in self._batches)
 
     def begin(self, position: str, records: int) -> int:
-        """A batch of so many records, behind which is ``position``, begins; the number by which to finish them."""
+        """Begin a batch of ``records`` records that ends at ``position``; return the number by which to finish them."""
         self._batches.append(_Batch(position, records))
         number = self._first_number + len(self._batches) - 1
         self._advance()
         return number
 
     def finish(self, number: int) -> None:
-        """One more record of a batch is finished."""
+        """Finish one more record of batch ``number``."""
         batch = self._batches[number - self._first_number] if number >= self._first_number else None
         if batch is None or not batch.left:
             raise ValueError(f"all records of batch {number} are finished already")
@@ -57,7 +57,7 @@ class Watermark:
     def withdraw(self, number: int) -> None:
         """Forget the last batch that began: it will begin again, as a whole or in parts."""
         if not self._batches or number != self._first_number + len(self._batches) - 1:
-            raise ValueError(f"batch {number} is not the last one that is unfinished")
+            raise ValueError(f"batch {number} is not the last unfinished one")
         self._batches.pop()
 
     def _advance(self) -> None:
