@@ -31,7 +31,6 @@ from streamclient.operate.operator_documents import (
     lease_document,
 )
 from streamclient.operate.overview import Overview, headline, overview
-from streamclient.operate.shard_lineage import ancestors_first
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
 from streamclient.operate.text import duration
@@ -230,8 +229,7 @@ def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
 
 def all_shards(facts: FleetFacts) -> list[str]:
     """Shards with a row, and shards that the stream lists; ancestors first."""
-    known = sorted({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
-    return ancestors_first(facts.parents, known)
+    return facts.tree.ancestors_first({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
 
 
 def known_ids(facts: FleetFacts) -> set[str]:

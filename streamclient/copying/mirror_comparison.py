@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 
 from streamclient.base.position import Judged, Position, ReadTrail
 from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, now_micros
-from streamclient.core.shards import NOT_SHOWN, shows_end
+from streamclient.core.shard_tree import NOT_SHOWN, ShardTree
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.destinations.proof.row_proof import readable_rows
@@ -313,7 +313,7 @@ class _Believed:
                 self.place = page.next_position.text
             elif is_shown or not page.next_position.is_shard_end:
                 return self.place, page, judged.taken
-            elif not shows_end(shard_id, self.source.api.describe_stream(stream_id).shards):
+            elif not ShardTree.of(self.source.api.describe_stream(stream_id).shards).shows_end(shard_id):
                 raise self._unread(NOT_SHOWN)
             else:
                 is_shown = True  # and read once more, as the page may have been cut before the shard closed

@@ -1,9 +1,8 @@
-"""Which shards the stream of a mirror had, and when: so that no change is missed of one that was opened meanwhile.
+"""A mirror's looks at the shards of its stream, so that changes of shards that were opened meanwhile are not missed.
 
-A shard that nothing was merged of is read from its oldest record, and of that nobody can tell whether it is the first.
-It is, if the shard was opened not longer ago than the stream keeps changes. So the destination's log says now and then
-which shards there were. Those that had given nothing to merge stand there with the place where they begin, as a place
-tells whether what lies behind it is still there; those that are new since then were opened since then.
+The law is that of ``core.shard_tree``; the looks are stored in the destination's log. Shards that had given nothing to
+merge stand there with the place where they begin, as a place tells whether the changes after it are still there. Shards
+that are new since then were opened since then.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field, frozen
 
 from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, check_changes_are_kept, now_micros
+from streamclient.core.shard_tree import HOUR_MICROS, is_kept, next_look
 from streamclient.destinations.commit import Commit, MergingDestination
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import StreamClientException, TrimmedDataException
@@ -22,10 +22,6 @@ from streamclient.model import Shard
 LISTED = f"{COPY}/listed"
 """The shard whose commits say which shards there were."""
 
-LISTED_PART = 24
-"""The log says it anew after this part of the time that the stream keeps changes."""
-
-_HOUR_MICROS = 3_600 * 1_000_000
 _TRY_AGAIN_MICROS = 60 * 1_000_000
 
 
@@ -34,7 +30,7 @@ class Listing:
     """Shards of a stream at a time."""
 
     micros: int
-    """Whatever is not known from then was opened since then."""
+    """Shards that were not listed then were opened since then."""
     places: Mapping[str, str]
     """Where the shards begin that nothing had been merged of."""
 
@@ -88,17 +84,16 @@ class ShardWatch:
         else:
             self._check_new(new, known, now, described.expiration_time_hours)
             self._check_places([shard for shard in silent if shard not in new], known.places)
-        period = described.expiration_time_hours * _HOUR_MICROS // LISTED_PART
-        if known is None or new or now - known.micros >= period:
-            self._store(lasts[LISTED], Listing(now, self._places(silent, known)))
-            self._next_micros = now + period
-        else:
-            self._next_micros = known.micros + period
+        if known is None or new or now >= next_look(known.micros, described.expiration_time_hours):
+            stored = Listing(now, self._places(silent, known))
+            self._store(lasts[LISTED], stored)
+            known = stored
+        self._next_micros = next_look(known.micros, described.expiration_time_hours)
 
     def _check_new(self, new: Sequence[Shard], known: Listing, now: int, hours: int) -> None:
-        if new and now - known.micros > hours * _HOUR_MICROS - CLOCKS_MARGIN_MICROS:
+        if new and not is_kept(known.micros, now + CLOCKS_MARGIN_MICROS, hours):
             raise TrimmedDataException(
-                f"no process of the mirror looked at the stream for {(now - known.micros) / _HOUR_MICROS:.1f} h, and "
+                f"no process of the mirror looked at the stream for {(now - known.micros) / HOUR_MICROS:.1f} h, and "
                 f"the stream keeps changes for {hours} h: shard {new[0].shard_id} was opened meanwhile, and its first "
                 "changes may be gone; begin a new mirror, with another destination and status table"
             )

@@ -18,6 +18,7 @@ from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_settings import Settings
 from streamclient.copying.table_copy import FullCopy
+from streamclient.core.shard_tree import ShardTree
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException, WorkerFailedError
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, WorkerStatus
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
@@ -201,18 +202,13 @@ def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consum
     parents; one that waits for parents, with or without a row, does not count; and a finished one counts until
     something after it is known, as a closed shard always has some.
     """
-    parents = {
-        key: frozenset().union(*(each[key].parent_shard_ids for each in (leases, listing) if key in each))
-        for key in (*leases, *listing)
-    }
-    continued = frozenset().union(*parents.values()) if parents else frozenset()
+    tree = ShardTree.of(leases.values(), listing.values())
     finished = {key for key, lease in leases.items() if lease.is_finished}
     points = []
-    for key, named in parents.items():
-        is_waiting = bool((named - {key}) & parents.keys() - finished)
-        is_over = key in finished and (key in continued or key not in listing)
-        if not is_waiting and not is_over:
-            points.append(max(consumed.get(each, 0) for each in {key, *(named & finished)}))
+    for key, parents in tree.parents.items():
+        is_over = key in finished and (key in tree.children or key not in listing)
+        if not is_over and tree.may_begin(key, finished):
+            points.append(max(consumed.get(each, 0) for each in {key, *(parents & finished)}))
     return min(points, default=None)
 
 

@@ -154,7 +154,7 @@ class Holdings:
     @property
     def circles(self) -> Iterable[tuple[str, ...]]:
         """Circles of shards in the last listing that are their own ancestors, so that none of them is ever read."""
-        return sorted(set(self._state.circles.values()))
+        return sorted(set(self._state.ends.tree.circles.values()))
 
     @property
     def left(self) -> Iterable[str]:

@@ -260,7 +260,7 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
     state.wants_listing = state.wants_listing or (gate.wants_listing and state.is_row_scan_fresh)
     if gate.reason is not None:
         state.waiting[key] = gate.reason.subject
-        circle = state.circles.get(key)
+        circle = state.ends.tree.circles.get(key)
         return gate.reason if circle is None else Reason(Cause.PARENT_CIRCLE, ", ".join(circle))
     return Reason(Cause.EPOCH, detail=held.acquisition.problem) if held.acquisition.needs_epoch else None
 

@@ -6,8 +6,6 @@ one listing, which must have begun after their pages came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from streamclient.base.reasons import described
 from streamclient.core import leases
 from streamclient.core.events import (
@@ -23,7 +21,8 @@ from streamclient.core.events import (
 )
 from streamclient.core.held import HeldLease
 from streamclient.core.settle import lose, send, settle_restless
-from streamclient.core.shards import NewLease, SyncPlan, circles_of, has_its_parents, index_shards, plan_shard_sync
+from streamclient.core.shard_tree import index_shards
+from streamclient.core.shards import NewLease, SyncPlan, plan_shard_sync
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
@@ -61,7 +60,6 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
     if answer.value.shards:
         state.previous_listing, state.listing = state.listing, index_shards(answer.value.shards)
         state.ends.listed(answer.value.shards)
-        state.circles = circles_of(state.listing)
         _report_circles(state)
         state.view.forget_vanished(state.listing)
         state.is_sync_planned = False
@@ -77,7 +75,7 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
 
 
 def _report_circles(state: WorkerState) -> None:
-    for key, circle in state.circles.items():
+    for key, circle in state.ends.tree.circles.items():
         text = f"the stream lists it before itself, so it is never read: {', '.join(circle)} are each other's parents"
         state.report_once(Severity.ERROR, key, "circle", text)
 
@@ -167,21 +165,12 @@ def plan_sync(state: WorkerState) -> None:
     )
     state.absent_since = dict(plan.absent_since)
     state.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(state, new)}
-    state.missing_children = _by_parent(state.missing)
     create_missing(state)
     if plan.deletes and signals.is_uniform and not state.is_row_scan_fresh:
         # Owners move their counters all the time, and this worker's last scan may be minutes old.
         state.is_sync_planned, state.wants_scan = False, True
     else:
         _delete(state, plan)
-
-
-def _by_parent(missing: Mapping[str, NewLease]) -> Mapping[str, list[str]]:
-    children: dict[str, list[str]] = {}
-    for key, new in missing.items():
-        for parent in new.lease.parent_shard_ids:
-            children.setdefault(parent, []).append(key)
-    return children
 
 
 def create_missing(state: WorkerState, after: str | None = None) -> None:
@@ -192,15 +181,15 @@ def create_missing(state: WorkerState, after: str | None = None) -> None:
     """
     if state.is_stopping or state.listing is None:
         return
-    rows = state.view.rows
-    keys = list(state.missing) if after is None else [after, *state.missing_children.get(after, ())]
+    rows, tree = state.view.rows, state.ends.tree
+    keys = list(state.missing) if after is None else [after, *tree.children.get(after, ())]
     for key in keys:
         new = state.missing.get(key)
         if new is None:
             continue
         if key in rows:
             del state.missing[key]
-        elif key not in state.flights and has_its_parents(state.listing[key], state.listing, rows):
+        elif key not in state.flights and tree.may_begin(key, rows):
             del state.missing[key]
             _create(state, new)
 

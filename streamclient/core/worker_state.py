@@ -18,7 +18,8 @@ from streamclient.core.events import Command, ListShards, ReadRows, Report, Seve
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.plan.loads import Loads
-from streamclient.core.shards import ListedEnds, Listing, NewLease, Start
+from streamclient.core.shard_tree import ListedEnds, Listing
+from streamclient.core.shards import NewLease, Start
 from streamclient.core.sightings import LeaseView, add
 from streamclient.core.values import evolve
 from streamclient.core.worker_signals import Signals
@@ -109,10 +110,6 @@ class WorkerState:
     """Whether hand-overs wait for a scan that decides the receivers."""
     missing: dict[str, NewLease] = field(factory=dict)
     """Rows still to create after the last listing, parents first."""
-    missing_children: Mapping[str, list[str]] = field(factory=dict)
-    """Those of them that wait for the row of a parent, by that parent."""
-    circles: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    """Shards that are their own ancestors in the last listing, each with all shards of its circle."""
     ends: ListedEnds = field(factory=ListedEnds)
     """The ends of shards, as the listings show them."""
     end_questions: dict[str, EndQuestion] = field(factory=dict)

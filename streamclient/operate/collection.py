@@ -67,13 +67,8 @@ class FleetReader:
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
         """The shard and its unfinished ancestors: those whose heads matter for explaining it."""
-        parents = facts.parents
-        found: dict[str, None] = {}
-        level = [shard_id]
-        while level:
-            found.update(dict.fromkeys(level))
-            level = sorted({parent for each in level for parent in parents.get(each, ())} - found.keys())
-        return [key for key in found if key in facts.leases and not facts.leases[key].is_finished]
+        lineage = (shard_id, *facts.tree.ancestors(shard_id))
+        return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
     def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
         """The same facts with the heads of these shards."""

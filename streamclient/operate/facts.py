@@ -12,10 +12,9 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from streamclient.core.shards import circles_of
+from streamclient.core.shard_tree import ShardTree
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
-from streamclient.operate.shard_lineage import children_of, parents_of
 
 MICROS_PER_SECOND = 1_000_000
 
@@ -165,19 +164,24 @@ class FleetFacts:
         return {key: row.lease for key, row in self.rows.items() if row.lease is not None}
 
     @cached_property
+    def tree(self) -> ShardTree:
+        """All known shards, as rows and listing show them."""
+        return ShardTree.of(self.leases.values(), (self.stream.listing or {}).values())
+
+    @property
     def parents(self) -> Mapping[str, frozenset[str]]:
         """The parents of every known shard."""
-        return parents_of(self.leases, self.stream.listing)
+        return self.tree.parents
 
     @cached_property
     def circles(self) -> Mapping[str, tuple[str, ...]]:
         """Shards that come before themselves in the stream's list, each with all of its circle."""
-        return circles_of(self.stream.listing or {})
+        return ShardTree.of((self.stream.listing or {}).values()).circles
 
     @cached_property
     def children(self) -> Mapping[str, list[str]]:
         """The children of every shard that has some, sorted."""
-        return children_of(self.parents)
+        return {key: sorted(children) for key, children in self.tree.children.items()}
 
     @cached_property
     def beats(self) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 
 from streamclient.base.reasons import Cause, ReasonKind, text_of
 from streamclient.core.shards import parents_finished
@@ -36,18 +37,13 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
     """The nearest unfinished shard at or above a parent."""
-    parents = case.facts.parents
     seen = {case.shard_id, *case.above}
-    level = [ancestor]
-    while level:
-        for shard_id in level:
-            lease = case.facts.lease(shard_id)
-            is_listed = shard_id in (case.facts.stream.listing or {})
-            unfinished = not lease.is_finished if lease is not None else is_listed or shard_id in case.facts.rows
-            if unfinished and shard_id not in seen:
-                return shard_id
-        seen.update(level)
-        level = sorted({parent for shard_id in level for parent in parents.get(shard_id, ())} - seen)
+    for shard_id in chain([ancestor], case.facts.tree.ancestors(ancestor)):
+        lease = case.facts.lease(shard_id)
+        is_listed = shard_id in (case.facts.stream.listing or {})
+        unfinished = not lease.is_finished if lease is not None else is_listed or shard_id in case.facts.rows
+        if unfinished and shard_id not in seen:
+            return shard_id
     return None
 
 

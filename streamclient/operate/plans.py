@@ -23,7 +23,6 @@ from streamclient.core.shards import parents_finished
 from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
-from streamclient.operate.shard_lineage import ancestors_first, descendants_of
 from streamclient.operate.text import duration
 
 PAUSE_RESERVE_SECONDS = 60.0
@@ -165,7 +164,7 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
         is_below = not moved.isdisjoint(parents.get(key, ()))
         return is_below and parents_finished(facts.leases[key], facts.leases, facts.stream.listing).is_open
 
-    for key in ancestors_first(parents, sorted(positions)):
+    for key in facts.tree.ancestors_first(positions):
         lease, target = facts.leases[key], positions[key]
         ranks[key] = 1 + max((ranks.get(parent, -1) for parent in parents.get(key, ())), default=-1)
         refusal = owner_hindrance(facts, lease, stood_still)
@@ -181,7 +180,7 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
 
 
 def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
-    return [key for key in descendants_of(facts.children, shard_id) if key in facts.leases]
+    return [key for key in facts.tree.descendants(shard_id) if key in facts.leases]
 
 
 def _has_begun(facts: FleetFacts, lease: Lease) -> bool:

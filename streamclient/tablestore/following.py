@@ -15,7 +15,7 @@ from attrs import frozen
 
 from streamclient.base.backoff import doubling_millis
 from streamclient.base.position import Position, ReadTrail
-from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of
+from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds, ShardTree
 from streamclient.errors import DependencyException, DisorderError, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import StreamRecord, place_of
@@ -103,7 +103,7 @@ class StreamFollower:
         self._ended: set[str] = set()
         self._listed_at = 0.0
         self._ends = ListedEnds()
-        self._children: dict[str, list[str]] = {}
+        self._tree = ShardTree()
         self._candidates: deque[str] = deque()
         """Shards that may perhaps begin by now."""
         self._trails: dict[str, ReadTrail] = {}
@@ -166,16 +166,13 @@ class StreamFollower:
         self._shards = {**left, **{shard.shard_id: shard for shard in described.shards}}
         self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
         self._ends.listed(described.shards)
-        self._children = {}
-        for shard_id, shard in self._shards.items():
-            for parent in shard.parent_shard_ids:
-                self._children.setdefault(parent, []).append(shard_id)
+        self._tree = ShardTree.of(self._shards.values())
         self._candidates = deque(self._shards)
         self._tell_circles()
         self._listed_at = self._monotonic()
 
     def _tell_circles(self) -> None:
-        circles = set(circles_of(self._shards).values())
+        circles = set(self._tree.circles.values())
         for circle in sorted(circles.difference(self._circles)):
             text = (
                 "are each other's parents in the list of shards, so none of them is ever read: the service is at fault"
@@ -188,16 +185,15 @@ class StreamFollower:
         while self._candidates:
             shard_id = self._candidates[0]
             is_new = shard_id not in self._places and shard_id not in self._ended
-            if is_new and self._may_begin(self._shards[shard_id]):
+            if is_new and self._may_begin(shard_id):
                 self._places[shard_id] = self._beginning(shard_id)
             self._candidates.popleft()
         return list(self._places)
 
-    def _may_begin(self, shard: Shard) -> bool:
+    def _may_begin(self, shard_id: str) -> bool:
         if self._shard_ids is not None:
-            return shard.shard_id in self._shard_ids
-        # A parent that the stream does not list any more has nothing left to read.
-        return not (shard.parent_shard_ids & self._shards.keys() - self._ended - {shard.shard_id})
+            return shard_id in self._shard_ids
+        return self._tree.may_begin(shard_id, self._ended)
 
     def _beginning(self, shard_id: str) -> str:
         is_new = shard_id not in self._first
@@ -245,7 +241,7 @@ class StreamFollower:
         if following.is_shard_end:
             del self._places[shard_id], self._trails[shard_id]
             self._ended.add(shard_id)
-            self._candidates += self._children.get(shard_id, ())
+            self._candidates += self._tree.children.get(shard_id, ())
         else:
             self._places[shard_id] = following.text
 

@@ -1,4 +1,4 @@
-"""What the list of shards shows of their ends, circles of parents, and how many rows are looked at to create them."""
+"""How a worker tells that a shard has ended, names circles, and how many rows it looks at to create them."""
 
 from __future__ import annotations
 
@@ -8,92 +8,25 @@ import pytest
 from holdings_driver import Driver, only, reader, row
 
 from streamclient.base.reasons import Cause
-from streamclient.core import events, sync
-from streamclient.core.shards import ListedEnds, circles_of, has_its_parents, index_shards, shows_end
+from streamclient.core import events
+from streamclient.core.shard_tree import ShardTree
 from streamclient.model import Pause, Shard
 
 A, B = Shard("a"), Shard("b")
 CHILD = Shard("c", "a")
-MERGED = Shard("c", "b", "a")
-
-
-@pytest.mark.parametrize(
-    ("shards", "is_shown"),
-    [
-        ([], False),
-        ([A], False),
-        ([A, B], False),
-        ([Shard("a", "a")], False),
-        ([A, CHILD], True),
-        ([A, B, MERGED], True),
-        ([CHILD], True),
-        ([B], True),
-    ],
-)
-def test_a_listing_shows_an_end_by_a_child_or_by_the_absence_of_the_shard(shards: list[Shard], is_shown: bool) -> None:
-    assert shows_end("a", shards) is is_shown
-
-
-@pytest.mark.parametrize(
-    ("listings", "is_shown"),
-    [
-        ([[A]], False),
-        ([[A, CHILD]], True),
-        ([[B]], False),
-        ([[B], []], False),
-        ([[B], [A, B]], False),
-        ([[B], [A, B], [B]], False),
-        ([[B], [B]], True),
-        ([[B], [A, B], [B], [B]], True),
-    ],
-)
-def test_absence_counts_once_two_listings_in_a_row_lack_the_shard(listings: list[list[Shard]], is_shown: bool) -> None:
-    ends = ListedEnds()
-    ends.listed([B])
-    ends.listed([B])
-    assert not ends.shows_end("a"), "those from before the question may be older than the shard"
-    for shards in listings:
-        ends.listed(shards)
-
-    assert ends.shows_end("a") is is_shown
-
-
-@pytest.mark.parametrize(
-    ("parents", "circles"),
-    [
-        ({"a": [], "b": ["a"], "c": ["a", "b"]}, []),
-        ({"a": ["a"], "b": ["a"]}, []),
-        ({"a": ["gone"], "b": ["a", "a"]}, []),
-        ({"a": ["b"], "b": ["a"], "c": ["a"], "d": []}, [("a", "b")]),
-        (
-            {"a": ["c"], "b": ["a"], "c": ["b", "d"], "d": [], "e": ["c", "f"], "f": ["e"]},
-            [("a", "b", "c"), ("e", "f")],
-        ),
-    ],
-)
-def test_circles_of_parents_are_found(parents: dict[str, list[str]], circles: list[tuple[str, ...]]) -> None:
-    listing = index_shards(Shard(key, *named) for key, named in parents.items())
-
-    assert sorted(set(circles_of(listing).values())) == circles
-
-
-def test_a_long_history_is_searched_for_circles_without_recursion() -> None:
-    chain = [Shard(f"s{number:05}", f"s{number - 1:05}" if number else None) for number in range(10_000)]
-
-    assert circles_of(index_shards(chain)) == {}
-    assert len(circles_of(index_shards([*chain[1:], Shard("s00000", "s09999")]))) == 10_000
 
 
 def test_rows_of_a_long_history_are_created_with_a_look_at_each_and_at_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = [0]
+    may_begin = ShardTree.may_begin
 
     def counted(*given: Any) -> bool:
         looks[0] += 1
-        return has_its_parents(*given)
+        return may_begin(*given)
 
-    monkeypatch.setattr(sync, "has_its_parents", counted)
+    monkeypatch.setattr(ShardTree, "may_begin", counted)
     splits = 300
     shards = [Shard("s0")]
     for number in range(splits):
@@ -103,7 +36,7 @@ def test_rows_of_a_long_history_are_created_with_a_look_at_each_and_at_its_child
     driver.settle(driver.list_shards(*shards))
 
     assert driver.table.keys() == {shard.shard_id for shard in shards}
-    assert looks[0] <= 4 * len(shards)
+    assert len(shards) <= looks[0] <= 4 * len(shards)
 
 
 # --- the worker ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The shard graph: creation, deletion, initial positions, and the gate of a child."""
+"""Rows for the shards of a stream: creation, deletion, initial positions, and the gate of a child."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.base.reasons import Cause, Reason, ReasonKind, text_of
+from streamclient.core.shard_tree import Listing, index_shards
 from streamclient.core.shards import (
     ABSENCE_SECONDS,
     COUNTERS_BETWEEN,
-    Listing,
     NewLease,
     Start,
     SyncPlan,
-    index_shards,
     parents_finished,
-    parents_first,
     plan_shard_sync,
 )
 from streamclient.model import InitialPosition, Lease, Shard
@@ -58,21 +56,6 @@ def test_missing_rows_are_created_parents_first() -> None:
 
     assert [new.lease.lease_key for new in created] == ["d", "b", "a"]
     assert created[2] == NewLease(row("a", parent_shard_ids={"b", "c"}))
-
-
-def test_cycle_of_parents_ends_the_search() -> None:
-    assert sorted(parents_first(listing(Shard("a", "b"), Shard("b", "c"), Shard("c", "a"), Shard("d", "d")))) == [
-        "a",
-        "b",
-        "c",
-        "d",
-    ]
-
-
-def test_long_lineage_needs_no_deep_stack() -> None:
-    shards = index_shards(Shard(f"s{n:05d}", f"s{n + 1:05d}") for n in range(5000))
-
-    assert parents_first(shards)[0] == "s04999"
 
 
 def test_parent_of_a_child_that_was_read_is_created_as_finished() -> None:
@@ -224,17 +207,12 @@ def test_parent_that_the_listing_names_counts_although_the_row_does_not() -> Non
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=30), st.sets(st.integers(0, 30)))
-def test_parents_come_first_and_gates_end_whatever_the_graph(edges: list[tuple[int, int]], finished: set[int]) -> None:
+def test_an_open_gate_has_finished_parents_whatever_the_graph(edges: list[tuple[int, int]], finished: set[int]) -> None:
     parents: dict[str, set[str]] = {}
     for child, parent in edges:
         if parent < child:
             parents.setdefault(f"s{child}", set()).add(f"s{parent}")
     shards = index_shards(Shard(f"s{n}", *([*sorted(parents.get(f"s{n}", ()))[:2], None, None][:2])) for n in range(31))
-    order = parents_first(shards)
-    assert sorted(order) == sorted(shards)
-    for position, shard_id in enumerate(order):
-        assert shards[shard_id].parent_shard_ids <= set(order[:position])
-
     rows = rows_of(
         *(
             row(

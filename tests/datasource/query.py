@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field
 
+from streamclient.core.shard_tree import HOUR_MICROS
 from streamclient.destinations.rows.change_rows import ADDED, COMMIT, added_types
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.spark.source.offsets import HOUR_MICROS, ShardSlice, StreamOffset
+from streamclient.spark.source.offsets import ShardSlice, StreamOffset
 from streamclient.spark.source.partition_reading import RangeReader, StreamPages
 from streamclient.spark.source.planner import StreamPlanner
 from streamclient.spark.source.source_options import SourceOptions

@@ -74,7 +74,7 @@ class Orders:
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
     clock = SetClock()
-    for module in ("listing", "run", "source", "verify", "writer"):
+    for module in ("mirror_listing", "mirroring", "mirror_source", "mirror_comparison", "mirror_writer"):
         monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
     with LocalTablestore(clock=clock) as local:
         yield Orders(local, clock)

@@ -10,7 +10,6 @@ from operate_scene import Scene
 from stuck_workers import Steady, working
 
 from streamclient import InitializationInput, ProcessRecordsInput
-from streamclient.operate.shard_lineage import parents_of
 from tests.patience import until
 
 pytestmark = pytest.mark.slow
@@ -82,7 +81,7 @@ def test_a_rewound_parent_is_read_again_before_its_descendants(quick: Scene) -> 
         assert ran.code == 0, ran
         until(lambda: len(deliveries) >= first + 3 * ENOUGH, "everything was read again")
     again = deliveries.made[first:]
-    parents = parents_of({lease.lease_key: lease for lease in quick.manager.list_leases()}, None)
+    parents = {lease.lease_key: lease.parent_shard_ids for lease in quick.manager.list_leases()}
     finished_at = {shard: place for place, (_, shard, _) in enumerate(again)}
     started_at = {shard: place for place, (_, shard, _) in reversed(list(enumerate(again)))}
 

@@ -23,7 +23,6 @@ from streamclient.operate.plans import (
     plan_rewind,
     plan_skip,
 )
-from streamclient.operate.shard_lineage import ancestors_first, descendants_of, parents_of
 
 PAUSE = Pause("r1", "ann@ops", "maintenance")
 OLD = Target(checkpoint=OLDEST, text="the oldest record")
@@ -311,7 +310,7 @@ def test_a_rewind_never_brings_a_child_in_front_of_its_parents(
     for change in plan.changes:
         after[change.shard_id] = apply_write(after[change.shard_id], change.write)
     parents = made.parents
-    for below in descendants_of(made.children, shard_id):
+    for below in made.tree.descendants(shard_id):
         lease = after[below]
         assert lease is not None
         assert lease.checkpoint == OLDEST
@@ -330,16 +329,6 @@ def test_no_plan_touches_a_lease_that_somebody_may_be_reading(rows: list[RowFact
 
         assert bool(plan.refusals) == bool(may_be_read)
         assert bool(plan.changes) != bool(may_be_read)
-
-
-@given(any_rows(), st.permutations(IDS))
-def test_ancestors_come_first_whatever_the_order_given(rows: list[RowFacts], order: list[str]) -> None:
-    parents = parents_of(facts(*rows).leases, None)
-    sorted_ids = ancestors_first(parents, order)
-
-    assert sorted(sorted_ids) == sorted(IDS)
-    for place, key in enumerate(sorted_ids):
-        assert not parents[key] & set(sorted_ids[place + 1 :])
 
 
 def test_the_moment_of_the_facts_is_in_the_past_of_their_pauses() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from streamclient.base.position import Judged, Position, ReadTrail
-from streamclient.core import shards
+from streamclient.core import shard_tree
 from streamclient.core.consumer import consumer_events as consuming
 from streamclient.core.consumer import machine, page_answers
 from streamclient.core.consumer.machine import ConsumerMachine
@@ -113,7 +113,7 @@ CONSUMER_MUTATIONS = (
     Mutation(
         "an end is believed although the list of shards does not show it",
         frozenset({"checkpoints follow processing", "nothing is lost"}),
-        [(shards.ListedEnds, "shows_end", lambda self, shard_id: True)],
+        [(shard_tree.ListedEnds, "shows_end", lambda self, shard_id: True)],
     ),
     Mutation(
         "a page is the last one although the end of its shard was shown since it was read",

@@ -86,6 +86,17 @@ def test_a_long_history_costs_no_pause_and_no_listing_for_each_split() -> None:
     assert len(clock.waits) == 6, "only once everything was read"
 
 
+def test_children_begin_in_the_order_of_the_listing() -> None:
+    """Not in that of their names."""
+    stream = FakeStream("orders", ["a"])
+    stream.append("a", make_record("k1", 1))
+    stream.split("a", "z", "b")
+    for number, shard in enumerate(("b", "z"), 2):
+        stream.append(shard, make_record(f"of {shard}", number))
+
+    assert keys_of(follow(stream, Clock(3.0))) == ["k1", "of z", "of b"]
+
+
 def test_children_that_are_listed_late_are_found_as_soon_as_the_end_is_in_doubt() -> None:
     stream = FakeStream("orders", ["a"])
     stream.append("a", make_record("k1", 1))

@@ -21,14 +21,13 @@ from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
+from streamclient.core.shard_tree import HOUR_MICROS, ShardTree, is_kept
 from streamclient.errors import StreamClientException
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
 from streamclient.tablestore.stream_api import StreamDescription, StreamSummary
 
 FORMAT = 1
-
-HOUR_MICROS = 3_600_000_000
 
 
 @frozen
@@ -115,14 +114,9 @@ class StreamOffset:
 
     def readable(self) -> list[str]:
         """Shards that a batch which begins here may read."""
-        return [
-            shard
-            for shard, one in self.shards.items()
-            if not one.is_ended and not any(self._is_open(parent) for parent in one.parents - {shard})
-        ]
-
-    def _is_open(self, shard: str) -> bool:
-        return shard in self.shards and not self.shards[shard].is_ended
+        tree = ShardTree({shard: one.parents for shard, one in self.shards.items()})
+        ended = {shard for shard, one in self.shards.items() if one.is_ended}
+        return [shard for shard in self.shards if shard not in ended and tree.may_begin(shard, ended)]
 
     def with_shard(self, shard: str, offset: ShardOffset, begin: str | None = None) -> StreamOffset:
         """The same with one shard elsewhere; ``begin`` is where its part of the batch begins, if not where it was."""
@@ -203,7 +197,9 @@ def new_shards(offset: StreamOffset, listing: Iterable[Shard]) -> list[Shard]:
 def may_have_lost(
     shard: Shard, offset: StreamOffset, described: StreamDescription, now_micros: int, not_listed_micros: int
 ) -> str:
-    """Why records before the first one left in a new shard may be gone; empty if they cannot be.
+    """Return why records before the first one left in a new shard may be gone; empty if they cannot be.
+
+    This is the law of ``core.shard_tree``; an offset also knows the last records and the ends of the parents.
 
     Args:
         shard: it is not among those of the offset.
@@ -218,12 +214,12 @@ def may_have_lost(
         return f"its parent {min(unknown)} was never seen and is gone"
     for parent in shard.parent_shard_ids & offset.shards.keys():
         ended = offset.shards[parent].ended_micros
-        if ended is not None and now_micros - ended > hours * HOUR_MICROS:
+        if ended is not None and not is_kept(ended, now_micros, hours):
             return f"its parent {parent} was read to the end longer ago than the {hours} hours that records are kept"
     lasts = [offset.shards[parent].last for parent in shard.parent_shard_ids & offset.shards.keys()]
     # It was opened behind the last record of each parent, too.
     opened = max([offset.listed_micros or 0, not_listed_micros, *(one.timestamp_micros for one in lasts if one)])
-    if shard.parent_shard_ids and offset.listed_micros is not None and now_micros - opened > hours * HOUR_MICROS:
+    if shard.parent_shard_ids and offset.listed_micros is not None and not is_kept(opened, now_micros, hours):
         return (
             f"it was opened at some time in the last {(now_micros - opened) / HOUR_MICROS:.1f} hours, and records are "
             f"kept for {hours} hours: the query was stopped for too long"
@@ -244,7 +240,7 @@ def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int
         if shard in listed
         or shard in awaited
         or one.ended_micros is None
-        or now_micros - one.ended_micros <= 2 * hours * HOUR_MICROS
+        or is_kept(one.ended_micros, now_micros, 2 * hours)
     }
     return offset if len(kept) == len(offset.shards) else evolve(offset, shards=kept)
 

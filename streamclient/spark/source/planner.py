@@ -17,12 +17,11 @@ from attrs import Factory, define, evolve, field
 from streamclient.base import logs
 from streamclient.base.pools import DaemonPool
 from streamclient.base.position import no_progress
-from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of, index_shards
+from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds, next_look
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
 from streamclient.spark.source.offsets import (
-    HOUR_MICROS,
     ShardListing,
     ShardOffset,
     ShardSlice,
@@ -48,10 +47,6 @@ LIST_SECONDS = 5.0
 
 IDLE_SECONDS = 0.5
 """Before a shard that had nothing new is asked again. Spark asks up to a hundred times a second."""
-
-LISTED_PART = 24
-"""After this part of the time that records are kept, an empty batch stores that no other shards were opened: whoever
-goes on from the checkpoint knows that those which are new then are younger."""
 
 READERS = 8
 """Shards that are walked side by side; a read is mostly waiting."""
@@ -215,9 +210,9 @@ class StreamPlanner:
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
     def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
-        """Whether a checkpoint there would soon not tell a shard that is new from one whose first records are gone."""
-        most = described.expiration_time_hours * HOUR_MICROS // LISTED_PART
-        return start.listed_micros is None or self.now_micros() - start.listed_micros > most
+        """Return whether it is time for an empty batch that stores another look at the shards."""
+        looked = start.listed_micros
+        return looked is None or self.now_micros() > next_look(looked, described.expiration_time_hours)
 
     def _may_ask(self, shard: str) -> bool:
         return self._wants_chain or self._chain is not None or self.monotonic() >= self._seen[shard].until
@@ -244,10 +239,8 @@ class StreamPlanner:
             before = self.now_micros()  # what is opened meanwhile, the answer may lack
             self._described = self.streams.describe_stream(found[0].stream_id)
             self._ends.listed(self._described.shards)
-            if circles := circles_of(index_shards(self._described.shards)):
-                _log.error(
-                    "shards %s are each other's parents in the list: none is ever read", ", ".join(sorted(circles))
-                )
+            if circles := self._ends.tree.circles:
+                _log.error("shards %s are each other's parents in the list: none is ever read", ", ".join(circles))
             listed, known = [shard.shard_id for shard in self._described.shards], self._not_listed_micros
             self._not_listed_micros = {shard: known.get(shard, self._listed_micros) for shard in listed}
             self._listed_at, self._listed_micros = self.monotonic(), before

@@ -16,6 +16,7 @@ from attrs import define, field, frozen
 from streamclient.base.position import Position
 from streamclient.model import CheckpointPosition, Shard
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.testing.history import ancestors
 from streamclient.testing.simulation.dice import Dice
 
 STREAM_ID = "stream"
@@ -110,6 +111,7 @@ class SimulatedStream:
 
     dice: Dice
     shards: dict[str, SimulatedShard] = field(factory=dict)
+    parents: dict[str, tuple[str, ...]] = field(factory=dict)
     open_ids: list[str] = field(factory=list)
     """Ids of open shards, sorted."""
     written: dict[int, int] = field(factory=dict)
@@ -186,12 +188,7 @@ class SimulatedStream:
 
     def ancestors(self, shard_id: str) -> set[str]:
         """All shards before a shard, up to the first ones."""
-        found: set[str] = set()
-        level = set(self.shards[shard_id].shard.parent_shard_ids)
-        while level:
-            found |= level
-            level = {parent for name in level for parent in self.shards[name].shard.parent_shard_ids} - found
-        return found
+        return ancestors(shard_id, self.parents)
 
     def expirable_ids(self) -> list[str]:
         """Ids of closed shards that nothing older is before any more, sorted: records go in the order of their age."""
@@ -203,6 +200,7 @@ class SimulatedStream:
     def _open(self, low: int, high: int, parents: tuple[str, ...]) -> str:
         name = f"s{next(self._names):03d}"
         first, second = (*parents, None, None)[:2]
+        self.parents[name] = parents
         self.shards[name] = SimulatedShard(Shard(name, first, second), low, high)
         self.open_ids = sorted([*self.open_ids, name])
         return name

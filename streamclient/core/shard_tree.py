@@ -1,0 +1,202 @@
+"""The tree of a stream's shards: which come before which, which have ended, and which were opened between two looks.
+
+Laws:
+
+* a shard is read after its parents: nothing before it may be left to read. A parent that is neither listed nor known
+  otherwise has left the stream, and has nothing left;
+* a shard has ended only if a page says so *and* the list of shards shows it: a page that was cut before its next
+  iterator looks like the last one;
+* a shard that a look at the list did not show was opened after that look. It is read from its oldest record, and no
+  reading tells whether that is the first. It is, if the stream still keeps what was written at the time of the look.
+  Otherwise records may be gone without a trace: those of this shard, and those of parents that appeared and ended
+  between two looks and have left the list. So a reader stores its looks, also when nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+
+from attrs import define, field, frozen
+
+from streamclient.model import Lease, Shard
+
+LISTINGS_WITHOUT = 2
+"""So many listings in a row have to lack a shard until it counts as gone."""
+
+NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
+"""How readers name an end that they do not believe."""
+
+HOUR_MICROS = 3_600_000_000
+
+LOOKS_IN_RETENTION = 24
+"""A reader stores so many looks at the list of shards in the time that records are kept."""
+
+Listing = Mapping[str, Shard]
+"""A complete DescribeStream by shard id."""
+
+
+def index_shards(shards: Iterable[Shard]) -> Listing:
+    """Return shards by id, sorted."""
+    return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
+
+
+def levels(shard_id: str, following: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
+    """Yield the shards to which `following` leads, nearest first: each level sorted, none twice, without `shard_id`."""
+    seen, level = {shard_id}, [shard_id]
+    while level := sorted({each for key in level for each in following(key)} - seen):
+        seen.update(level)
+        yield level
+
+
+def _without_itself(parents: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
+    return {key: named - {key} for key, named in parents.items()}
+
+
+@frozen
+class ShardTree:
+    """Known shards and their parents."""
+
+    parents: Mapping[str, frozenset[str]] = field(factory=dict, converter=_without_itself)
+    """The parents of every known shard; they need not be known. A shard that names itself waits for the others only."""
+
+    @classmethod
+    def of(cls, *known: Iterable[Shard] | Iterable[Lease]) -> ShardTree:
+        """Return the tree that lists of shards and lease rows show together."""
+        parents: dict[str, frozenset[str]] = {}
+        for each in known:
+            for one in each:
+                key = one.lease_key if isinstance(one, Lease) else one.shard_id
+                parents[key] = parents.get(key, frozenset()) | one.parent_shard_ids
+        return cls(parents)
+
+    @cached_property
+    def children(self) -> Mapping[str, list[str]]:
+        """The children of every shard that has some, in the order of the known shards."""
+        children: dict[str, list[str]] = {}
+        for key, named in self.parents.items():
+            for parent in named:
+                children.setdefault(parent, []).append(key)
+        return children
+
+    def ancestors(self, shard_id: str) -> Iterator[str]:
+        """Yield everything before a shard, nearest first."""
+        return chain.from_iterable(levels(shard_id, lambda key: self.parents.get(key, ())))
+
+    def descendants(self, shard_id: str) -> Iterator[str]:
+        """Yield everything after a shard, nearest first."""
+        return chain.from_iterable(levels(shard_id, lambda key: self.children.get(key, ())))
+
+    def may_begin(self, shard_id: str, done: Collection[str]) -> bool:
+        """Return whether every known parent of a shard is among `done`."""
+        return all(parent in done or parent not in self.parents for parent in self.parents[shard_id])
+
+    def shows_end(self, shard_id: str) -> bool:
+        """Return whether the tree of one listing shows that a shard has ended: by a child, or by its absence."""
+        return shard_id in self.children or (bool(self.parents) and shard_id not in self.parents)
+
+    def ancestors_first(self, shard_ids: Iterable[str]) -> list[str]:
+        """Return the shards in an order in which none comes before one of its ancestors; circles are cut by name."""
+        order: dict[str, None] = {}
+        entered: set[str] = set()
+        wanted = set(shard_ids)
+        for root in sorted(wanted):
+            stack = [root]
+            while stack:
+                entered.add(stack[-1])
+                waiting = [key for key in sorted(self.parents.get(stack[-1], ())) if key not in entered]
+                if waiting:
+                    stack += waiting
+                else:
+                    order.setdefault(stack.pop())
+        return [key for key in order if key in wanted]
+
+    @cached_property
+    def circles(self) -> Mapping[str, tuple[str, ...]]:
+        """Shards that come before themselves, each with all of its circle, sorted. No real stream has such a shard."""
+        circles: dict[str, tuple[str, ...]] = {}
+        done: set[str] = set()
+
+        def children_left(key: str) -> Iterable[str]:
+            return (child for child in self.children.get(key, ()) if child not in done)
+
+        # From the last shard of a search upwards, only those of its circle are reached downwards (Kosaraju).
+        for root in reversed(self.ancestors_first(self.parents)):
+            if root not in done:
+                circle = sorted([root, *chain.from_iterable(levels(root, children_left))])
+                done.update(circle)
+                if len(circle) > 1:
+                    circles.update(dict.fromkeys(circle, tuple(circle)))
+        return dict(sorted(circles.items()))
+
+
+@define(eq=False)
+class ListedEnds:
+    """Ends of shards, as complete listings show them one after the other.
+
+    A child proves the end of its parents for ever. That a shard is missing proves it only if two listings in a row lack
+    it: an answer that was cut lacks shards, too, and an old one those that were opened since.
+
+    A page may be the last one only if it was read after the end was known: one that was cut, and whose shard closes a
+    moment later, would pass for it otherwise.
+    """
+
+    tree: ShardTree = field(factory=ShardTree)
+    """The last listing. An empty one says nothing: no stream has no shards."""
+    number: int = 0
+    """How many listings were seen."""
+    _gone: set[str] = field(factory=set)
+    """Shards that were asked about, and that enough listings lacked."""
+    _listed_in: dict[str, int] = field(factory=dict)
+    """The last listing that had a shard."""
+    _asked_in: dict[str, int] = field(factory=dict)
+    """How many listings there were when a reader first asked about a shard whose end was not known."""
+
+    def listed(self, shards: Iterable[Shard]) -> None:
+        """Take in a complete listing."""
+        tree = ShardTree.of(shards)
+        if not tree.parents:
+            return
+        self.tree = tree
+        self.number += 1
+        kept = {key: at for key, at in self._listed_in.items() if key in self._asked_in}
+        self._listed_in = {**kept, **dict.fromkeys(tree.parents, self.number)}
+        missing = {key for key, at in self._asked_in.items() if self._is_missing(key, at)}
+        self._gone = (self._gone | missing) - tree.parents.keys()
+        for key in tree.children.keys() & self._asked_in.keys() | missing:
+            self._asked_in.pop(key, None)
+
+    def _is_missing(self, shard_id: str, asked_in: int) -> bool:
+        return self.number - max(asked_in, self._listed_in.get(shard_id, 0)) >= LISTINGS_WITHOUT
+
+    def has_child(self, shard_id: str) -> bool:
+        """Return whether the last listing showed a child of the shard."""
+        return shard_id in self.tree.children
+
+    def shows_end(self, shard_id: str) -> bool:
+        """Return whether the listings show that the shard has ended; if not, watch for it in those that follow."""
+        is_known = self.has_child(shard_id) or shard_id in self._gone
+        if not is_known:
+            self._asked_in.setdefault(shard_id, self.number)
+        return is_known
+
+    def confirms(self, shard_id: str, list_again: Callable[[], object]) -> bool:
+        """Return whether the page that says so is the last one of a shard, for a reader by itself.
+
+        If the end was not known when the page was read, `list_again` brings a new listing, and the page is read again.
+        """
+        is_known = self.shows_end(shard_id)
+        if not is_known:
+            list_again()
+        return is_known
+
+
+def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:
+    """Return whether a stream that keeps records for `hours` still has those written at, or after, `written_micros`."""
+    return now_micros - written_micros <= hours * HOUR_MICROS
+
+
+def next_look(looked_micros: int, hours: int) -> int:
+    """Return when a reader of a stream that keeps records for `hours` stores its next look at the list of shards."""
+    return looked_micros + hours * HOUR_MICROS // LOOKS_IN_RETENTION
