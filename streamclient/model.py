@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
@@ -11,6 +10,7 @@ from attrs import asdict, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.reasons import BEFORE_READING, Reason, ReasonKind
+from streamclient.base.times import utc_text
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType, PrimaryKey, SequenceInfo, StreamRecord, readable_position
 
@@ -253,12 +253,6 @@ class TrimmedRange:
         if self.first_left is None:
             return "whatever comes next, as nothing is left"
         return f"the record {self.first_left} of {utc_text(self.first_left.timestamp_micros)}, the oldest one left"
-
-
-def utc_text(micros: int) -> str:
-    """A time in microseconds since 1970 as ISO 8601 in UTC."""
-    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @frozen

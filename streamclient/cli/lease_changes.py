@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from attrs import evolve
 
+from streamclient.base.times import MICROS_PER_SECOND, parse_duration
 from streamclient.cli.lease_views import named_shard, shard_shortener
 from streamclient.cli.options import operator_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
@@ -20,14 +21,13 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease, Pause
 from streamclient.operate import plans
 from streamclient.operate.collection import FleetReader
-from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.next_records import PARALLEL_READS
 from streamclient.operate.operator_documents import plan_document, report_document
 from streamclient.operate.operator_orders import Order, OrderExecutor, OrderReport, OrderStatus
 from streamclient.operate.plans import ChangePlan, Planner, Target
 from streamclient.operate.site import Site
 from streamclient.operate.targets import TargetDirection, TargetReader
-from streamclient.operate.text import parse_duration
 from streamclient.records import readable_position
 
 Answer = TypeVar("Answer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.base.times import duration, now_micros, utc_text
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.layout import Column, counted, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
-from streamclient.model import utc_text
 from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.evidence import evidence
@@ -33,7 +32,6 @@ from streamclient.operate.operator_documents import (
 from streamclient.operate.overview import Overview, headline, overview
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
-from streamclient.operate.text import duration
 from streamclient.operate.verdict import Explanation
 
 COLUMNS = (
@@ -172,7 +170,7 @@ def report(site: Site, arguments: argparse.Namespace) -> int:
 
 def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:
     try:
-        return directory.save(name, view, time.time_ns() // 1_000)
+        return directory.save(name, view, now_micros())
     except OSError as error:
         raise ConfigurationError(f"cannot write the report: {error}") from error
 

@@ -11,13 +11,14 @@ from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 
 from streamclient.base.reasons import failed_calls
+from streamclient.base.times import utc_text
 from streamclient.cli.options import command_client
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
 from streamclient.cli.terminal.layout import Column, counted, matching_id, short_ids
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, width_of
 from streamclient.errors import ConfigurationError, printable
 from streamclient.interfaces import IParkingStore
-from streamclient.model import ParkedRecord, utc_text
+from streamclient.model import ParkedRecord
 from streamclient.records import readable_position
 from streamclient.worker.parking.parked_documents import document_of
 from streamclient.worker.parking.parked_frames import key_text, parse_key

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from streamclient.base.times import now_micros
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.copy_progress import (
     EXIT_DIFFERENT,
@@ -58,7 +59,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
     exit_code: int | None = None
     line = ProgressLine(sys.stderr if options.json else sys.stdout)  # beside a document for programs
     end = settings.end_time_micros
-    if end is not None and end <= time.time_ns() // 1_000:
+    if end is not None and end <= now_micros():
         line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
     try:
         replication = Replication(settings, line.say, line.show, poll_seconds=options.poll_seconds or POLL_SECONDS)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from streamclient.base.times import now_micros
 from streamclient.cli.options import connection_of, option_value
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, Terminated
 from streamclient.cli.terminal.output import complain, log_to_terminal
@@ -101,13 +101,13 @@ def worker_name(arguments: argparse.Namespace) -> str:
 
 
 def _position(text: str) -> InitialPosition:
+    from streamclient.base.times import parse_moment  # noqa: PLC0415
     from streamclient.model import InitialPosition  # noqa: PLC0415
-    from streamclient.operate.text import parse_moment  # noqa: PLC0415
 
     named = {"oldest": InitialPosition.oldest, "latest": InitialPosition.latest}
     if text in named:
         return named[text]()
-    return InitialPosition.at(parse_moment(text, time.time_ns() // 1_000))
+    return InitialPosition.at(parse_moment(text, now_micros()))
 
 
 def _client_config(arguments: argparse.Namespace, metrics: IMetrics | None) -> ClientConfig:

@@ -94,7 +94,7 @@ def _api(arguments: argparse.Namespace) -> tuple[Any, TablestoreStreamApi]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from streamclient.model import utc_text  # noqa: PLC0415
+    from streamclient.base.times import utc_text  # noqa: PLC0415
     from streamclient.wire.service_errors import classify  # noqa: PLC0415
 
     client, api = _api(arguments)

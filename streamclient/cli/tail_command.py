@@ -47,8 +47,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(arguments: argparse.Namespace) -> int:
     """Show changes until interrupted; the exit code."""
+    from streamclient.base.times import parse_moment  # noqa: PLC0415
     from streamclient.operate.site import READ_RETRY  # noqa: PLC0415
-    from streamclient.operate.text import parse_moment  # noqa: PLC0415
     from streamclient.tablestore.stream_operations import TablestoreStreamApi  # noqa: PLC0415
 
     if arguments.limit is not None and arguments.limit < 1:
@@ -138,8 +138,8 @@ class _Screen:
 
 
 def _line(shard: str, record: StreamRecord) -> str:
+    from streamclient.base.times import utc_text  # noqa: PLC0415
     from streamclient.cli.terminal.layout import one_line  # noqa: PLC0415
-    from streamclient.model import utc_text  # noqa: PLC0415
 
     key = ", ".join(f"{name}={value!r}" for name, value in record.primary_key)
     cells = ", ".join(_cell(column) for column in record.columns)

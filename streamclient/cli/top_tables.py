@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from streamclient.base.times import duration
 from streamclient.cli.terminal.layout import Column
 from streamclient.operate.operator_documents import Document
-from streamclient.operate.overview import Overview
-from streamclient.operate.text import duration, rate
+from streamclient.operate.overview import Overview, rate
 
 WORKER_COLUMNS = (
     Column("WORKER", least=8),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.records import StreamRecord
 from streamclient.worker.health import CallWatchdog
 
@@ -71,7 +72,7 @@ class UnmergedChanges:
         known = self._shards.get(shard_id)
         if known is None or known.oldest_micros is None:
             return None
-        return max(0.0, (now_micros - known.oldest_micros) / 1_000_000)
+        return max(0.0, (now_micros - known.oldest_micros) / MICROS_PER_SECOND)
 
     def trouble(self, shard_ids: Iterable[str], now: float, limit_seconds: float) -> str:
         """Why changes of one of these shards have not been merged for longer than the limit; empty if they have."""

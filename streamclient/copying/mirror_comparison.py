@@ -16,7 +16,8 @@ from typing import Any
 from attrs import define, field, frozen
 
 from streamclient.base.position import Judged, Position, ReadTrail
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, now_micros
+from streamclient.base.times import now_micros
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
 from streamclient.core.shard_tree import NOT_SHOWN, ShardTree
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
@@ -31,6 +32,7 @@ from streamclient.errors import (
 )
 from streamclient.model import CheckpointPosition, Shard
 from streamclient.records import ColumnValue, KeyValue, StreamRecord, place_of, readable_position
+from streamclient.tablestore.ranges import record_of
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.stream_api import RecordPage
 
@@ -138,7 +140,7 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
     differing: dict[Key, RowCells | None] = {}
     present = 0
     table: dict[Key, None] = {}
-    for record in source.rows(rule):
+    for record in map(record_of, source.scan(rule).rows()):
         row = _row_of(record, rule)
         cells = _living(row, rule, now_micros())
         if cells is None:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, check_changes_are_kept, now_micros
-from streamclient.core.shard_tree import HOUR_MICROS, is_kept, next_look
+from streamclient.base.times import MICROS_PER_HOUR, now_micros
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, check_changes_are_kept
+from streamclient.core.shard_tree import is_kept, next_look
 from streamclient.destinations.commit import Commit, MergingDestination
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import StreamClientException, TrimmedDataException
@@ -93,9 +94,9 @@ class ShardWatch:
     def _check_new(self, new: Sequence[Shard], known: Listing, now: int, hours: int) -> None:
         if new and not is_kept(known.micros, now + CLOCKS_MARGIN_MICROS, hours):
             raise TrimmedDataException(
-                f"no process of the mirror looked at the stream for {(now - known.micros) / HOUR_MICROS:.1f} h, and "
-                f"the stream keeps changes for {hours} h: shard {new[0].shard_id} was opened meanwhile, and its first "
-                "changes may be gone; begin a new mirror, with another destination and status table"
+                f"no process of the mirror looked at the stream for {(now - known.micros) / MICROS_PER_HOUR:.1f} h, "
+                f"and the stream keeps changes for {hours} h: shard {new[0].shard_id} was opened meanwhile, and its "
+                "first changes may be gone; begin a new mirror, with another destination and status table"
             )
 
     def _check_places(self, silent: Sequence[Shard], places: Mapping[str, str]) -> None:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import asdict, define, evolve, field, frozen
 
 from streamclient.base import logs
+from streamclient.base.times import MICROS_PER_HOUR, now_micros
 from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.destination_packages import compute, pyarrow
 from streamclient.destinations.folding.fold import copied, empty_rows, stored_keys
@@ -32,11 +32,11 @@ from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord
+from streamclient.tablestore.ranges import TableScan, key_from, key_text, record_of
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tablestore.stream_api import StreamDescription, StreamSummary
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.tablestore.stream_scanning import key_from, key_text, read_page, record_of
 from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, encode_row
@@ -55,7 +55,6 @@ COMMIT_PAGES = 5
 """Pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
 
 _MEBIBYTE = 1 << 20
-_HOUR_MICROS = 3_600 * 1_000_000
 
 
 @define(eq=False, slots=False)
@@ -179,22 +178,15 @@ class SourceTable:
         points = self._asked(request, lambda answer: [decode_row(point).primary_key for point in answer.split_points])
         return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]
 
-    def page(
-        self, rule: TableRule, start: Sequence[KeyValue] | None, end: Sequence[KeyValue] | None
-    ) -> tuple[tuple[KeyValue, ...] | None, list[StreamRecord]]:
-        """Rows from a key on and below another one, as puts, and the key to go on from; ``None`` at the end."""
-        read = partial(read_page, self._calls, self.name, rule.key, (start, end), rule.max_versions)
-        following, rows = self._repeater.call("GetRange", read)
-        return following, [record_of(row) for row in rows]
-
-    def rows(self, rule: TableRule) -> Iterator[StreamRecord]:
-        """All rows, in the order of their keys."""
-        start: tuple[KeyValue, ...] | None = None
-        while True:
-            start, records = self.page(rule, start, None)
-            yield from records
-            if start is None:
-                return
+    def scan(self, rule: TableRule) -> TableScan:
+        """Its rows, in the order of their keys."""
+        return TableScan(
+            calls=self._calls,
+            table=self.name,
+            key=rule.key,
+            max_versions=rule.max_versions,
+            repeater=self._repeater,
+        )
 
     def read_again(self, rule: TableRule, keys: Sequence[Sequence[KeyValue]]) -> tuple[list[StreamRecord], int]:
         """The rows with these keys, as far as they are there, and when the last of them was read, in microseconds."""
@@ -221,11 +213,6 @@ class SourceTable:
 
 def _encoded(names: Sequence[str], key: Sequence[KeyValue]) -> bytes:
     return encode_row(Row(tuple(zip(names, key, strict=True))))
-
-
-def now_micros() -> int:
-    """The present by this machine's clock, in microseconds since 1970."""
-    return time.time_ns() // 1_000
 
 
 @frozen
@@ -396,15 +383,12 @@ class TableCopy:
     def _read(
         self, place: tuple[KeyValue, ...] | None, end: tuple[KeyValue, ...] | None
     ) -> tuple[tuple[KeyValue, ...] | None, list[StreamRecord]]:
-        records: list[StreamRecord] = []
-        for _ in range(COMMIT_PAGES):
-            place, page = self.source.page(self.rule, place, end)
-            records += page
-            if place is None:
-                break
+        pages = [*islice(self.source.scan(self.rule).pages(place, end), COMMIT_PAGES)]
+        following, _ = pages[-1]
+        records = [record_of(row) for _, rows in pages for row in rows]
         # They came to be before the first change that is read, as far as the history tells.
         begun = self.plan.start_micros
-        return place, [evolve(one, sequence_info=SequenceInfo(0, begun, at)) for at, one in enumerate(records)]
+        return following, [evolve(one, sequence_info=SequenceInfo(0, begun, at)) for at, one in enumerate(records)]
 
     def _last(self, shard: str) -> Commit | None:
         return self.destination.last_commits([shard])[shard]
@@ -428,9 +412,9 @@ def check_changes_are_kept(plan: CopyPlan, now: int, hours: int) -> None:
     Raises:
         TrimmedDataException: it does not, or may not.
     """
-    if now - plan.start_micros > hours * _HOUR_MICROS - CLOCKS_MARGIN_MICROS:
+    if now - plan.start_micros > hours * MICROS_PER_HOUR - CLOCKS_MARGIN_MICROS:
         raise TrimmedDataException(
-            f"the copy began {(now - plan.start_micros) / _HOUR_MICROS:.1f} h ago, and the stream keeps changes for "
+            f"the copy began {(now - plan.start_micros) / MICROS_PER_HOUR:.1f} h ago, and the stream keeps changes for "
             f"{hours} h: those since the beginning are not all there any more; mirror into a new table, with a stream "
             "that keeps them longer, or with more processes that copy"
         )

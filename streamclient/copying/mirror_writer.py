@@ -24,9 +24,10 @@ from attrs import define, field
 from streamclient.base import logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
+from streamclient.base.times import now_micros
 from streamclient.copying.mirror_backlog import WAIT_SECONDS, UnmergedChanges
 from streamclient.copying.mirror_shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
-from streamclient.copying.mirror_source import SourceTable, now_micros
+from streamclient.copying.mirror_source import SourceTable
 from streamclient.copying.reread import Key as RowKey
 from streamclient.copying.reread import as_changes, remember
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored

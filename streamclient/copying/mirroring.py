@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from streamclient.base import checks, logs
 from streamclient.base.processes import OwnName
+from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.mirror_comparison import Comparison, compare
 from streamclient.copying.mirror_listing import ShardWatch
 from streamclient.copying.mirror_processors import MirrorProcessors
 from streamclient.copying.mirror_shards import MergeLimits
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, TableCopy, now_micros
+from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, TableCopy
 from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta.delta_destination import DeltaDestination

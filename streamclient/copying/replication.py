@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 from tablestore import OTSClient
 
 from streamclient.base import checks
+from streamclient.base.times import now_micros
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import Course, Snapshot
 from streamclient.copying.replication_settings import Endpoint, PoisonRow, Settings, SourceKind
@@ -193,7 +194,7 @@ class Replication:
             channels_total=state.channels_total,
             created_micros=state.created_micros,
             consumed_micros=state.consumed_micros,
-            now_micros=time.time_ns() // 1_000,
+            now_micros=now_micros(),
             end_micros=self.settings.end_time_micros,
             retried_rows=counts.retried_rows,
             refused_rows=counts.refused_rows,

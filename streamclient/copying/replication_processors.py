@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from streamclient.base.times import utc_text
 from streamclient.copying.table_changes import changes_of
 from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
 from streamclient.errors import StreamClientException
@@ -17,7 +18,7 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.model import ShutdownReason, utc_text
+from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, place_of
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from attrs import define, evolve, field, frozen
+
+from streamclient.base.times import MICROS_PER_SECOND, rough_duration, utc
 
 BAR_WIDTH = 12
 """Of the bar: with it and a rate, what is left still fits a line of 80."""
-_MICROS = 1_000_000
 
 
 @frozen(kw_only=True)
@@ -62,7 +61,7 @@ class Snapshot:
         """How far the copy is behind; ``None`` before the increments."""
         if self.stage == "full data" or self.consumed_micros <= 0:
             return None
-        return max(0.0, (self.target_micros - self.consumed_micros) / _MICROS)
+        return max(0.0, (self.target_micros - self.consumed_micros) / MICROS_PER_SECOND)
 
 
 @define
@@ -87,7 +86,7 @@ def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
     """Estimate from the progress between two snapshots of one stage; ``None`` while there is none to judge by."""
     if earlier.stage != now.stage or earlier.share is None or now.share is None:
         return None
-    seconds = (now.now_micros - earlier.now_micros) / _MICROS
+    seconds = (now.now_micros - earlier.now_micros) / MICROS_PER_SECOND
     gained = now.share - earlier.share
     if now.share >= 1.0:
         return 0.0
@@ -106,11 +105,11 @@ def describe(now: Snapshot, remaining: float | None) -> str:
     elif now.lag_seconds is not None:
         parts.append(f"{now.lag_seconds:.1f} s behind")
     if remaining is not None and remaining > 0:
-        parts.append(f"about {_duration(remaining)} left")
+        parts.append(f"about {rough_duration(remaining)} left")
     if now.retried_rows:
         parts.append(f"{now.retried_rows} rows written again")
     if now.stage != "full data" and now.lag_seconds is not None:
-        parts.append(f"copied to {_clock(now.consumed_micros)}")
+        parts.append(f"copied to {utc(now.consumed_micros):%Y-%m-%d %H:%M:%SZ}")
     return "  ".join(parts)
 
 
@@ -119,13 +118,3 @@ def _bar(share: float | None) -> str:
         return f"[{'?' * BAR_WIDTH}]"
     filled = round(share * BAR_WIDTH)
     return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%}"
-
-
-def _clock(micros: int) -> str:
-    return datetime.fromtimestamp(micros / _MICROS, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"

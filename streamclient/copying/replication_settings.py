@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timezone, tzinfo
+from datetime import timezone, tzinfo
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from attrs import evolve, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.checks import did_you_mean
+from streamclient.base.times import parse_local_time
 from streamclient.errors import ConfigurationError
 
 if sys.version_info >= (3, 11):
@@ -33,7 +34,6 @@ MOST_BATCH_ROWS = 200
 """What the service takes in one BatchWriteRow."""
 
 DEFAULT_BATCH_ROWS = 200
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _Kind = TypeVar("_Kind", bound=Enum)
 
@@ -254,11 +254,9 @@ class _Section:
         if text is None:
             return None
         try:
-            moment = datetime.strptime(text, TIME_FORMAT)  # noqa: DTZ007  # the zone follows
-            aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
-            return checks.micros.require(key, round(aware.timestamp() * 1_000_000))
-        except (ValueError, OverflowError, OSError):  # also of years that no clock shows
-            self.complain(key, f"expected a time such as '2019-06-19 17:00:00', got {text!r}")
+            return parse_local_time(text, zone)
+        except ConfigurationError as error:
+            self.complain(key, str(error))
             return None
 
     def endpoint(self) -> Endpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from tablestore import OTSClient
 from streamclient.base import logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import OwnName, process_space, process_state, unique_name
+from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_settings import Settings
@@ -311,12 +311,12 @@ class StreamSource:
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if lease.is_finished:
             return newest
-        worker, now_micros = self._worker, time.time_ns() // 1_000
+        worker, now = self._worker, now_micros()
         status = None if worker is None else worker.shard_statuses().get(lease.lease_key)
         is_caught_up = (
             status.lag_seconds == 0 if status is not None else self._is_elsewhere_caught_up(lease, newest, api)
         )
-        return max(newest, now_micros - CLOCK_MARGIN_MICROS) if is_caught_up else newest
+        return max(newest, now - CLOCK_MARGIN_MICROS) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int, api: TablestoreStreamApi) -> bool:
         """Whether a shard that another replication reads has nothing behind what is stored as done; asked if it counts.

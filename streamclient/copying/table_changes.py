@@ -1,23 +1,11 @@
-"""From records to row changes, and from row changes to batches that the service takes.
-
-Laws:
-
-* cells keep the versions that they have in the source, so that writing them again changes nothing;
-* changes of one key are written in the order of the log: never two of them in one batch, never a later one while an
-  earlier one is not written;
-* a batch has at most the rows and bytes of one BatchWriteRow; a single change above that goes alone, and is the
-  service's to refuse.
-"""
+"""From records to row changes. Cells keep the versions of the source, so that writing them again changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from streamclient.records import PrimaryKey, RecordColumn, RecordType, StreamRecord
 from streamclient.wire.record_decoding import writes_of
-
-BATCH_BYTES = 3 * 1024 * 1024
-"""The service takes 4 MB in one BatchWriteRow; what each row has around it stays below the rest."""
 
 
 class RowChange:
@@ -65,23 +53,3 @@ def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
         for place, (kind, identity, row) in enumerate(writes_of(records))
         if row
     ]
-
-
-def batches(changes: Iterable[RowChange], most_rows: int, most_bytes: int = BATCH_BYTES) -> Iterator[list[RowChange]]:
-    """Cut changes into batches, in order. A second change of a key begins a new batch.
-
-    Worked example: changes of the keys a b a c with room for ten rows give [a b] and [a c].
-    """
-    batch: list[RowChange] = []
-    keys: set[bytes] = set()
-    size = 0
-    for change in changes:
-        grown = size + len(change.row)
-        if batch and (len(batch) >= most_rows or grown > most_bytes or change.identity in keys):
-            yield batch
-            batch, keys, grown = [], set(), len(change.row)
-        batch.append(change)
-        keys.add(change.identity)
-        size = grown
-    if batch:
-        yield batch

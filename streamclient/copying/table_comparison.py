@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import cast
 
 from attrs import frozen
@@ -13,10 +12,9 @@ from tablestore import OTSClient
 from streamclient.copying.target_table import described, shown_key
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnValue, KeyValue
-from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.ranges import TableScan, key_of
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.tablestore.stream_scanning import key_of, read_page
 from streamclient.wire.plainbuffer import Row
 
 Versions = Sequence[tuple[int, ColumnValue]]
@@ -129,15 +127,8 @@ def _exact(versions: Versions) -> list[tuple[type, object]]:
 def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]:
     """Every row of a table in key order, with so many versions; pages are read as they are needed."""
     names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
-    calls = SignedCalls(client)
-    repeater = Repeater(ReadRetry())
-    start: tuple[KeyValue, ...] | None = None
-    while True:
-        start, rows = repeater.call("GetRange", partial(read_page, calls, table, names, (start, None), max_versions))
-        for row in rows:
-            yield _row(row)
-        if start is None:
-            return
+    found = TableScan(calls=SignedCalls(client), table=table, key=names, max_versions=max_versions)
+    return map(_row, found.rows())
 
 
 def _row(row: Row) -> TableRow:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
-from functools import partial
 from typing import Any
 
 from attrs import define, field
 from tablestore import Condition, OTSClient, RowExistenceExpectation
 from tablestore import Row as SdkRow
 
+from streamclient.base.times import now_micros
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.records import KeyValue
+from streamclient.tablestore.ranges import TableScan, key_from, key_text, record_of
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.tablestore.stream_scanning import key_from, key_text, read_page, record_of
 from streamclient.wire.service_errors import classify
 from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
 
@@ -54,7 +53,7 @@ class FullCopy:
         self._stream_id = stream_id
         found = self._repeater.call("GetRow", self._read_place)
         if found is None:
-            self.start_micros = time.time_ns() // 1_000 - START_MARGIN_MICROS
+            self.start_micros = now_micros() - START_MARGIN_MICROS
             self._store()
             return
         self.start_micros, self.rows, self.is_done = found["StartMicros"], found["Rows"], bool(found["Done"])
@@ -63,12 +62,16 @@ class FullCopy:
     def run(self) -> None:
         """Copy until everything is copied, or ``stop`` is set."""
         description = TablestoreStreamApi(self.client).describe_table(self.table)
-        names = [name for name, _ in description.definition.primary_key]
-        versions = description.options.max_versions or 1
-        calls = SignedCalls(self.client)
+        scan = TableScan(
+            calls=SignedCalls(self.client),
+            table=self.table,
+            key=[name for name, _ in description.definition.primary_key],
+            max_versions=description.options.max_versions or 1,
+            repeater=self._repeater,
+        )
+        pages = scan.pages(self._next)
         while not self.is_done and not self.stop.is_set():
-            page = partial(read_page, calls, self.table, names, (self._next, None), versions)
-            self._next, rows = self._repeater.call("GetRange", page)
+            self._next, rows = next(pages)
             self.processors.copy([record_of(row) for row in rows])
             self.rows += len(rows)
             self.is_done = self._next is None

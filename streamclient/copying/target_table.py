@@ -7,12 +7,13 @@ from typing import Any
 
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire.service_errors import OBJECT_NOT_EXIST
 
-WIDEST_DEVIATION_SECONDS = (2**63 - 1) // 1_000_000
+WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
 """Rows of the source carry old versions; the default of a day would have the service refuse them. The service keeps
 the deviation in microseconds, in 64 bits."""
 

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from streamclient.base.reasons import Cause, Reason
+from streamclient.base.times import utc_text
 from streamclient.core import leases
 from streamclient.core.events import (
     AnswerCheckpoint,
@@ -48,7 +49,7 @@ from streamclient.core.shards import parents_finished
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import WorkerState
 from streamclient.core.write_rules import WriteKind
-from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason, utc_text
+from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason
 
 # --- the life of a held lease --------------------------------------------------------------------------------------
 

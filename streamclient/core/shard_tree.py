@@ -20,6 +20,7 @@ from itertools import chain
 
 from attrs import define, field, frozen
 
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.model import Lease, Shard
 
 LISTINGS_WITHOUT = 2
@@ -27,8 +28,6 @@ LISTINGS_WITHOUT = 2
 
 NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
 """How readers name an end that they do not believe."""
-
-HOUR_MICROS = 3_600_000_000
 
 LOOKS_IN_RETENTION = 24
 """A reader stores so many looks at the list of shards in the time that records are kept."""
@@ -194,9 +193,9 @@ class ListedEnds:
 
 def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:
     """Return whether a stream that keeps records for `hours` still has those written at, or after, `written_micros`."""
-    return now_micros - written_micros <= hours * HOUR_MICROS
+    return now_micros - written_micros <= hours * MICROS_PER_HOUR
 
 
 def next_look(looked_micros: int, hours: int) -> int:
     """Return when a reader of a stream that keeps records for `hours` stores its next look at the list of shards."""
-    return looked_micros + hours * HOUR_MICROS // LOOKS_IN_RETENTION
+    return looked_micros + hours * MICROS_PER_HOUR // LOOKS_IN_RETENTION

@@ -12,6 +12,7 @@ from random import Random
 from attrs import define, field, frozen
 
 from streamclient.base.backoff import lease_pause_seconds
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import ClientConfig
 from streamclient.core.deadlines import Deadlines
 from streamclient.core.events import Command, ListShards, ReadRows, Report, Severity
@@ -25,8 +26,6 @@ from streamclient.core.values import evolve
 from streamclient.core.worker_signals import Signals
 from streamclient.core.write_rules import COUNTER, WriteKind, WriteOutcome
 from streamclient.model import BalanceBy
-
-MICROS = 1_000_000
 
 MOST_REPORTED = 10_000
 """Number of anomalies remembered so as not to be reported twice: far more than one worker has leases."""
@@ -159,11 +158,11 @@ class WorkerState:
 
     def tell_wall_clock(self, wall_micros: int) -> None:
         """Note that the wall clock shows ``wall_micros`` now."""
-        self.wall_offset_micros = wall_micros - self.now * MICROS
+        self.wall_offset_micros = wall_micros - self.now * MICROS_PER_SECOND
 
     def moment_of(self, wall_micros: int) -> float:
         """Return the time, in seconds like ``now``, at which the wall clock shows ``wall_micros``."""
-        return (wall_micros - (self.wall_offset_micros or 0.0)) / MICROS
+        return (wall_micros - (self.wall_offset_micros or 0.0)) / MICROS_PER_SECOND
 
     # --- held leases -------------------------------------------------------------------------------------------
 

@@ -16,27 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, evolve, frozen
-from tablestore import (
-    BatchWriteRowRequest,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    UpdateRowItem,
-)
+from tablestore import Condition, OTSClient, PutRowItem, Row, RowExistenceExpectation, UpdateRowItem
 
 from streamclient.core.leases import LeaseWrite
-from streamclient.errors import StreamClientException
 from streamclient.model import Lease, Pause
-from streamclient.wire.service_errors import classify
+from streamclient.tablestore.row_batches import ROWS_PER_BATCH, send_items
 from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
 
 AUDIT_STATUS_TYPE = "Audit"
-
-ROWS_PER_BATCH = 200
-"""The service takes at most this many rows in one BatchWriteRow."""
 
 INTENDED = "intended"
 """Outcome of a record that was not completed: the command is under way, or its process died."""
@@ -156,20 +143,9 @@ class AuditLog:
 
     def _write(self, items: Sequence[Any]) -> None:
         for start in range(0, len(items), ROWS_PER_BATCH):
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(self._table_name, list(items[start : start + ROWS_PER_BATCH])))
-            try:
-                response = self._client.batch_write_row(request)
-            except Exception as error:
-                failure = classify(error, write=True, client=self._client)
-                raise failure from error
-            if not response.is_all_succeed():
-                raise StreamClientException(f"audit rows were not stored: {_first_problem(response)}")
-
-
-def _first_problem(response: Any) -> str:
-    failed = [*response.get_failed_of_put(), *response.get_failed_of_update()]
-    return f"{failed[0].error_code}: {failed[0].error_message}" if failed else "the answer names no row"
+            for error in send_items(self._client, self._table_name, items[start : start + ROWS_PER_BATCH]):
+                if error is not None:
+                    raise error
 
 
 def _cells(record: AuditRecord) -> list[tuple[str, object]]:

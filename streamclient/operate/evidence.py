@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamclient.model import CheckpointPosition, Lease, utc_text
+from streamclient.base.times import duration, utc_text
+from streamclient.model import CheckpointPosition, Lease
 from streamclient.operate.facts import FleetFacts, HeadFacts, OperatorChange, RowFacts, WorkerFacts
 from streamclient.operate.liveness import life, living_workers, seconds_to_loss
-from streamclient.operate.text import duration
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:

@@ -12,11 +12,10 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.shard_tree import ShardTree
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
-
-MICROS_PER_SECOND = 1_000_000
 
 
 @frozen(kw_only=True)

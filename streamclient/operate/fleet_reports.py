@@ -11,26 +11,23 @@ import os
 import re
 import uuid
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
 from attrs import frozen
 
+from streamclient.base.times import duration, utc
 from streamclient.errors import ConfigurationError
 from streamclient.operate.operator_documents import Document
 from streamclient.operate.overview import Overview, ShardLine, overview_document
 from streamclient.operate.situations import Situation
 from streamclient.operate.snapshots import snapshot_text
-from streamclient.operate.text import duration
 
 REPORT_FORMAT = "streamclient-report-1"
 
 REPORTS_KEPT = 100
 """Reports of a stream that stay in a directory by default: at one every ten minutes, those of most of a day."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @frozen
@@ -129,7 +126,7 @@ class ReportDirectory:
         Raises:
             OSError: a file cannot be written.
         """
-        stem = f"{quote(name, safe='')}-{_EPOCH + timedelta(microseconds=at_micros):%Y%m%dT%H%MZ}"
+        stem = f"{quote(name, safe='')}-{utc(at_micros):%Y%m%dT%H%MZ}"
         report = self._path / f"{stem}.report.json"
         self._write(self._path / f"{stem}.snapshot.json", snapshot_text(view.facts))
         self._write(report, json.dumps(fleet_report(view), ensure_ascii=False, indent=2) + "\n")

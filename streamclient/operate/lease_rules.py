@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 from streamclient.base.reasons import Cause, ReasonKind, text_of
+from streamclient.base.times import duration, utc_text
 from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
-from streamclient.model import Lease, utc_text
+from streamclient.model import Lease
 from streamclient.operate import situations
 from streamclient.operate.facts import FleetFacts, Process, RowFacts
 from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
 from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
-from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from streamclient.base.times import SECONDS_PER_HOUR
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, HeadFacts
 
@@ -69,4 +70,4 @@ def seconds_to_loss(facts: FleetFacts, head: HeadFacts | None) -> float | None:
         return 0.0
     if head.next_record_micros is None:
         return None
-    return max(0.0, facts.stream.expiration_hours * 3_600 - facts.age_seconds(head.next_record_micros))
+    return max(0.0, facts.stream.expiration_hours * SECONDS_PER_HOUR - facts.age_seconds(head.next_record_micros))

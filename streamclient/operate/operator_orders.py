@@ -16,17 +16,17 @@ from enum import Enum
 
 from attrs import field, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.model import Lease, Pause
 from streamclient.operate.audit import DONE, AuditLog, AuditRecord, records_for
 from streamclient.operate.collection import FleetReader
-from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_writing import StatusTableWriter
 from streamclient.operate.liveness import is_pause_on, living_workers
 from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, ChangePlan, Hindrance, PlannedWrite, Planner, pause_lasts
 from streamclient.operate.site import Site, text_of
-from streamclient.operate.text import duration
 from streamclient.operate.watching import RowWatcher, may_be_read, still_there
 
 ABANDONED_SECONDS = 900.0

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.operate.explanation import explain
-from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import seconds_to_loss
 from streamclient.operate.operator_documents import Document, fleet_document, worker_document
-from streamclient.operate.text import duration, rate
 from streamclient.operate.verdict import Explanation
 
 FOREVER = float("inf")
@@ -148,3 +148,8 @@ def headline(view: Overview) -> str:
     if view.longest_lag_seconds is not None:
         parts.append(f"longest lag {duration(view.longest_lag_seconds)}")
     return f"{view.facts.stream.table_name}: {', '.join(parts)}"
+
+
+def rate(value: float | None) -> str:
+    """Return a number per second; ``-`` while it is not known, which is not 0."""
+    return "-" if value is None else f"{value:.0f}"

@@ -17,13 +17,13 @@ from enum import Enum
 
 from attrs import evolve, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND, duration, utc_text
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.shards import parents_finished
-from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
-from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.model import CheckpointPosition, Lease, Pause
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
-from streamclient.operate.text import duration
 
 PAUSE_RESERVE_SECONDS = 60.0
 """A pause that ends sooner is no protection: it ends by the owner's clock, and the change still has to be written."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from streamclient.base.times import duration
 from streamclient.model import Lease
 from streamclient.operate import situations
 from streamclient.operate.facts import RowFacts
-from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
 
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from copy import copy
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from threading import Lock
 from typing import Any
 
 from tablestore import OTSClient
 
+from streamclient.base.times import micros_of, now_micros
+
 DATE_HEADER = "x-ots-date"
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ServiceClock:
@@ -22,7 +22,7 @@ class ServiceClock:
     second where the header has no fractions. A stamp that was read is a lower bound, too.
     """
 
-    def __init__(self, wall_micros: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+    def __init__(self, wall_micros: Callable[[], int] = now_micros) -> None:
         self._wall_micros = wall_micros
         self._lock = Lock()
         self._offset_micros = 0
@@ -40,7 +40,7 @@ class ServiceClock:
         except ValueError:
             return
         with self._lock:
-            self._offset_micros = (date - _EPOCH) // timedelta(microseconds=1) - self._wall_micros()
+            self._offset_micros = micros_of(date) - self._wall_micros()
 
     def note_stamp(self, micros: int) -> None:
         """Take in a stamp of the service: now is later."""

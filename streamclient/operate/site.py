@@ -17,8 +17,8 @@ from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_NOT_EXIST, classify
 from streamclient.worker.lease.lease_manager import LeaseManager
+from streamclient.worker.lease.lease_rows import STATUS_TABLE
 from streamclient.worker.lease.lease_store import WriteAnswer
-from streamclient.worker.lease.lease_table import check_description
 from streamclient.worker.lease.status_connection import without_retries
 
 _log = logs.logger(__name__)
@@ -99,7 +99,7 @@ class Site:
         In the worker's words where the table cannot hold leases at all.
         """
         try:
-            check_description(self.status_table, self.client.describe_table(self.status_table))
+            STATUS_TABLE.check(self.status_table, self.client.describe_table(self.status_table))
         except ConfigurationError as misfit:
             return text_of(misfit), problem_code(misfit)
         except Exception as unknown:

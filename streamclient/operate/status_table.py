@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tablestore import INF_MAX, INF_MIN, OTSClient
 
+from streamclient.base.times import MICROS_PER_MILLI
 from streamclient.core.membership import WorkerRow
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease
@@ -28,7 +28,6 @@ from streamclient.worker.lease.lease_rows import (
 from streamclient.worker.lease.own_columns import PAUSE
 from streamclient.worker.lease.worker_directory import BEAT, WORKER_STATUS_TYPE, parse_worker
 
-MICROS_PER_MILLI = 1_000
 MOST_STREAMS = 200
 """Other streams that are looked for in one status table. A table is meant for one application, so few of them occur."""
 
@@ -75,22 +74,13 @@ class StatusTableReader:
         newest: bool = False,
     ) -> list[Any]:
         """Rows of one kind, as the SDK gives them, by key; ``newest`` turns the order round."""
-        rows = []
-        for row in self._pages(stream_id, status_type, since, limit, newest):
-            rows.append(row)
-            if limit is not None and len(rows) >= limit:
-                break
-        return rows
 
-    def _pages(
-        self, stream_id: str, status_type: str, since: str | None, limit: int | None, newest: bool
-    ) -> Iterator[Any]:
         def key(value: object) -> Any:
             return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, value)]
 
         first, last = key(INF_MIN if since is None else since), key(INF_MAX)
         start, end = (last, first) if newest else (first, last)
-        return scan(self._client, self._name, start, end, is_backward=newest, limit=limit)
+        return list(scan(self._client, self._name, start, end, is_backward=newest, limit=limit))
 
     def _worker_facts(self, row: Any) -> WorkerFacts | None:
         stamps = stamps_of(row)

@@ -11,11 +11,11 @@ from enum import Enum
 from attrs import frozen
 
 from streamclient.base.position import Position
+from streamclient.base.times import parse_moment, utc_text
 from streamclient.errors import ConfigurationError, TrimmedDataException
-from streamclient.model import CheckpointPosition, utc_text
+from streamclient.model import CheckpointPosition
 from streamclient.operate.next_records import read_head
 from streamclient.operate.plans import Target
-from streamclient.operate.text import parse_moment
 from streamclient.records import SequenceInfo
 from streamclient.tablestore.stream_api import StreamApi
 

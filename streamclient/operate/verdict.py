@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from attrs import evolve, field, frozen
 
+from streamclient.base.times import duration
 from streamclient.core.worker_info import ShardTrouble
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, WorkerFacts
 from streamclient.operate.liveness import last_beat_micros
 from streamclient.operate.situations import Situation
-from streamclient.operate.text import duration
 
 NO_TROUBLE = ShardTrouble("")
 """Of a worker that says nothing about a shard."""

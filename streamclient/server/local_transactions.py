@@ -16,6 +16,7 @@ from collections import OrderedDict
 
 from attrs import field, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.records import KeyValue
 from streamclient.server.drafts import Draft
 from streamclient.server.keys import encode_key
@@ -26,7 +27,6 @@ from streamclient.wire.plainbuffer import KeyBound
 
 _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
-_MICROS_PER_SECOND = 1_000_000
 
 PLAN_BYTES = 1_500
 """What a planned write of a few bytes takes in memory besides them, as measured."""
@@ -100,7 +100,7 @@ class Transactions:
     """The open transactions of one server, oldest first. Kept in memory only."""
 
     def __init__(self, lifetime_seconds: int, most_open: int, most_bytes: int) -> None:
-        self._lifetime_micros = lifetime_seconds * _MICROS_PER_SECOND
+        self._lifetime_micros = lifetime_seconds * MICROS_PER_SECOND
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes = 0

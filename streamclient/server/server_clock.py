@@ -18,32 +18,26 @@ import time
 from collections.abc import Callable
 
 from streamclient.base import logs
+from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, now_micros
 
 _log = logs.logger(__name__)
-
-_MICROS_PER_SECOND = 1_000_000
-_MICROS_PER_HOUR = 3_600 * _MICROS_PER_SECOND
 
 LATEST_MICROS = 253_402_300_799_000_000
 """The end of the year 9999, which dates can still name; in milliseconds and nanoseconds it fits into 64 bits."""
 
-LARGEST_LEAD_MICROS = 2 * _MICROS_PER_HOUR
+LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
 """More than an hour of daylight saving that was set twice, and caught up within half a working day. The shortest
 retention of a stream is an hour: a larger lead would end records that were just written."""
 
-LONGEST_STEP_MICROS = 24 * _MICROS_PER_HOUR
+LONGEST_STEP_MICROS = 24 * MICROS_PER_HOUR
 """The shortest time to live, and the usual retention: a step up to this ends nothing that is fresh. A virtual machine
 that slept overnight is set right by less."""
 
-_CHECK_MICROS = _MICROS_PER_HOUR
+_CHECK_MICROS = MICROS_PER_HOUR
 """How much of the machine's time may pass before it is held against the steady clock again."""
 
 _CATCH_UP_DIVISOR = 2
 """While the machine's time is behind, the server's goes at this part of its pace."""
-
-
-def _wall_micros() -> int:
-    return time.time_ns() // 1000
 
 
 _STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -62,7 +56,7 @@ class Clock:
     ) -> None:
         """With a wall clock of one's own and no steady one, steps ahead are followed; time stands still otherwise."""
         if wall_micros is None:
-            wall_micros, steady_micros = _wall_micros, steady_micros or _steady_micros
+            wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
         self._machine_micros = wall_micros
         self._is_checked = steady_micros is not None
         self._steady_micros = steady_micros or (lambda: 0)
@@ -112,7 +106,7 @@ class Clock:
             _log.warning(
                 "the machine's clock went ahead by %d s beyond the time that passed; the server goes on without that, "
                 "so that it does not delete what is not past. If the machine's clock is right now, restart the server",
-                step // _MICROS_PER_SECOND,
+                step // MICROS_PER_SECOND,
             )
         elif step < 0:
             self._not_followed_micros = max(0, self._not_followed_micros + step)
@@ -128,7 +122,7 @@ class Clock:
             raise ValueError(f"the clock only moves forward: got {seconds} seconds, expected 0 or more")
         now = self.now_micros()
         with self._lock:
-            step = round(seconds * _MICROS_PER_SECOND)
+            step = round(seconds * MICROS_PER_SECOND)
             if now + step > LATEST_MICROS:
                 raise ValueError(f"the clock does not move behind the year 9999: got {seconds} seconds")
             self._offset_micros += step
@@ -148,7 +142,7 @@ class Clock:
                 _log.warning(
                     "the last commit is %d s after the machine's time, so an earlier clock was wrong; the server comes "
                     "back to the machine's time",
-                    lead // _MICROS_PER_SECOND,
+                    lead // MICROS_PER_SECOND,
                 )
                 return True
             self._latest_micros = max(self._latest_micros, latest_micros)

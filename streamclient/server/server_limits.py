@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND, SECONDS_PER_DAY
 from streamclient.wire.puts import PutLimits
 
 MEGABYTE = 1024 * 1024
@@ -96,8 +97,8 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
-TIME_TO_LIVE_MIN_SECONDS = 86_400
+TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
-DEVIATION_MAX_SECONDS = INT64_MAX // 1_000_000
+DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
 """The largest deviation between a cell's timestamp and the clock; kept in microseconds, in 64 bits."""

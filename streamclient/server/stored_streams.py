@@ -26,7 +26,7 @@ from itertools import accumulate, takewhile
 import attrs
 from attrs import frozen
 
-_MICROS_PER_HOUR = 3_600_000_000
+from streamclient.base.times import MICROS_PER_HOUR
 
 _NUMBER_BYTES, _CHECK_BYTES = 4, 2
 """What a shard id ends in: the shard's number, and a checksum over the stream and the rest of the id."""
@@ -296,7 +296,7 @@ class Stream:
     @property
     def retention_micros(self) -> int:
         """How long records stay."""
-        return self.definition.expiration_hours * _MICROS_PER_HOUR
+        return self.definition.expiration_hours * MICROS_PER_HOUR
 
     def cutoff_micros(self, now_micros: int) -> int:
         """Records older than this are past retention."""

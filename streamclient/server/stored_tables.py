@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
+from streamclient.base.times import MILLIS_PER_SECOND
 from streamclient.records import KeyValue
 from streamclient.server.server_errors import invalid, invalid_key
 from streamclient.server.server_limits import Limits
@@ -18,8 +19,6 @@ from streamclient.wire import _tags as tags
 from streamclient.wire.plainbuffer import KeyBound
 from streamclient.wire.puts import key_column_form
 from streamclient.wire.schema import PrimaryKeyType
-
-_MILLIS_PER_SECOND = 1000
 
 Key = tuple[tuple[str, KeyValue | KeyBound], ...]
 """A key, leading columns of one, or a bound, as a request gives it: names and values."""
@@ -164,7 +163,7 @@ class Table:
     def expired_before_millis(self, now_micros: int) -> int | None:
         """Versions older than this are expired; ``None`` if the table keeps data for ever."""
         seconds = self.definition.options.time_to_live_seconds
-        return None if seconds < 0 else now_micros // 1000 - seconds * _MILLIS_PER_SECOND
+        return None if seconds < 0 else now_micros // 1000 - seconds * MILLIS_PER_SECOND
 
     @property
     def stamp_bytes(self) -> int:

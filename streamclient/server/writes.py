@@ -12,6 +12,7 @@ from typing import cast
 
 from attrs import field, frozen
 
+from streamclient.base.times import MILLIS_PER_SECOND
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.conditions import Condition, check_condition
 from streamclient.server.keys import encode_key
@@ -34,8 +35,6 @@ from streamclient.server.stored_tables import Key, ServedTable, Table, TableOpti
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row
 from streamclient.wire.puts import Columns, Put, all_cells
 from streamclient.wire.schema import DefinedColumnType, OperationType, ReturnType, RowExistenceExpectation
-
-_MILLIS_PER_SECOND = 1000
 
 _DEFINED_TYPES: Mapping[type, DefinedColumnType] = MappingProxyType(
     {
@@ -187,10 +186,10 @@ def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> No
 
 
 def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis: int) -> None:
-    deviation = options.deviation_seconds * _MILLIS_PER_SECOND
+    deviation = options.deviation_seconds * MILLIS_PER_SECOND
     earliest = now_millis - deviation
     if options.time_to_live_seconds >= 0:
-        earliest = max(earliest, now_millis - options.time_to_live_seconds * _MILLIS_PER_SECOND)
+        earliest = max(earliest, now_millis - options.time_to_live_seconds * MILLIS_PER_SECOND)
     for cell in cells:
         given = cell.timestamp_millis
         if given is None or cell.operation is not CellOperation.PUT or earliest <= given < now_millis + deviation:

@@ -1,22 +1,136 @@
-"""Ranges of rows, page by page, for everything that reads them; a page that does not move on is refused."""
+"""Ranges of rows, page by page, for everything that reads them; a page that does not move on is refused.
+
+Rows of a status table or a parking store are read as the SDK gives them (``scan``), those of any other table with every
+name as it is stored (``TableScan``).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar, cast
 
-from tablestore import INF_MAX, INF_MIN, Direction
+import tablestore
+from attrs import field, frozen
+from tablestore import INF_MAX, INF_MIN
 
 from streamclient.base import checks
-from streamclient.errors import DependencyException, StreamClientException
+from streamclient.errors import CodecError, DependencyException, StreamClientException
+from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Row, decode_row, decode_rows, encode_row
 from streamclient.wire.rows import KeyBound
+from streamclient.wire.service_errors import classify
 
 MOST_PAGES = 100_000
 """A page of a status table or a parking store holds up to 5,000 rows; more pages than this mean rows without end."""
 
 Call = Callable[[Callable[[], Any]], Any]
 """Makes one call: as it is, or with its errors translated."""
+
+Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
+"""A key, or a place between keys, by columns."""
+
+Bound: TypeAlias = Sequence[KeyValue | KeyBound] | None
+"""A key, or a place between keys; ``None`` is the table's beginning or end. It may have the first key columns only."""
+
+Page: TypeAlias = tuple[tuple[KeyValue, ...] | None, list[Row]]
+"""The key to go on from, ``None`` at the end; and the rows."""
+
+_Start = TypeVar("_Start")
+_Rows = TypeVar("_Rows", bound=Sequence[Any])
+
+
+def pages(
+    read: Callable[[_Start, int | None], tuple[_Start | None, _Rows]], start: _Start, limit: int | None
+) -> Iterator[tuple[_Start | None, _Rows]]:
+    """Read page after page from ``start`` to the end, or until there were ``limit`` rows.
+
+    ``read`` takes where a page begins and how many rows are left to read, ``None`` for all.
+    """
+    while True:
+        following, rows = read(start, limit)
+        limit = None if limit is None else limit - len(rows)
+        yield following, rows
+        if not following or (limit is not None and limit <= 0):
+            return
+        start = following
+
+
+@frozen(kw_only=True)
+class TableScan:
+    """Rows of a table in the order of their keys; each page is asked for as ``repeater`` has it."""
+
+    calls: SignedCalls
+    table: str
+    key: Sequence[str]
+    """Names of the key columns."""
+    max_versions: int = 1
+    """Of each column."""
+    columns: Sequence[str] = ()
+    """Those that are wanted; none for all. A row that has none of them is left out by the service."""
+    row_filter: bytes | None = None
+    repeater: Repeater = field(factory=lambda: Repeater(ReadRetry()))
+
+    def pages(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Page]:
+        """Read the pages from ``start`` on and before ``end``, with at most ``limit`` rows in all.
+
+        Raises:
+            StreamClientError: the service does not answer, or its pages do not move on.
+        """
+
+        def read(begin: Bound, left: int | None) -> Page:
+            return self.repeater.call("GetRange", partial(self.page, begin, end, limit=left))
+
+        return cast(Iterator[Page], pages(read, start, limit))
+
+    def rows(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Row]:
+        """Read the rows of ``pages``, one by one."""
+        return chain.from_iterable(rows for _, rows in self.pages(start, end, limit=limit))
+
+    def page(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Page:
+        """Read one page, with one call.
+
+        Raises:
+            StreamClientError: the call failed, or its page does not move on.
+        """
+        first = _bound(self.key, start, KeyBound.INF_MIN)
+        last = _bound(self.key, end, KeyBound.INF_MAX if end is None else KeyBound.INF_MIN)
+        request = schema.GetRangeRequest(
+            table_name=self.table,
+            direction=schema.Direction.FORWARD,
+            max_versions=self.max_versions,
+            limit=limit,
+            columns_to_get=self.columns,
+            filter=self.row_filter,
+            inclusive_start_primary_key=encode_row(Row(first)),
+            exclusive_end_primary_key=encode_row(Row(last)),
+        )
+        decode = partial(_page_of, self.table, first)
+        try:
+            return self.calls.read("GetRange", request.SerializeToString(), decode, is_repeatable=True)
+        except Exception as error:
+            raise classify(error, write=False, client=self.calls.client) from error
+
+
+def _page_of(table: str, start: Bounds, body: bytes) -> Page:
+    answer = schema.parse(schema.GetRangeResponse, body)
+    rows = decode_rows(answer.rows)
+    if not answer.next_start_primary_key:
+        require_progress(table, start, rows, None)
+        return None, rows
+    following = decode_row(answer.next_start_primary_key)
+    require_progress(table, start, rows, following.primary_key)
+    return key_of(following), rows
+
+
+def _bound(names: Sequence[str], key: Bound, rest: KeyBound) -> Bounds:
+    values = [*(key or ()), *[rest] * (len(names) - len(key or ()))]
+    return tuple(zip(names, values, strict=True))
 
 
 def scan(
@@ -30,7 +144,7 @@ def scan(
     limit: int | None = None,
     call: Call = lambda read: read(),
 ) -> Iterator[Any]:
-    """Rows from ``start`` on and before ``end``, as the SDK gives them, at most ``limit`` in a page.
+    """Read rows from ``start`` on and before ``end``, as the SDK gives them, at most ``limit`` of them.
 
     Raises what ``call`` raises, and:
 
@@ -38,25 +152,20 @@ def scan(
         DependencyException: a page does not move on; it may be asked for again.
         StreamClientException: the pages do not end.
     """
-    following: Any = start
-    for _ in range(MOST_PAGES):
-        read = partial(_page, client, table, following, end, is_backward=is_backward, columns=columns, limit=limit)
-        following, rows = call(read)
+
+    def read(begin: Any, left: int | None) -> tuple[Any, Sequence[Any]]:
+        direction = tablestore.Direction.BACKWARD if is_backward else tablestore.Direction.FORWARD
+        _, following, rows, _ = client.get_range(
+            table, direction, begin, end, columns_to_get=columns, max_version=1, limit=left
+        )
+        require_progress(table, begin, rows, following, is_backward=is_backward)
+        return following, rows
+
+    found = pages(lambda begin, left: call(partial(read, begin, left)), start, limit)
+    for number, (_, rows) in enumerate(found, 1):
+        if number > MOST_PAGES:
+            raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
         yield from rows
-        if not following:
-            return
-    raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
-
-
-def _page(
-    client: Any, table: str, start: Any, end: Any, *, is_backward: bool, columns: list[str] | None, limit: int | None
-) -> tuple[Any, Sequence[Any]]:
-    direction = Direction.BACKWARD if is_backward else Direction.FORWARD
-    _, following, rows, _ = client.get_range(
-        table, direction, start, end, columns_to_get=columns, max_version=1, limit=limit
-    )
-    require_progress(table, start, rows, following, is_backward=is_backward)
-    return following, rows
 
 
 def require_progress(
@@ -124,3 +233,49 @@ def _name(value: Any, names: dict[Any, str]) -> str:
     if isinstance(value, KeyBound):
         return value.name
     return next((name for bound, name in names.items() if value is bound), None) or checks.shown(value)
+
+
+def record_of(row: Row) -> StreamRecord:
+    """A row as a record: a put with the row's own versions, without a place in the log."""
+    columns = tuple(
+        RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
+        for cell in row.cells
+    )
+    names = [name for name, _ in row.primary_key]
+    return StreamRecord(RecordType.PUT, tuple(zip(names, key_of(row), strict=True)), columns)
+
+
+def key_text(key: tuple[KeyValue, ...] | None) -> str:
+    """A key as text that ``key_from`` reads; empty for none."""
+    if key is None:
+        return ""
+    return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
+
+
+def key_from(text: str) -> tuple[KeyValue, ...] | None:
+    """The key that ``key_text`` wrote.
+
+    Raises:
+        StreamClientException: it wrote another text.
+    """
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise StreamClientException(f"the stored place of the full copy is damaged: {text!r}") from error
+    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
+
+
+def key_of(row: Row) -> tuple[KeyValue, ...]:
+    """The key of a stored row, whose columns are never bounds.
+
+    Raises:
+        CodecError: one is.
+    """
+    values = []
+    for name, value in row.primary_key:
+        if isinstance(value, KeyBound):
+            raise CodecError(f"the key column {name!r} of a stored row is {value.name}")
+        values.append(value)
+    return tuple(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Event
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamclient.base import checks, logs
 from streamclient.base.position import Position
+from streamclient.base.times import now_micros
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
 from streamclient.metrics.metric_table import STREAM_REQUESTS
@@ -68,7 +68,7 @@ class TablestoreStreamApi:
         retry: ReadRetry | None = None,
         stop: Event | None = None,
         codec: RecordCodec | None = None,
-        now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        now_micros: Callable[[], int] = now_micros,
         metrics: IMetrics | None = None,
     ) -> None:
         """Setting ``stop`` ends pauses between repetitions at once, with the error that was being waited out.

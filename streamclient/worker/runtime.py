@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from attrs import field, frozen
 
 from streamclient.base.pools import DaemonPool
+from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
@@ -26,14 +27,6 @@ only if this many processors block at once; further shards then wait for their t
 JOIN_SECONDS = 1.0
 """How long a worker that has ended waits for its own idle threads. Threads inside a hanging call are left: they are
 daemons and keep no process alive."""
-
-
-def wall_micros() -> int:
-    """Return microseconds since 1970 by this machine's clock.
-
-    It is never compared with another machine's clock, except for the end of a pause, which an operator sets as a time.
-    """
-    return time.time_ns() // 1_000
 
 
 def wait(event: threading.Event, seconds: float) -> bool:
@@ -52,7 +45,9 @@ class Runtime:
 
     monotonic: Callable[[], float] = time.monotonic
     """Returns seconds that never step; every age and deadline is measured by it."""
-    wall_micros: Callable[[], int] = wall_micros
+    wall_micros: Callable[[], int] = now_micros
+    """Returns microseconds since 1970 by this machine's clock. It is never compared with the clock of another machine,
+    except for the end of a pause, which an operator sets as a time."""
     wait: Callable[[threading.Event, float], bool] = wait
     """Waits for an answer in a user thread; a simulated runtime lets time pass here."""
     new_identifier: Callable[[], str] = new_identifier

@@ -15,8 +15,9 @@ from attrs import evolve
 from streamclient._version import __version__
 from streamclient.base.processes import process_space
 from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.core.consumer.machine import ConsumerMachine
-from streamclient.core.consumer.retention import MICROS_PER_HOUR, Backlog, RecordClock, RetentionReport
+from streamclient.core.consumer.retention import Backlog, RecordClock, RetentionReport
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.held import HeldLease
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.times import utc_text
 from streamclient.cli import main
 from streamclient.cli.sample_command import write_sample
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.model import utc_text
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.fault_rules import Fail
 from streamclient.tablestore.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower

@@ -31,7 +31,7 @@ from streamclient.cli.terminal.layout import (
 )
 from streamclient.cli.terminal.output import ProgressLine, complain, shown_meanwhile
 from streamclient.errors import ConfigurationError
-from streamclient.operate.text import rate
+from streamclient.operate.overview import rate
 from tests.commands.terminal_process import COLUMNS as COLUMNS_OF_TERMINAL
 from tests.commands.terminal_process import as_shown
 from tests.patience import PATIENCE_SECONDS, until

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
 from streamclient.core.consumer import retention
 from streamclient.core.consumer.retention import (
     CAUGHT_UP,
-    MICROS_PER_HOUR,
-    MICROS_PER_SECOND,
     NOTHING_KNOWN,
     Backlog,
     RecordClock,
     RetentionReport,
-    duration_text,
     forecast,
 )
 
@@ -186,11 +184,3 @@ def test_a_forecast_comes_true_at_a_steady_pace() -> None:
     left = report(backlog, now + 46 * 3_600.0).time_to_loss_seconds
     assert left is not None
     assert abs(left) < 3_600
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7_199, "120 min"), (7_200, "2 h"), (172_800, "2 days")],
-)
-def test_durations_have_their_natural_unit(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field
 
-from streamclient.core.shard_tree import HOUR_MICROS
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.destinations.rows.change_rows import ADDED, COMMIT, added_types
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
@@ -224,7 +224,7 @@ class Query(AnyQuery):
             self.options,
             self.stream,  # type: ignore[arg-type]
             self.stream.summary,
-            now_micros=lambda: NOW_MICROS + self.stream.written + int(self.passed_hours * HOUR_MICROS),
+            now_micros=lambda: NOW_MICROS + self.stream.written + int(self.passed_hours * MICROS_PER_HOUR),
             monotonic=self.tick,
             pool=AtOnce(),  # what was asked for ahead is as old as it can be
         )

@@ -13,10 +13,10 @@ from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.copying import mirror_listing
 from streamclient.copying.mirror_listing import LISTED, ShardWatch
 from streamclient.copying.mirror_source import CopyPlan
-from streamclient.core.shard_tree import HOUR_MICROS
 from streamclient.destinations.commit import Commit
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import StreamClientException, TrimmedDataException
@@ -42,7 +42,7 @@ class ForgetfulStream(MemoryStream):
 
     @property
     def now_micros(self) -> int:
-        return NOW_MICROS + self.written + int(self.hours * HOUR_MICROS)
+        return NOW_MICROS + self.written + int(self.hours * MICROS_PER_HOUR)
 
     def write(self, shard: str, count: int) -> None:
         now = self.now_micros
@@ -66,7 +66,7 @@ class ForgetfulStream(MemoryStream):
         for shard in self.closed - self.closed_at.keys():
             self.closed_at[shard] = self.hours
         self.hours += hours
-        oldest = self.now_micros - KEPT_HOURS * HOUR_MICROS
+        oldest = self.now_micros - KEPT_HOURS * MICROS_PER_HOUR
         for shard, records in self.records.items():
             self.trimmed[shard] = sum(one.sequence_info.timestamp_micros < oldest for one in records)
         self.gone |= {

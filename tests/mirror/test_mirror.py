@@ -34,6 +34,7 @@ from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
 from streamclient.records import ColumnType, RecordType
 from streamclient.server import LocalTablestore
 from streamclient.server.server_clock import Clock
+from streamclient.tablestore.ranges import TableScan
 from streamclient.testing.contracts.destination_contract import batch, change, store, stored_numbers
 from streamclient.worker import Worker
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
@@ -355,13 +356,8 @@ def test_a_copy_goes_on_where_another_one_stopped_and_of_two_at_once_each_row_is
     local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SourceTable, "split_points", lambda self, size: [(3,), (7,)])
-    read = SourceTable.page
-
-    def one_by_one(self: SourceTable, rule: Any, start: Any, end: Any) -> Any:
-        following, records = read(self, rule, start, end)
-        return (dict(records[1].primary_key)["id"],) if len(records) > 1 else following, records[:1]
-
-    monkeypatch.setattr(SourceTable, "page", one_by_one)
+    read = TableScan.page
+    monkeypatch.setattr(TableScan, "page", lambda self, start, end, limit: read(self, start, end, limit=1))
     monkeypatch.setattr("streamclient.copying.mirror_source.COMMIT_PAGES", 1)
     client = local.client()
     make_table(client)

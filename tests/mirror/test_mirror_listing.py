@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_listing import LISTED, Listing, ShardWatch
 from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
@@ -17,8 +18,6 @@ from streamclient.server import LocalTablestore
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 from tests.mirror.test_mirror import SetClock
 from tests.patience import until
-
-HOUR_MICROS = 3_600 * 1_000_000
 
 
 class Orders:
@@ -31,7 +30,7 @@ class Orders:
         self.left, self.right = local.split("orders", at=50)
 
     def pass_hours(self, hours: float) -> None:
-        self.clock.shift_micros += round(hours * HOUR_MICROS)
+        self.clock.shift_micros += round(hours * MICROS_PER_HOUR)
 
     def mirror(self, to: MemoryDestination | None = None) -> Mirror:
         to = to or MemoryDestination(self.place)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tablestore import Row, TableOptions
 
+from streamclient.base.times import now_micros
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_comparison import Cells
-from streamclient.copying.mirror_source import now_micros
 from streamclient.destinations.folding.row_changes import cells_of
 from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.records import KeyValue

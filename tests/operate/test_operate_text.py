@@ -1,4 +1,4 @@
-"""Times, durations, iterators and process states as people and machines write them."""
+"""Clocks and process states as people and machines write them."""
 
 from __future__ import annotations
 
@@ -14,66 +14,12 @@ from hypothesis import strategies as st
 
 from streamclient.base.processes import process_space
 from streamclient.core.worker_info import LONGEST_REASON, MOST_SHARDS, ShardTrouble, WorkerInfo
-from streamclient.errors import ConfigurationError
-from streamclient.model import utc_text
 from streamclient.operate.facts import Process
 from streamclient.operate.local_processes import process_of
 from streamclient.operate.service_clock import ServiceClock
-from streamclient.operate.text import duration, parse_duration, parse_moment
 from tests.patience import PATIENCE_SECONDS, until
 
 NOON = 1_767_268_800_000_000
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0.0 s"),
-        (0.44, "0.4 s"),
-        (9.94, "9.9 s"),
-        (12.4, "12 s"),
-        (60, "1 min"),
-        (200, "3 min 20 s"),
-        (3_600, "1 h"),
-        (7_500, "2 h 5 min"),
-        (86_399, "23 h 59 min"),
-        (530_000, "6 d 3 h"),
-    ],
-)
-def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5_400), ("1.5d", 129_600)])
-def test_durations_are_read_as_they_are_documented(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "90", "1w", "2h ", "h", "0s", "-1h", "1h-2m"])
-def test_anything_else_is_no_duration(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="a duration"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize("text", ["2026-01-01T12:00:00Z", "2026-01-01T20:00:00+08:00", "2026-01-01T12:00:00.000+00:00"])
-def test_times_are_read_with_their_zone(text: str) -> None:
-    assert parse_moment(text, 0) == NOON
-
-
-def test_a_time_may_be_so_long_ago() -> None:
-    assert parse_moment("2h-ago", NOON) == NOON - 7_200_000_000
-
-
-@pytest.mark.parametrize("text", ["2026-01-01T12:00:00", "yesterday", "12:00Z", "-ago"])
-def test_a_time_without_zone_or_sense_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError):
-        parse_moment(text, NOON)
-
-
-@given(st.integers(0, 4_000_000_000))
-def test_a_moment_comes_back_as_it_was_written(seconds: int) -> None:
-    assert parse_moment(utc_text(seconds * 1_000_000), 0) == seconds * 1_000_000
-
 
 # --- the service's clock -------------------------------------------------------------------------------------------
 

@@ -4,48 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from streamclient.copying.replication_processors import ReplicationProcessors
-from streamclient.copying.table_changes import RowChange, batches, changes_of
+from streamclient.copying.table_changes import RowChange, changes_of
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
-
-
-def put(key: str, size: int = 1) -> RowChange:
-    column = RecordColumn("a", ColumnOperation.PUT, "x" * size, 1)
-    return changes_of([StreamRecord(RecordType.PUT, (("id", key),), (column,))])[0]
-
-
-def keys(batch: list[RowChange]) -> str:
-    return "".join(str(value) for change in batch for _, value in change.key)
-
-
-def test_second_change_of_a_key_begins_a_new_batch() -> None:
-    assert [keys(batch) for batch in batches(map(put, "abac"), 10)] == ["ab", "ac"]
-
-
-def test_batches_have_at_most_the_rows_that_were_asked_for() -> None:
-    assert [keys(batch) for batch in batches(map(put, "abcde"), 2)] == ["ab", "cd", "e"]
-
-
-def test_batches_have_at_most_the_bytes_that_the_service_takes_and_a_large_row_goes_alone() -> None:
-    changes = [put("a", 400), put("b", 400), put("c", 5_000), put("d", 1)]
-
-    assert [keys(batch) for batch in batches(changes, 10, 1_200)] == ["ab", "c", "d"]
-
-
-@given(st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 5), st.integers(50, 800))
-def test_batches_keep_every_change_in_order_and_no_key_twice(names: list[str], rows: int, size: int) -> None:
-    changes = [put(name, number % 300) for number, name in enumerate(names)]
-    cut = list(batches(changes, rows, size))
-
-    assert [change for batch in cut for change in batch] == changes
-    for batch in cut:
-        assert len(keys(batch)) == len(set(keys(batch))) <= rows
-        assert len(batch) == 1 or sum(len(change.row) for change in batch) <= size
 
 
 def test_update_without_columns_does_nothing() -> None:

@@ -38,10 +38,9 @@ from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.source_schemas import inferred, sampled
 from streamclient.spark.source.table_reading import TablePlan, TableRows
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
-from streamclient.tablestore.ranges import key_order, require_progress
+from streamclient.tablestore.ranges import TableScan, key_order, record_of, require_progress
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.tablestore.stream_scanning import read_page
 from streamclient.testing.contracts.parking_contract import parked_record
 from streamclient.wire.rows import KeyBound
 from streamclient.worker.lease.lease_manager import LeaseManager
@@ -144,7 +143,7 @@ def full_copy(client: OTSClient) -> list[Any]:
 
 def mirrored(client: OTSClient) -> list[Any]:
     source = SourceTable(client, "orders")
-    return [row.key["id"] for row in source.rows(source.rule())]
+    return [row.key["id"] for row in map(record_of, source.scan(source.rule()).rows())]
 
 
 def options(local: LocalTablestore, **more: str) -> SourceOptions:
@@ -227,11 +226,11 @@ def test_each_row_is_read_once_although_pages_did_not_move_on(
 
 def test_a_page_that_never_moves_on_is_named_as_the_fault_of_the_service(lying: Lie, orders: OTSClient) -> None:
     server = lying("orders", 1_000)
-    start, rows = read_page(SignedCalls(orders), "orders", ["id"], (None, None), 1)
+    start, rows = TableScan(calls=SignedCalls(orders), table="orders", key=["id"]).page()
     assert [row.primary_key[0][1] for row in rows] == [0, 1]
 
     with pytest.raises(DependencyException) as caught:
-        read_page(SignedCalls(orders), "orders", ["id"], (start, None), 1)
+        TableScan(calls=SignedCalls(orders), table="orders", key=["id"]).page(start)
     assert caught.value.kind is ErrorKind.TRANSIENT
     for part in ("GetRange of table 'orders' does not move on: asked from (2), ", "the service, or what is"):
         assert part in str(caught.value)

@@ -36,8 +36,8 @@ from streamclient.metrics.request_metrics import result_of
 from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.table_writing import RowWriter
 from streamclient.tablestore import TablestoreStreamApi
+from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.signed_calls import SignedCalls, with_own_connection
-from streamclient.tablestore.stream_scanning import read_page
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
 from streamclient.worker.lease import LeaseManager
@@ -123,7 +123,7 @@ def lease_table(client: sdk.OTSClient) -> None:
 
 def lease_row(client: sdk.OTSClient) -> None:
     manager = LeaseManager(client, "status", "stream", ClientConfig(lease_manager_retry_strategy=Once()))
-    failure = manager._table._probe("stream")
+    failure = manager._table._probe([("id", 1)])
     raise failure or AssertionError
 
 
@@ -250,7 +250,7 @@ def test_the_data_source_writes_again_after_an_answer_that_cannot_be_read(local:
         options = SourceOptions.read(given, {})
         assert RowWriter.checked(options, batch.schema).write([batch]) == 1
 
-    _, found = read_page(SignedCalls(local.client()), "to", ["id"], (None, None), 1)
+    _, found = TableScan(calls=SignedCalls(local.client()), table="to", key=["id"]).page()
     assert len(found) == 1
 
 

@@ -24,8 +24,8 @@ from streamclient.server import Fail, FailRows, FaultRule
 from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.table_writing import RowWriter
 from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.tablestore.stream_scanning import read_page
 from streamclient.testing.simulation.scene import Journal
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify, from_answer
@@ -136,7 +136,7 @@ def lease_write(client: sdk.OTSClient) -> None:
 
 
 def rows(client: sdk.OTSClient) -> None:
-    read_page(SignedCalls(client), "orders", ["id"], (None, None), 1)
+    TableScan(calls=SignedCalls(client), table="orders", key=["id"]).page()
 
 
 def parked(client: sdk.OTSClient) -> None:
@@ -232,7 +232,7 @@ def test_the_data_source_writes_throttled_rows_again(local: LocalTablestore, fau
     batch = pa.RecordBatch.from_pylist([{"id": number, "c0": number} for number in range(50)])
 
     assert RowWriter.checked(options, batch.schema).write([batch]) == 50
-    _, found = read_page(SignedCalls(local.client()), "to", ["id"], (None, None), 1)
+    _, found = TableScan(calls=SignedCalls(local.client()), table="to", key=["id"]).page()
     assert len(found) == 50
 
 

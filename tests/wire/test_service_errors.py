@@ -28,8 +28,8 @@ from streamclient.errors import (
 )
 from streamclient.records import RecordType, StreamRecord
 from streamclient.server import LocalTablestore
+from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.tablestore.stream_scanning import read_page
 from streamclient.wire.service_errors import classify, from_answer
 from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_manager import LeaseManager
@@ -110,7 +110,7 @@ def parked(client: OTSClient) -> None:
 
 
 def rows(client: OTSClient) -> None:
-    read_page(SignedCalls(client), "orders", ["id"], (None, None), 1)
+    TableScan(calls=SignedCalls(client), table="orders", key=["id"]).page()
 
 
 def replicated_rows(client: OTSClient) -> None:

@@ -15,8 +15,7 @@ from collections import deque
 
 from attrs import frozen
 
-MICROS_PER_SECOND = 1_000_000
-MICROS_PER_HOUR = 3_600 * MICROS_PER_SECOND
+from streamclient.base.times import MICROS_PER_SECOND, rough_duration
 
 PACE_WINDOW_SECONDS = 300.0
 """Window of the pace, five minutes: long enough to even out large batches, short enough to follow a change."""
@@ -147,18 +146,10 @@ def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None)
     if pace is None:
         return ""
     if pace > 1 + SAME_PACE:
-        return f"catches up in about {duration_text(lag_seconds / (pace - 1))}"
+        return f"catches up in about {rough_duration(lag_seconds / (pace - 1))}"
     if pace >= 1 - SAME_PACE:
         return "keeps its lag"
     how = "stands still" if pace <= 0 else "falls behind"
     if left_seconds is None:
         return how
-    return f"{how}: records are lost in about {duration_text(left_seconds / (1 - max(0.0, pace)))}"
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration for people, in its natural unit."""
-    for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, 3_600.0, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} days"
+    return f"{how}: records are lost in about {rough_duration(left_seconds / (1 - max(0.0, pace)))}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
 from streamclient.server.keys import encode_key
@@ -211,7 +212,7 @@ def _act(state: ServerState, request: CreateTable) -> Any:
         options=request.options,
         read_capacity=request.read_capacity,
         write_capacity=request.write_capacity,
-        last_increase_seconds=created // 1_000_000,
+        last_increase_seconds=created // MICROS_PER_SECOND,
         encryption=request.encryption,
         boundaries=request.boundaries,
         local_transactions=request.local_transactions,

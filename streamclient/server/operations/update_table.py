@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
@@ -56,15 +57,12 @@ def _validate(request: Any, limits: Limits) -> UpdateTable:
     )
 
 
-_MICROS_PER_SECOND = 1_000_000
-
-
 def _act(state: ServerState, request: UpdateTable) -> Any:
     """Change throughput, options and stream; all parts or none."""
     table = state.table(request.table_name)
     if request.stream is not None:
         _check_switch(state, table, request.stream)
-    definition = _changed(table.definition, request, state.clock.now_micros() // _MICROS_PER_SECOND)
+    definition = _changed(table.definition, request, state.clock.now_micros() // MICROS_PER_SECOND)
     if definition != table.definition:
         state.define(table, definition)
     if request.stream is not None:

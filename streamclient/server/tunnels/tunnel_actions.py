@@ -10,6 +10,7 @@ import json
 import uuid
 from typing import Any
 
+from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, SECONDS_PER_DAY
 from streamclient.server.server_errors import ServiceError, invalid, quota_exhausted
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_streams import Stream
@@ -33,10 +34,10 @@ from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, Tunne
 DEFAULT_TIMEOUT_SECONDS = 300
 """Of a session whose client names none: the clients' own default."""
 
-MAX_TIMEOUT_SECONDS = 86_400
+MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
 """A session that nobody ends holds its channels this long at most."""
 
-START_MARGIN_MICROS = 5 * 60 * 1_000_000
+START_MARGIN_MICROS = 5 * 60 * MICROS_PER_SECOND
 """A start time must be at least this much younger than the oldest log, so that reading can begin before it is lost."""
 
 
@@ -93,7 +94,7 @@ def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
         return 0 if config.flag == StartOffsetFlag.EARLIEST else None
     now = state.clock.now_micros()
     start = int(config.start_offset) // NANOS_PER_MICRO
-    oldest = now - hours * 3_600_000_000 + START_MARGIN_MICROS
+    oldest = now - hours * MICROS_PER_HOUR + START_MARGIN_MICROS
     if not oldest <= start <= now:
         raise invalid(f"The start offset {config.start_offset} is outside of the log: [{oldest}, {now}] microseconds.")
     return start

@@ -21,6 +21,7 @@ import attrs
 from attrs import Attribute, define, field, frozen
 from attrs.setters import NO_OP
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.server.tunnels.tunnel_journal import ChangedParts, Part, PartKind, noted
 from streamclient.wire import schema
 from streamclient.wire.page_parts import FINISHED
@@ -219,7 +220,7 @@ class Client:
 
     def is_over(self, now_micros: int) -> bool:
         """Whether its heartbeats stopped for longer than it allowed itself."""
-        return now_micros - self.seen_micros > self.timeout_seconds * 1_000_000
+        return now_micros - self.seen_micros > self.timeout_seconds * MICROS_PER_SECOND
 
     def to_json(self) -> str:
         """The form in which it is stored."""

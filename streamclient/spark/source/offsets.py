@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
-from streamclient.core.shard_tree import HOUR_MICROS, ShardTree, is_kept
+from streamclient.base.times import MICROS_PER_HOUR
+from streamclient.core.shard_tree import ShardTree, is_kept
 from streamclient.errors import StreamClientException
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
@@ -221,8 +222,8 @@ def may_have_lost(
     opened = max([offset.listed_micros or 0, not_listed_micros, *(one.timestamp_micros for one in lasts if one)])
     if shard.parent_shard_ids and offset.listed_micros is not None and not is_kept(opened, now_micros, hours):
         return (
-            f"it was opened at some time in the last {(now_micros - opened) / HOUR_MICROS:.1f} hours, and records are "
-            f"kept for {hours} hours: the query was stopped for too long"
+            f"it was opened at some time in the last {(now_micros - opened) / MICROS_PER_HOUR:.1f} hours, and records "
+            f"are kept for {hours} hours: the query was stopped for too long"
         )
     return ""
 

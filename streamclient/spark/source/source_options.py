@@ -11,13 +11,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 from attrs import field, frozen
 
 from streamclient.base import checks
+from streamclient.base.times import parse_timestamp, utc
 from streamclient.errors import ConfigurationError
 from streamclient.tablestore.instance import Connection
 
@@ -51,9 +51,6 @@ class WriteMode(Enum):
 
 
 EARLIEST, LATEST = "earliest", "latest"
-
-MICROS_BEGIN = 10**14
-"""Milliseconds beyond it are after the year 5138: whoever writes them means microseconds."""
 
 _ANY = frozenset(Use)
 _STREAM, _ROWS, _WRITE = frozenset({Use.STREAM}), frozenset({Use.ROWS}), frozenset({Use.WRITE})
@@ -97,29 +94,6 @@ def _member(kind: type[Enum]) -> Callable[[str, str], Enum]:
         return found
 
     return read
-
-
-def _moment(name: str, text: str) -> int:
-    """Microseconds since 1970, of milliseconds or of a date and time."""
-    expected = f"{name} must be milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
-    if text.strip().isdecimal():
-        if int(text) >= MICROS_BEGIN:
-            raise ConfigurationError(f"{expected}; {text} are microseconds, or nanoseconds")
-        return int(text) * 1_000
-    try:
-        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    except ValueError as error:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
-    if moment.tzinfo is None:
-        whole = moment if text.strip()[10:11] in ("T", " ") else datetime.combine(moment, datetime.min.time())
-        raise ConfigurationError(
-            f"{name} needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00, not "
-            f"{checks.shown(text)}"
-        )
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    if since.days < 0:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}, which is before")
-    return round(since.total_seconds() * 1_000_000)
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -166,7 +140,7 @@ _OPTIONS = (
     _Option("stsToken", _ANY, others=("sts.token",), variable="TABLESTORE_STS_TOKEN"),
     _Option("region", _ANY, variable="TABLESTORE_REGION"),
     _Option("startingOffsets", _STREAM, _starting),
-    _Option("startingTimestamp", _STREAM, _moment),
+    _Option("startingTimestamp", _STREAM, parse_timestamp),
     _Option("maxOffsetsPerTrigger", _STREAM, _whole(1)),
     _Option("maxOffsetsPerShard", _STREAM, _whole(1), others=("maxOffsetsPerChannel",)),
     _Option("maxRecordsPerPartition", _STREAM, _whole(1)),
@@ -269,7 +243,7 @@ class SourceOptions:
             ConfigurationError: ``startingTimestamp`` is.
         """
         if self.starting_micros is not None and self.starting_micros > latest_micros:
-            moment = datetime.fromtimestamp(self.starting_micros / 1_000_000, timezone.utc)
+            moment = utc(self.starting_micros)
             raise ConfigurationError(
                 f"startingTimestamp is {moment.isoformat()}, which is yet to come: give startingOffsets=latest to "
                 "begin with what is written from now on"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.rows.arrow_schemas import same_type
@@ -13,10 +13,10 @@ from streamclient.destinations.rows.column_names import marked, original_name, s
 from streamclient.destinations.rows.column_types import type_of
 from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.records import ColumnType
-from streamclient.spark.source.partition_reading import opened, repeated
+from streamclient.spark.source.partition_reading import calls_of, opened
 from streamclient.spark.source.source_options import Layout, SourceOptions
+from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.tablestore.stream_scanning import read_page
 from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire.plainbuffer import Row
 from streamclient.wire.rows import KeyBound
@@ -73,32 +73,8 @@ def inferred(options: SourceOptions) -> Schema:
 
 def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
     """The first rows of the table, as many as are to be looked at."""
-    left = options.sample_rows
-    start = [KeyBound.INF_MIN] * len(key)
-    while left > 0 and start:
-        rows, start = range_page(options, key, start, [KeyBound.INF_MAX] * len(key), limit=left)
-        yield from rows
-        left -= len(rows)
-
-
-def range_page(
-    options: SourceOptions,
-    key: list[str],
-    start: Iterable[Any],
-    end: Iterable[Any],
-    *,
-    limit: int | None = None,
-    only: Iterable[str] = (),
-    row_filter: bytes | None = None,
-) -> tuple[list[Row], list[Any]]:
-    """A page of rows in key order, and the key to go on from: empty at the end."""
-    bounds = (list(start), list(end))
-    following, rows = repeated(
-        options.connection,
-        "GetRange",
-        lambda calls: read_page(calls, options.table, key, bounds, 1, limit=limit, columns=only, row_filter=row_filter),
-    )
-    return rows, list(following or ())
+    found = TableScan(calls=calls_of(options.connection), table=options.table, key=key)
+    return found.rows(limit=options.sample_rows)
 
 
 def check_once(columns: Iterable[Field], what: str) -> None:

@@ -23,10 +23,10 @@ from streamclient.destinations.rows.column_names import original_name
 from streamclient.destinations.rows.column_types import fits, shown, text_of, type_of
 from streamclient.errors import UnfitValueError
 from streamclient.records import ColumnType
-from streamclient.spark.source.partition_reading import asked, check_key
+from streamclient.spark.source.partition_reading import asked, calls_of, check_key
 from streamclient.spark.source.source_options import SourceOptions
-from streamclient.spark.source.source_schemas import describe, range_page
-from streamclient.tablestore.ranges import key_order
+from streamclient.spark.source.source_schemas import describe
+from streamclient.tablestore.ranges import TableScan, key_order
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, decode_row, encode_value
 from streamclient.wire.rows import KeyBound
@@ -137,20 +137,21 @@ class TableRows:
         """
         wanted = {original_name(name) for name in self.columns.names}
         only = sorted(wanted) if wanted <= set(self.key) else []
-        start: Sequence[Any] = part.start
+        scan = TableScan(
+            calls=calls_of(self.options.connection),
+            table=self.options.table,
+            key=self.key,
+            columns=only,
+            row_filter=part.row_filter,
+        )
         waiting: list[Row] = []
         pages = 0
-        while start:
-            rows, start = range_page(
-                self.options, list(self.key), start, part.end, only=only, row_filter=part.row_filter
-            )
+        for following, rows in scan.pages(part.start, part.end):
             waiting += rows
             pages += 1
-            if len(waiting) >= BATCH_ROWS or (waiting and pages >= BATCH_PAGES):
+            if waiting and (len(waiting) >= BATCH_ROWS or pages >= BATCH_PAGES or following is None):
                 yield rows_as_columns(waiting, self.columns, self.options.table)
                 waiting, pages = [], 0
-        if waiting:
-            yield rows_as_columns(waiting, self.columns, self.options.table)
 
 
 def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordBatch:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
@@ -20,16 +20,16 @@ from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.destinations.rows.change_rows import RESERVED
 from streamclient.destinations.rows.column_names import marked, original_name
 from streamclient.destinations.rows.column_types import text_of
-from streamclient.errors import ConfigurationError, DependencyException, StreamClientError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
 from streamclient.records import ColumnType, ColumnValue, KeyValue
 from streamclient.spark.source.partition_reading import calls_of
 from streamclient.spark.source.source_options import SourceOptions, WriteMode
 from streamclient.spark.source.source_schemas import SPARK_TYPES, check_once, describe
-from streamclient.wire import schema
+from streamclient.tablestore.row_batches import attempts
+from streamclient.tablestore.row_batches import batches as cut
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.rows import Cell
-from streamclient.wire.schema import OperationType, RowExistenceExpectation
-from streamclient.wire.service_errors import classify, from_answer
+from streamclient.wire.schema import OperationType
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Field, RecordBatch, Schema
@@ -38,9 +38,6 @@ SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 5_000
 MOST_FAILURES = 20
 """In a row, without one row written, before the task fails and Spark decides: about a minute and a half of pauses."""
-
-REQUEST_BYTES = 3_500_000
-"""Of the rows of one request; the service takes 4 MiB, frames and names included."""
 
 _KINDS = {
     WriteMode.PUT: OperationType.PUT,
@@ -141,26 +138,10 @@ class RowWriter:
             DependencyException: the service did not take rows for too long.
         """
         count = 0
-        for some in self._requests(batches):
-            self._send(some)
-            count += len(some)
+        for rows in cut(self._rows(batches), itemgetter(0), _size_of, most_rows=self.options.batch_rows):
+            self._send(rows)
+            count += len(rows)
         return count
-
-    def _requests(self, batches: Iterable[RecordBatch]) -> Iterator[list[Pending]]:
-        """Rows in requests, each key once in each."""
-        waiting: list[Pending] = []
-        keys: set[tuple[tuple[str, KeyValue], ...]] = set()
-        size = 0
-        for key, row in self._rows(batches):
-            is_full = len(waiting) >= self.options.batch_rows or size + len(row) > REQUEST_BYTES
-            if waiting and (is_full or key in keys):
-                yield waiting
-                waiting, keys, size = [], set(), 0
-            waiting.append((key, row))
-            keys.add(key)
-            size += len(row)
-        if waiting:
-            yield waiting
 
     def _rows(self, batches: Iterable[RecordBatch]) -> Iterator[Pending]:
         names = {name: original_name(name) for name in self.columns}
@@ -189,19 +170,14 @@ class RowWriter:
         return encode_row(Row(key, cells))
 
     def _send(self, rows: Sequence[Pending]) -> None:
-        left, failures, dice = list(rows), 0, random.Random()
-        while left:
-            errors = self._try(left)
-            failed = [(row, error) for row, error in zip(left, errors, strict=True) if error is not None]
-            failures = 0 if len(failed) < len(left) else failures + 1
+        dice, kind = random.Random(), _KINDS[self.options.write_mode]
+        calls = calls_of(self.options.connection)
+        for attempt in attempts(calls, self.options.table, rows, lambda row: (kind, row[1])):
+            failed = [*attempt.refused, *(attempt.left if attempt.failures >= MOST_FAILURES else ())]
             for row, error in failed:
-                if not (isinstance(error, DependencyException) and error.retriable):
-                    raise self._refused(row, error) from error
-            left = [row for row, _ in failed]
-            if left and failures >= MOST_FAILURES:
-                raise self._refused(left[0], failed[0][1]) from failed[0][1]
-            if left:
-                pause = doubling_millis(max(1, failures), SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS)
+                raise self._refused(row, error) from error
+            if attempt.left:
+                pause = doubling_millis(max(1, attempt.failures), SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS)
                 threading.Event().wait(with_jitter(pause, dice) / 1_000)
 
     def _refused(self, row: Pending, error: StreamClientError) -> StreamClientError:
@@ -210,35 +186,6 @@ class RowWriter:
         mode = self.options.write_mode.value
         return kind(f"table {self.options.table!r} does not take the {mode} of row {{{text}}}: {error}")
 
-    def _try(self, rows: Sequence[Pending]) -> list[StreamClientError | None]:
-        """One request; for each row what the service said against it. A refusal as a whole is narrowed down."""
-        messages = [
-            schema.RowInBatchWriteRowRequest(
-                type=_KINDS[self.options.write_mode],
-                row_change=row,
-                condition=schema.Condition(row_existence=RowExistenceExpectation.IGNORE),
-            )
-            for _, row in rows
-        ]
-        table = schema.TableInBatchWriteRowRequest(table_name=self.options.table, rows=messages)
-        request = schema.BatchWriteRowRequest(tables=[table])
-        calls = calls_of(self.options.connection)
-        try:
-            answer = calls.ask("BatchWriteRow", request, is_repeatable=False)
-        except Exception as error:
-            failure = classify(error, write=True, client=calls.client)
-            is_final = not (isinstance(failure, DependencyException) and failure.retriable)
-            if is_final and len(rows) > 1:
-                middle = len(rows) // 2
-                return [*self._try(rows[:middle]), *self._try(rows[middle:])]
-            return [failure] * len(rows)
-        results = [row for table in answer.tables for row in table.rows]
-        return [_error_of(result) for _, result in zip_longest(rows, results[: len(rows)])]
 
-
-def _error_of(result: Any) -> StreamClientError | None:
-    if result is None:
-        return from_answer("OTSInternalServerError", "the answer lacks this row", write=True)
-    if result.is_ok:
-        return None
-    return from_answer(result.error.code, result.error.message, write=True)
+def _size_of(row: Pending) -> int:
+    return len(row[1])

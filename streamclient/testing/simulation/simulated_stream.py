@@ -14,6 +14,7 @@ from typing import overload
 from attrs import define, field, frozen
 
 from streamclient.base.position import Position
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.model import CheckpointPosition, Shard
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.history import ancestors
@@ -87,7 +88,7 @@ class PartOfShard(Sequence[StreamRecord]):
     def sequence_info(self, index: int) -> SequenceInfo:
         """Where a record stands."""
         place = self.places[index]
-        return SequenceInfo(1, int(self._shard.times[place] * 1_000_000), place)
+        return SequenceInfo(1, int(self._shard.times[place] * MICROS_PER_SECOND), place)
 
 
 @frozen

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.holdings import Holdings
 from streamclient.model import ShardState
 from streamclient.worker import Runtime, Worker
@@ -132,7 +133,7 @@ class Simulation:
         """What a worker of this simulation takes for the outside world."""
         return Runtime(
             monotonic=lambda: self.now,
-            wall_micros=lambda: STARTED_AT_WALL_MICROS + int(self.now * 1_000_000),
+            wall_micros=lambda: STARTED_AT_WALL_MICROS + int(self.now * MICROS_PER_SECOND),
             wait=self.wait,
             new_identifier=self._identifier,
             dice=random.Random(self.dice.random()),

@@ -8,6 +8,7 @@ from itertools import count
 
 from attrs import frozen
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.events import AnswerCheckpoint, Report, Severity
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
@@ -128,11 +129,11 @@ class SimulatedWorld:
 
     def wall_micros(self) -> int:
         """What the wall clocks of all machines show; they differ, but nothing compares them."""
-        return WALL_START_MICROS + int(self.agenda.now * 1_000_000)
+        return WALL_START_MICROS + int(self.agenda.now * MICROS_PER_SECOND)
 
     def moment_of(self, wall_micros: int) -> float:
         """The moment at which wall clocks showed a time."""
-        return (wall_micros - WALL_START_MICROS) / 1_000_000
+        return (wall_micros - WALL_START_MICROS) / MICROS_PER_SECOND
 
     # --- the stream --------------------------------------------------------------------------------------------
 

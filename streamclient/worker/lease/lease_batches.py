@@ -12,22 +12,18 @@ from functools import lru_cache
 from typing import Any
 
 import tablestore
-from tablestore import (
-    BatchWriteRowRequest,
-    CompositeColumnCondition,
-    OTSClient,
-    TableInBatchWriteRowItem,
-)
+from tablestore import BatchWriteRowRequest, CompositeColumnCondition, OTSClient
 from tablestore.metadata import BatchWriteRowResponseItem
 
 from streamclient.core.write_rules import WriteOutcome
-from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+from streamclient.errors import DependencyException, StreamClientError
+from streamclient.tablestore.row_batches import send_items
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, value_bytes, write_row
 from streamclient.wire.rows import CellOperation
-from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify, from_answer
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 from streamclient.worker.lease.lease_store import WriteAnswer
 
 OPERATION = "BatchWriteRow"
@@ -159,46 +155,15 @@ def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str], ...]]
     }
 
 
-ROWS_PER_BATCH = 200
-"""The service takes at most this many rows in one BatchWriteRow."""
-
-
 def send_rows(client: OTSClient, table_name: str, items: Sequence[Any]) -> list[WriteAnswer]:
     """Send the items of one BatchWriteRow, once; one answer per item, in order. Never raises."""
-    request = BatchWriteRowRequest()
-    request.add(TableInBatchWriteRowItem(table_name, items))
-    try:
-        response = client.batch_write_row(request)
-    except Exception as error:
-        return [WriteAnswer(WriteOutcome.UNCERTAIN, translated(error, write=True, client=client))] * len(items)
-    results = _results_by_index(response, table_name)
-    return [_row_answer(results.get(index)) for index in range(len(items))]
+    return [_ACCEPTED if error is None else _answer(error) for error in send_items(client, table_name, items)]
 
 
-def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
-    """The package's exception for an error of the SDK, which stays its cause."""
-    failure = classify(error, write=write, client=client)
-    if failure is not error:
-        failure.__cause__ = error
-    return failure
+_ACCEPTED = WriteAnswer(WriteOutcome.ACCEPTED)
 
 
-def row_error(code: str, message: str, *, write: bool) -> StreamClientError:
-    """The package's exception for one failed row; its batch was answered with 200, so it has no HTTP status."""
-    return from_answer(code, message, write=write)
-
-
-def _results_by_index(response: Any, table_name: str) -> dict[int, Any]:
-    tables = (response.table_of_put, response.table_of_update, response.table_of_delete)
-    return {result.index: result for table in tables for result in table.get(table_name, ())}
-
-
-def _row_answer(result: Any) -> WriteAnswer:
-    if result is None:
-        missing = DependencyException("the answer to BatchWriteRow lacks this row", kind=ErrorKind.AMBIGUOUS)
-        return WriteAnswer(WriteOutcome.UNCERTAIN, missing)
-    if result.is_ok:
-        return WriteAnswer(WriteOutcome.ACCEPTED)
-    if result.error_code == CONDITION_CHECK_FAIL:
+def _answer(error: StreamClientError) -> WriteAnswer:
+    if isinstance(error, DependencyException) and error.code == CONDITION_CHECK_FAIL and error.http_status is None:
         return WriteAnswer(WriteOutcome.REFUSED)
-    return WriteAnswer(WriteOutcome.UNCERTAIN, row_error(result.error_code, result.error_message, write=True))
+    return WriteAnswer(WriteOutcome.UNCERTAIN, error)

@@ -16,7 +16,9 @@ from tablestore import BatchGetRowRequest, OTSClient, TableInBatchGetRowItem
 from streamclient.core import write_rules
 from streamclient.core.write_rules import EpochRow, EpochWrite, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException
-from streamclient.worker.lease.lease_batches import row_error, send_rows, translated
+from streamclient.tablestore.row_batches import translated
+from streamclient.wire.service_errors import from_answer
+from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_rows import EPOCH_STATUS_TYPE, Cells, item_of, key_of
 from streamclient.worker.lease.lease_store import WriteAnswer
 
@@ -103,7 +105,7 @@ class EpochRows:
 def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
     """What a row holds; ``None`` if there is no row."""
     if not result.is_ok:
-        return row_error(result.error_code, result.error_message, write=False)
+        return from_answer(result.error_code, result.error_message, write=False)
     if result.row is None or not result.row.primary_key:
         return None
     cells = {name: value for name, value, *_ in result.row.attribute_columns or ()}

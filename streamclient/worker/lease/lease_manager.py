@@ -15,11 +15,15 @@ from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.interfaces import IMetrics, RetryableAction
 from streamclient.model import Lease
+from streamclient.tablestore.own_table import OwnTable
 from streamclient.tablestore.ranges import scan
-from streamclient.worker.lease.lease_batches import ROWS_PER_BATCH, send_rows, translated
+from streamclient.tablestore.row_batches import batches, translated
+from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_epochs import EpochRows
 from streamclient.worker.lease.lease_metering import metered
 from streamclient.worker.lease.lease_rows import (
+    READY_PROBE_KEY,
+    STATUS_TABLE,
     UnreadableRow,
     end_key,
     first_key,
@@ -30,7 +34,6 @@ from streamclient.worker.lease.lease_rows import (
     written_columns,
 )
 from streamclient.worker.lease.lease_store import WriteAnswer
-from streamclient.worker.lease.lease_table import StatusTable
 from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_worker_write, check_write
 from streamclient.worker.lease.own_columns import OWN_COLUMNS
 from streamclient.worker.lease.status_connection import check_client, for_lease_calls, without_retries
@@ -95,7 +98,16 @@ class LeaseManager(WritingLeaseManager):
         self._config = client_config if client_config is not None else ClientConfig()
         self._client = metered(for_lease_calls(given, self._config), metrics)
         table_client = metered(without_retries(given), metrics)
-        self._table = StatusTable(table_client, status_table_name, self._config, clock, sleep)
+        self._table = OwnTable(
+            table_client,
+            status_table_name,
+            STATUS_TABLE,
+            clock,
+            sleep,
+            (self._config.status_table_read_capacity, self._config.status_table_write_capacity),
+            self._config.max_wait_table_ready_time_millis,
+            self._config.check_table_ready_interval_millis,
+        )
         self._epochs = EpochRows(self._client, status_table_name, stream_id)
         self._workers = WorkerRows(self._client, status_table_name, stream_id)
         self._retry = self._config.lease_manager_retry_strategy or LeaseRetryStrategy()
@@ -116,7 +128,7 @@ class LeaseManager(WritingLeaseManager):
 
     def wait_until_lease_table_ready(self) -> bool:
         """Wait until the table answers reads; returns whether it did within ``max_wait_table_ready_time_millis``."""
-        return self._table.wait_until_ready(self._stream_id)
+        return self._table.wait_until_ready(key_of(self._stream_id, READY_PROBE_KEY)) is None
 
     @property
     def table_problem(self) -> Exception | None:
@@ -160,7 +172,9 @@ class LeaseManager(WritingLeaseManager):
                 valid.append((index, write))
             except ConfigurationError as error:
                 answers[index] = WriteAnswer(WriteOutcome.UNCERTAIN, error)
-        for batch in _batches(valid):
+        # Most checkpoints are alone: there is nothing to weigh one against.
+        cut = [valid] if len(valid) == 1 else batches(valid, _key, _weight_bytes, most_bytes=BYTES_PER_BATCH)
+        for batch in cut:
             sent = self._send([write for _, write in batch])
             answers.update(zip((index for index, _ in batch), sent, strict=True))
         return [answers[index] for index in range(len(writes))]
@@ -267,35 +281,14 @@ def _check(write: LeaseWrite | WorkerWrite, stream_id: str) -> None:
         check_write(write, stream_id)
 
 
-def _key(write: LeaseWrite | WorkerWrite) -> tuple[type, str]:
+def _key(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> tuple[type, str]:
+    _, write = numbered
     return type(write), write.worker_id if isinstance(write, WorkerWrite) else write.lease_key
 
 
-def _batches(
-    writes: Sequence[tuple[int, LeaseWrite | WorkerWrite]],
-) -> Iterator[list[tuple[int, LeaseWrite | WorkerWrite]]]:
-    """Cut into requests that the service takes: few enough rows and bytes, and no row twice."""
-    if len(writes) == 1:  # as most checkpoints are: there is nothing to weigh it against
-        yield [*writes]
-        return
-    batch: list[tuple[int, LeaseWrite | WorkerWrite]] = []
-    keys: set[tuple[type, str]] = set()
-    size_bytes = 0
-    for index, write in writes:
-        weight_bytes = _weight_bytes(write)
-        full = len(batch) >= ROWS_PER_BATCH or size_bytes + weight_bytes > BYTES_PER_BATCH
-        if batch and (full or _key(write) in keys):
-            yield batch
-            batch, keys, size_bytes = [], set(), 0
-        batch.append((index, write))
-        keys.add(_key(write))
-        size_bytes += weight_bytes
-    if batch:
-        yield batch
-
-
-def _weight_bytes(write: LeaseWrite | WorkerWrite) -> int:
+def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
     """Upper bound of what a row adds: its texts occur in the key, the condition and the columns."""
+    _, write = numbered
     if isinstance(write, WorkerWrite):
         info = write.result.info if write.result is not None else ""
         return 2 * ROW_OVERHEAD_BYTES + len(write.worker_id.encode()) + len(info.encode())

@@ -33,6 +33,7 @@ from tablestore import (
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import RowT, Write, WriteKind
 from streamclient.model import Lease
+from streamclient.tablestore.own_table import TablePurpose
 from streamclient.worker.lease.own_columns import OWN_CELLS, OWN_COLUMNS, read_own
 
 STREAM_ID = "StreamId"
@@ -45,6 +46,9 @@ EPOCH_STATUS_TYPE = "ShardEpoch"
 """``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
 
 KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
+STATUS_TABLE = TablePurpose(
+    "status table", "be the status table", "the progress of idle streams", KEY_SCHEMA, is_updated=True
+)
 """Primary key of the status table: names and types, in order."""
 
 COUNTER = "LeaseCounter"

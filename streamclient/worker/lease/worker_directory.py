@@ -31,7 +31,9 @@ from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.tablestore.ranges import scan
-from streamclient.worker.lease.lease_batches import ROWS_PER_BATCH, row_error, send_rows
+from streamclient.tablestore.row_batches import ROWS_PER_BATCH
+from streamclient.wire.service_errors import from_answer
+from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
 
 _log = logs.logger(__name__)
@@ -118,7 +120,7 @@ class WorkerRows:
             raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(names)} keys")
         for result in results:
             if not result.is_ok:
-                raise row_error(result.error_code, result.error_message, write=False)
+                raise from_answer(result.error_code, result.error_message, write=False)
             row = self._parsed(result.row)
             if row is not None:
                 yield row

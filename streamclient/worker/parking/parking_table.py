@@ -5,58 +5,51 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from tablestore import (
     INF_MAX,
     INF_MIN,
-    BatchWriteRowRequest,
-    CapacityUnit,
     Condition,
     DeleteRowItem,
     NoRetryPolicy,
     OTSClient,
     PutRowItem,
-    ReservedThroughput,
     Row,
     RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
 )
 
-from streamclient.base import checks, logs
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.base import checks
+from streamclient.errors import (
+    CodecError,
+    DependencyException,
+    StreamClientError,
+    StreamClientException,
+)
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
+from streamclient.tablestore.own_table import OwnTable, TablePurpose
 from streamclient.tablestore.ranges import scan
+from streamclient.tablestore.row_batches import batches, send_items, translated
 from streamclient.tablestore.signed_calls import with_own_connection
 from streamclient.wire.sdk_logging import silence
-from streamclient.wire.service_errors import (
-    CONDITION_CHECK_FAIL,
-    OBJECT_ALREADY_EXIST,
-    OBJECT_NOT_EXIST,
-    classify,
-    from_answer,
-)
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, OBJECT_NOT_EXIST
 from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_of
 
-_log = logs.logger(__name__)
-
-KEY_SCHEMA = (("StreamId", "STRING"), ("ShardId", "STRING"), ("RecordId", "STRING"))
+PARKING_TABLE = TablePurpose(
+    "table",
+    "hold parked records",
+    "parked records",
+    (("StreamId", "STRING"), ("ShardId", "STRING"), ("RecordId", "STRING")),
+)
 
 CELL_BYTES = 1024 * 1024
 """A cell may hold 2 MB, and a record with its previous values more than that, so its bytes are cut into cells of half
 as much: ``Frame0000``, ``Frame0001`` and so on."""
 
-ROWS_PER_REQUEST = 100
-"""The service takes 200 rows in one BatchWriteRow."""
-
 REQUEST_BYTES = 2 * 1024 * 1024
-"""The service takes 4 MB; a single record above this goes out alone."""
-
-READY_SECONDS = 120.0
-"""How long a new table may take until it answers, as for the status table."""
+"""Of records. The service takes 4 MB, and a row has its error's text besides."""
 
 
 @checks.explains_names
@@ -81,7 +74,7 @@ class TableParkingStore(IParkingStore):
         self._client.retry_policy = NoRetryPolicy()
         silence(self._client)
         self._table_name = table_name
-        self._wait = wait
+        self._table = OwnTable(self._client, table_name, PARKING_TABLE, sleep=wait)
         self._is_there = False
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
@@ -89,8 +82,10 @@ class TableParkingStore(IParkingStore):
         self._have_table()
         absent = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         unique = {tuple(_row_key(each)): each for each in records}.values()
-        items = [PutRowItem(Row(_row_key(each), _columns(each)), absent) for each in unique]
-        self._write(items, [len(frame_of(each.record)) for each in unique], ignored=CONDITION_CHECK_FAIL)
+        items = [
+            (PutRowItem(Row(_row_key(each), _columns(each)), absent), len(frame_of(each.record))) for each in unique
+        ]
+        self._write(items, ignored=CONDITION_CHECK_FAIL)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
         """Every row, by key.
@@ -116,25 +111,17 @@ class TableParkingStore(IParkingStore):
         """Delete the rows."""
         self._have_table()
         any_state = Condition(RowExistenceExpectation.IGNORE)
-        items = [DeleteRowItem(Row(list(key)), any_state) for key in {tuple(_row_key(each)) for each in records}]
-        self._write(items, [0] * len(items), ignored=None)
+        keys = {tuple(_row_key(each)) for each in records}
+        self._write([(DeleteRowItem(Row(list(key)), any_state), 0) for key in keys], ignored=None)
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def _write(self, items: Sequence[Any], sizes: Sequence[int], *, ignored: str | None) -> None:
-        for group in _groups(items, sizes):
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(self._table_name, group))
-            response = self._call(partial(self._client.batch_write_row, request), write=True)
-            tables = (response.table_of_put, response.table_of_delete)
-            answers = [answer for table in tables for answer in table.get(self._table_name, ())]
-            if len(answers) != len(group):
-                raise DependencyException(
-                    f"BatchWriteRow answered for {len(answers)} of {len(group)} rows", kind=ErrorKind.AMBIGUOUS
-                )
-            for answer in answers:
-                if not answer.is_ok and answer.error_code != ignored:
-                    raise from_answer(answer.error_code, answer.error_message, write=True)
+    def _write(self, items: Sequence[tuple[Any, int]], *, ignored: str | None) -> None:
+        """Write items of different rows, each with its size; errors with the code ``ignored`` are none."""
+        for batch in batches(items, id, itemgetter(1), most_bytes=REQUEST_BYTES):
+            for error in send_items(self._client, self._table_name, [item for item, _ in batch]):
+                if error is not None and not (isinstance(error, DependencyException) and error.code == ignored):
+                    raise self._noted(error)
 
     def _scan(self, stream_id: str | None, columns: list[str] | None) -> Iterator[Any]:
         self._have_table()
@@ -148,10 +135,14 @@ class TableParkingStore(IParkingStore):
         try:
             return call()
         except Exception as error:
-            failure = classify(error, write=write, client=self._client)
-            if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
-                self._is_there = False
-            raise failure from error
+            failure = self._noted(translated(error, write=write, client=self._client))
+            raise failure from failure.__cause__
+
+    def _noted(self, failure: StreamClientError) -> StreamClientError:
+        """The failure; whether the table is there is asked again if it says no."""
+        if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
+            self._is_there = False
+        return failure
 
     # --- the table -----------------------------------------------------------------------------------------------
 
@@ -159,18 +150,10 @@ class TableParkingStore(IParkingStore):
         """Make the table if need be, and wait until it answers; two threads that do so at once do no harm."""
         if self._is_there:
             return
-        if not self._exists():
-            self._create()
-        probe = [(name, "-") for name, _ in KEY_SCHEMA]
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                self._call(partial(self._client.get_row, self._table_name, probe, max_version=1), write=False)
-                break
-            except DependencyException as error:
-                if not error.retriable or time.monotonic() > deadline:
-                    raise
-                self._wait(0.1)
+        self._table.create_if_absent()
+        failure = self._table.wait_until_ready([(name, "-") for name, _ in PARKING_TABLE.key])
+        if failure is not None:
+            raise failure
         self._is_there = True
 
     def exists(self) -> bool:
@@ -180,55 +163,10 @@ class TableParkingStore(IParkingStore):
             ConfigurationError: it is there and cannot hold parked records.
             DependencyException: the service refused or did not answer.
         """
-        return self._exists()
-
-    def _exists(self) -> bool:
-        try:
-            description = self._call(partial(self._client.describe_table, self._table_name), write=False)
-        except DependencyException as error:
-            if error.code == OBJECT_NOT_EXIST:
-                return False
-            raise
-        schema = tuple((column[0], column[1]) for column in description.table_meta.schema_of_primary_key)
-        if schema != KEY_SCHEMA:
-            raise ConfigurationError(
-                f"table {self._table_name!r} cannot hold parked records: its primary key is {schema}, expected "
-                f"{KEY_SCHEMA}; give the name of a table that does not exist, and it will be created"
-            )
-        if description.table_options.time_to_live != -1:
-            raise ConfigurationError(
-                f"table {self._table_name!r} forgets rows after {description.table_options.time_to_live} s, and with "
-                "them parked records; set its time to live to -1 (never)"
-            )
-        return True
-
-    def _create(self) -> None:
-        meta, options = TableMeta(self._table_name, list(KEY_SCHEMA)), TableOptions(time_to_live=-1, max_version=1)
-        throughput = ReservedThroughput(CapacityUnit(0, 0))
-        try:
-            self._call(partial(self._client.create_table, meta, options, throughput), write=True)
-        except DependencyException as error:
-            if error.code != OBJECT_ALREADY_EXIST:
-                raise
-        else:
-            _log.info("created table %s for parked records", self._table_name)
+        return self._table.exists()
 
     def __repr__(self) -> str:
         return f"TableParkingStore({self._table_name!r})"
-
-
-def _groups(items: Sequence[Any], sizes: Sequence[int]) -> Iterator[list[Any]]:
-    """Cut into requests that the service takes."""
-    group: list[Any] = []
-    total = 0
-    for item, size in zip(items, sizes, strict=True):
-        if group and (len(group) >= ROWS_PER_REQUEST or total + size > REQUEST_BYTES):
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += size
-    if group:
-        yield group
 
 
 def _row_key(parked: ParkedRecord) -> list[tuple[str, str]]:

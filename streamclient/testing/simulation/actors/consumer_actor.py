@@ -12,6 +12,7 @@ from typing import Any
 from streamclient.base.backoff import decision_of
 from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.consumer import consumer_events as facts
 from streamclient.core.consumer.consumer_events import ConsumerEvent, Told
 from streamclient.core.consumer.machine import ConsumerMachine
@@ -288,7 +289,7 @@ class Consumer:
         """An older one, if there is one; its next position leads astray."""
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
-        before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // 1_000_000)
+        before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)
         oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # those of time 0 tell nothing
         if other is self.shard or before <= oldest:
             return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core import leases
 from streamclient.model import Lease, Pause
 from streamclient.testing.simulation.simulated_stream import place_of
@@ -30,7 +31,7 @@ class Operator(Outsider):
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
         """Hold a shard for a while; with ``ends_itself`` by a time in the pause, otherwise by a second order."""
-        until = self._world.wall_micros() + int(seconds * 1_000_000) if ends_itself else None
+        until = self._world.wall_micros() + int(seconds * MICROS_PER_SECOND) if ends_itself else None
         is_paused = self._order_pause(key, until)
         if is_paused and not ends_itself:
             self._world.agenda.after(seconds, self.resume, key)

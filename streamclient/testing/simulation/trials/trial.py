@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import StreamConfig
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.fakes import FakeStream
@@ -283,7 +284,7 @@ class Trial:
     def _write(self) -> None:
         """One change of a row. No two have the same time, so that key and time name it."""
         shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
-        self._written_micros = max(self._written_micros + 1, int(self.simulation.now * 1_000_000))
+        self._written_micros = max(self._written_micros + 1, int(self.simulation.now * MICROS_PER_SECOND))
         change = self.witness.write(self.dice.choice(self.keys_of[shard_id]), self._written_micros)
         columns = self.settings.columns(change.key, change.number)
         millis = self._written_micros // 1_000

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import define, field
 
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.server.engine import Engine
 from streamclient.server.server_clock import Clock
 from streamclient.server.server_errors import ServiceError
@@ -39,7 +40,7 @@ class SimulatedService:
     tunnel_id: str = ""
 
     def __attrs_post_init__(self) -> None:
-        clock = Clock(lambda: START_MICROS + round(self.agenda.now * 1_000_000))
+        clock = Clock(lambda: START_MICROS + round(self.agenda.now * MICROS_PER_SECOND))
         limits = Limits(range_rows=PAGE_RECORDS, tunnel_page_records=PAGE_RECORDS, tunnel_base_channel_bytes=400)
         self.engine = Engine(clock=clock, storage=MemoryStorage(), limits=limits)
 

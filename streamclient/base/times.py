@@ -1,0 +1,146 @@
+"""Clocks, times and durations: units, and how people write and read them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from streamclient.base import checks
+from streamclient.errors import ConfigurationError
+
+MICROS_PER_MILLI = 1_000
+MILLIS_PER_SECOND = 1_000
+MICROS_PER_SECOND = 1_000_000
+SECONDS_PER_HOUR = 3_600
+SECONDS_PER_DAY = 86_400
+MICROS_PER_HOUR = SECONDS_PER_HOUR * MICROS_PER_SECOND
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY}
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+_MICROS_BEGIN = 10**14
+"""Milliseconds beyond it are after the year 5138: whoever writes them means a smaller unit."""
+
+
+def now_micros() -> int:
+    """Return the present by this machine's clock, in microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
+def micros_of(moment: datetime) -> int:
+    """Return a time with a zone in microseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def utc(micros: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def utc_text(micros: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 in UTC."""
+    return utc(micros).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``6 d 4 h``: two units at most, never a false precision."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for unit, size, smaller, divisor in (
+        ("d", SECONDS_PER_DAY, "h", SECONDS_PER_HOUR),
+        ("h", SECONDS_PER_HOUR, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // divisor
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a duration that is an estimate, in one unit: ``119 s``, ``120 min``, ``2 h``, ``2 days``."""
+    for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, SECONDS_PER_HOUR, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / SECONDS_PER_DAY:.0f} days"
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90s``, ``15m``, ``2h``, ``1d`` or a sum such as ``1h30m``.
+
+    Raises:
+        ConfigurationError: the text is none of these, or zero.
+    """
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigurationError(f"a duration is written like 90s, 15m, 2h, 1d or 1h30m, not {text!r}")
+    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+    if seconds <= 0:
+        raise ConfigurationError(f"a duration must be above 0, not {text!r}")
+    return seconds
+
+
+def parse_moment(text: str, now: int) -> int:
+    """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``; ``now`` is in them, too.
+
+    Raises:
+        ConfigurationError: the text is neither, or has no zone: which one was meant cannot be guessed.
+    """
+    if text.endswith("-ago"):
+        return now - round(parse_duration(text.removesuffix("-ago")) * MICROS_PER_SECOND)
+    return _iso_micros("a time", "a time is written like 2026-01-31T12:00:00Z or 2h-ago", text)
+
+
+def parse_timestamp(name: str, text: str) -> int:
+    """Return the microseconds since 1970 of a setting: milliseconds since 1970, or an ISO 8601 time with zone.
+
+    Raises:
+        ConfigurationError: the text is neither, is before 1970, has no zone, or is a number of another unit.
+    """
+    expected = f"{name} must be milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
+    if text.strip().isdecimal() and int(text) < _MICROS_BEGIN:
+        return int(text) * MICROS_PER_MILLI
+    micros = _iso_micros(name, expected, text)
+    if micros < 0:
+        raise ConfigurationError(f"{expected}, not {checks.shown(text)}, which is before")
+    return micros
+
+
+def parse_local_time(text: str, zone: tzinfo | None) -> int:
+    """Return the microseconds since 1970 of ``2019-06-19 17:00:00`` in a zone; ``None`` is that of this machine.
+
+    Raises:
+        ConfigurationError: the text is not such a time, or no clock shows it.
+    """
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007  # the zone follows
+        aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
+        return checks.micros.require("time", round(aware.timestamp() * MICROS_PER_SECOND))
+    except (ValueError, OverflowError, OSError):  # also of years that no clock shows
+        raise ConfigurationError(f"expected a time such as '2019-06-19 17:00:00', got {text!r}") from None
+
+
+def _iso_micros(name: str, expected: str, text: str) -> int:
+    given = text.strip()
+    if given.isdecimal():
+        raise ConfigurationError(f"{expected}; {given} are {_unit_of(int(given))}")
+    try:
+        moment = datetime.fromisoformat(given.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
+    if moment.tzinfo is None:
+        whole = moment if given[10:11] in ("T", " ") else datetime.combine(moment, datetime.min.time())
+        raise ConfigurationError(
+            f"{name} needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00, not "
+            f"{checks.shown(text)}"
+        )
+    return micros_of(moment)
+
+
+def _unit_of(number: int) -> str:
+    """Return the unit in which a number since 1970 lies within some decades of the present."""
+    units = ((10**11, "seconds"), (_MICROS_BEGIN, "milliseconds"), (10**17, "microseconds"))
+    return next((unit for limit, unit in units if number < limit), "nanoseconds")

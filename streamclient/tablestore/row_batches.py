@@ -1,0 +1,152 @@
+"""BatchWriteRow: rows cut into requests that the service takes, sent, and believed by what each row was answered.
+
+Laws:
+
+* no request names a row twice, so its rows may be repeated alone and in any order, and changes of one key keep theirs;
+* a row without an answer may be written, and is no success;
+* one bad row can make the service refuse a whole request, so a refusal for good is narrowed down to the rows it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from attrs import frozen
+from tablestore import BatchWriteRowRequest, OTSClient, TableInBatchWriteRowItem
+
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.wire import schema
+from streamclient.wire.schema import OperationType, RowExistenceExpectation
+from streamclient.wire.service_errors import classify, from_answer
+
+ROWS_PER_BATCH = 200
+"""The service takes at most this many rows in one BatchWriteRow."""
+
+BYTES_PER_BATCH = 3 * 1024 * 1024
+"""Of encoded rows. The service takes 4 MB; what each row has around it stays below the rest."""
+
+EncodedRow: TypeAlias = tuple[OperationType, bytes]
+"""What to do, and the row as the request takes it; written without a condition."""
+
+_IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
+
+_Row = TypeVar("_Row")
+
+
+def batches(
+    rows: Iterable[_Row],
+    key: Callable[[_Row], Hashable],
+    size: Callable[[_Row], int],
+    *,
+    most_rows: int = ROWS_PER_BATCH,
+    most_bytes: int = BYTES_PER_BATCH,
+) -> Iterator[list[_Row]]:
+    """Cut ``rows`` into batches, in order. A second one of a key begins a new batch, and a large one goes alone.
+
+    Worked example: rows of the keys a b a c with room for ten rows give [a b] and [a c].
+    """
+    batch: list[_Row] = []
+    keys: set[Hashable] = set()
+    total = 0
+    for row in rows:
+        name, weight = key(row), size(row)
+        if batch and (len(batch) >= most_rows or total + weight > most_bytes or name in keys):
+            yield batch
+            batch, keys, total = [], set(), 0
+        batch.append(row)
+        keys.add(name)
+        total += weight
+    if batch:
+        yield batch
+
+
+def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[StreamClientError | None]:
+    """Send the SDK's ``items`` in one request, once; the error of each, in order, or ``None``. Never raises."""
+    request = BatchWriteRowRequest()
+    request.add(TableInBatchWriteRowItem(table, list(items)))
+    try:
+        response = client.batch_write_row(request)
+    except Exception as error:
+        return [translated(error, write=True, client=client)] * len(items)
+    tables = (response.table_of_put, response.table_of_update, response.table_of_delete)
+    results = {result.index: result for answers in tables for result in answers.get(table, ())}
+    return [_item_error(results.get(index)) for index in range(len(items))]
+
+
+def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
+    """The package's exception for an error of the SDK, which stays its cause."""
+    failure = classify(error, write=write, client=client)
+    if failure is not error:
+        failure.__cause__ = error
+    return failure
+
+
+def _item_error(result: Any) -> StreamClientError | None:
+    if result is None:
+        return _unanswered()
+    return None if result.is_ok else from_answer(result.error_code, result.error_message, write=True)
+
+
+def _unanswered() -> StreamClientError:
+    return DependencyException("the answer to BatchWriteRow lacks this row", kind=ErrorKind.AMBIGUOUS)
+
+
+@frozen
+class Attempt(Generic[_Row]):
+    """What became of the rows of one request."""
+
+    sent: int
+    refused: Sequence[tuple[_Row, StreamClientError]]
+    """For good."""
+    left: Sequence[tuple[_Row, StreamClientError]]
+    """Failed for a passing reason; the next attempt sends these."""
+    failures: int
+    """Attempts in a row up to this one of which none made the rest shorter; 0 after one that did."""
+
+
+def attempts(
+    calls: SignedCalls, table: str, rows: Sequence[_Row], encoded: Callable[[_Row], EncodedRow]
+) -> Iterator[Attempt[_Row]]:
+    """Write rows of different keys, one attempt each time that the caller asks for the next, until none is left.
+
+    The caller pauses between attempts, and gives up by asking for no more.
+    """
+    failures = 0
+    while rows:
+        answers = zip(rows, send_encoded(calls, table, [encoded(row) for row in rows]), strict=True)
+        failed = [(row, error) for row, error in answers if error is not None]
+        left = [each for each in failed if is_passing(each[1])]
+        refused = [each for each in failed if not is_passing(each[1])]
+        failures = 0 if len(left) < len(rows) else failures + 1
+        yield Attempt(len(rows), refused, left, failures)
+        rows = [row for row, _ in left]
+
+
+def is_passing(error: StreamClientError) -> bool:
+    """Whether the same row may be written by the next request."""
+    return isinstance(error, DependencyException) and error.retriable
+
+
+def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
+    """Send ``rows`` once; the error of each, in order, or ``None``. Never raises."""
+    messages = [schema.RowInBatchWriteRowRequest(type=kind, row_change=row, condition=_IGNORE) for kind, row in rows]
+    request = schema.BatchWriteRowRequest(tables=[schema.TableInBatchWriteRowRequest(table_name=table, rows=messages)])
+    try:
+        response = calls.ask("BatchWriteRow", request, is_repeatable=False)
+    except Exception as error:
+        failure = classify(error, write=True, client=calls.client)
+        if is_passing(failure) or len(rows) == 1:
+            return [failure] * len(rows)
+        middle = len(rows) // 2
+        return [*send_encoded(calls, table, rows[:middle]), *send_encoded(calls, table, rows[middle:])]
+    results = [result for each in response.tables for result in each.rows]
+    return [_encoded_error(result) for _, result in zip_longest(rows, results[: len(rows)])]
+
+
+def _encoded_error(result: Any) -> StreamClientError | None:
+    if result is None:
+        return _unanswered()
+    return None if result.is_ok else from_answer(result.error.code, result.error.message, write=True)
