@@ -30,7 +30,6 @@ from streamclient.copying import Replication
 from streamclient.copying.replication_settings import Endpoint, SourceKind
 from streamclient.copying.replication_settings import Settings as ReplicationSettings
 from streamclient.copying.target_table import prepare_destination
-from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 
 SHARDS = (1, 4)
 
@@ -120,4 +119,4 @@ def _rate(stage: Stage, table: FilledTable) -> float:
 
 
 def _side(stage: Stage, table: str) -> Endpoint:
-    return Endpoint(stage.endpoint, DEFAULT_INSTANCE, table, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET)
+    return Endpoint(endpoint=stage.endpoint, table_name=table)

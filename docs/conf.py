@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from streamclient import __version__
+from streamclient.copying import mirror_settings, replication_settings
 from streamclient.core.consumer.transitions import TRANSITIONS
 from streamclient.core.held import NEXT
 from streamclient.core.write_rules import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.metric_table import WORKER_LABELS
+from streamclient.spark.source.source_options import OPTIONS
 from tools.pictures import write_pictures
 from tools.plots import LAKE_HEAD, lake_rows, lake_run
 
@@ -95,6 +97,32 @@ def write_held_leases(app: object) -> None:
     write_table("held-leases.md", head, rows)
 
 
+def write_settings(app: object) -> None:
+    """List keys and options, from the tables that read them."""
+    of_files = {
+        "settings-mirror.md": mirror_settings.SECTIONS,
+        "settings-replicate.md": replication_settings.SECTIONS,
+    }
+    for name, sections in of_files.items():
+        owners: dict[tuple[str, str], list[str]] = {}
+        for section in sections:
+            for each in section.settings:
+                owner = owners.setdefault((each.name, each.text), [])
+                owner.append(f"`{section.name}`")
+        rows = [
+            f"{', '.join(of)} | `{key}` | {text}"
+            for (key, text), of in owners.items()
+        ]
+        write_table(name, "Section | Key | Meaning", rows)
+    rows = [
+        f"`{each.name}` | {' and '.join(sorted(use.value for use in uses))}"
+        f" | {each.text}"
+        for uses, settings in OPTIONS.items()
+        for each in settings
+    ]
+    write_table("settings-source.md", "Option | for | Meaning", rows)
+
+
 def write_lake(app: object) -> None:
     """Print what commits cost, from the file that the benchmark wrote."""
     write_table("lake.md", LAKE_HEAD, lake_rows())
@@ -112,5 +140,6 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_held_leases)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_settings)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_lake)  # type: ignore[attr-defined]
     app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

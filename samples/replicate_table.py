@@ -5,7 +5,7 @@ Runs against two local Tablestores that it starts itself. ``streamclient replica
 
 from datetime import datetime, timedelta, timezone
 
-from streamclient.copying import Replication, client_for, compare_tables, parse_settings
+from streamclient.copying import Replication, compare_tables, parse_settings
 from streamclient.server import LocalTablestore
 
 from samples.tunnel_table import make_table, put_orders
@@ -36,7 +36,7 @@ def copy_until(end_time: datetime, source: LocalTablestore, destination: LocalTa
     )
     outcome = Replication(settings, say=print, show=lambda line: None, poll_seconds=0.2).run()
     print(f"complete: {outcome.is_complete}, rows written: {outcome.rows}")
-    reader, writer = client_for(settings.reader), client_for(settings.writer)
+    reader, writer = settings.reader.client(), settings.writer.client()
     print(f"differences: {list(compare_tables(reader, 'orders', writer, 'orders_copy'))}")
 
 

@@ -56,10 +56,13 @@ class Check:
             ConfigurationError: it does not.
         """
         if not self.fits(value):
-            given = f"one of type {type(value).__name__}" if self.hides else shown(value)
-            because = self.because(value)
-            raise ConfigurationError(f"{name} must be {self.expected}, not {given}{because and f': {because}'}")
+            raise self.refusal(name, value, self.because(value))
         return value
+
+    def refusal(self, name: str, value: object, because: str = "") -> ConfigurationError:
+        """Return the error that refuses ``value`` as ``name``."""
+        given = f"one of type {type(value).__name__}" if self.hides else shown(value)
+        return ConfigurationError(f"{name} must be {self.expected}, not {given}{because and f': {because}'}")
 
 
 def shown(value: object) -> str:
@@ -170,6 +173,20 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
             f"to 65535, not {shown(endpoint)}: {why}"
         )
     return host, port or (443 if endpoint.lower().startswith("https:") else 80)
+
+
+def _is_endpoint(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        host_and_port(value)
+    except ConfigurationError:
+        return False
+    parts = urlsplit(value)
+    return parts.scheme in ("http", "https") and not parts.path.strip("/")
+
+
+endpoint = Check("http(s)://host[:port]", _is_endpoint)
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------
@@ -368,19 +385,22 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that names the setting which is most like the given one, or else a list of all of them.
+    """Return a question that names the setting most like ``name``, or else a list of all.
 
-    Names of the Java client (``leaseDurationMillis``, ``setLeaseDurationMillis``) are known by their words.
+    Only letters and digits count: ``setLeaseDurationMillis``, as the Java client has it, is ``lease_duration_millis``,
+    and so is ``leasedurationmillis``, as Spark hands it over.
     """
     names = sorted(known)
-    return (
-        _hint(_words(name).removeprefix("set_"), {_words(each): each for each in names})
-        or f"; it has {', '.join(names)}"
-    )
+    return _hint(_letters(name), {_letters(each): each for each in names}) or f"; it has {', '.join(names)}"
 
 
-def _words(name: str) -> str:
+def words(name: str) -> str:
+    """Return a name in Python's spelling: ``lease_duration`` for ``leaseDuration``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", words(name).removeprefix("set_"))
 
 
 def _hint(given: str, known: dict[str, Any]) -> str:

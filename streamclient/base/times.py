@@ -89,53 +89,63 @@ def parse_moment(text: str, now: int) -> int:
     Raises:
         ConfigurationError: the text is neither, or has no zone: which one was meant cannot be guessed.
     """
+    expected = "a time is written like 2026-01-31T12:00:00Z or 2h-ago"
     if text.endswith("-ago"):
         return now - round(parse_duration(text.removesuffix("-ago")) * MICROS_PER_SECOND)
-    return _iso_micros("a time", "a time is written like 2026-01-31T12:00:00Z or 2h-ago", text)
+    try:
+        return _iso_micros(text.strip())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{expected}; {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
 
 
-def parse_timestamp(name: str, text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """Return the microseconds since 1970 of a setting: milliseconds since 1970, or an ISO 8601 time with zone.
 
     Raises:
-        ConfigurationError: the text is neither, is before 1970, has no zone, or is a number of another unit.
+        ConfigurationError: the text is a number of another unit, is before 1970, or has no zone.
+        ValueError: it is not a time at all.
     """
-    expected = f"{name} must be milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
-    if text.strip().isdecimal() and int(text) < _MICROS_BEGIN:
-        return int(text) * MICROS_PER_MILLI
-    micros = _iso_micros(name, expected, text)
+    given = text.strip()
+    if given.isdecimal() and int(given) < _MICROS_BEGIN:
+        return int(given) * MICROS_PER_MILLI
+    micros = _iso_micros(given)
     if micros < 0:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}, which is before")
+        raise ConfigurationError("it is before 1970")
     return micros
 
 
-def parse_local_time(text: str, zone: tzinfo | None) -> int:
-    """Return the microseconds since 1970 of ``2019-06-19 17:00:00`` in a zone; ``None`` is that of this machine.
+def parse_local_time(text: str) -> datetime:
+    """Return the time of ``2019-06-19 17:00:00``, whose zone is not known yet.
 
     Raises:
-        ConfigurationError: the text is not such a time, or no clock shows it.
+        ValueError: the text is not such a time.
+    """
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007  # the zone follows
+
+
+def zoned_micros(moment: datetime, zone: tzinfo | None) -> int:
+    """Return the microseconds since 1970 of a local time in a zone; ``None`` is that of this machine.
+
+    Raises:
+        ConfigurationError: no clock shows it.
     """
     try:
-        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007  # the zone follows
         aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
         return checks.micros.require("time", round(aware.timestamp() * MICROS_PER_SECOND))
-    except (ValueError, OverflowError, OSError):  # also of years that no clock shows
-        raise ConfigurationError(f"expected a time such as '2019-06-19 17:00:00', got {text!r}") from None
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigurationError(f"no clock shows {moment}") from error
 
 
-def _iso_micros(name: str, expected: str, text: str) -> int:
-    given = text.strip()
+def _iso_micros(given: str) -> int:
     if given.isdecimal():
-        raise ConfigurationError(f"{expected}; {given} are {_unit_of(int(given))}")
-    try:
-        moment = datetime.fromisoformat(given.replace("Z", "+00:00"))
-    except ValueError as error:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
+        raise ConfigurationError(f"{given} are {_unit_of(int(given))}")
+    moment = datetime.fromisoformat(given.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         whole = moment if given[10:11] in ("T", " ") else datetime.combine(moment, datetime.min.time())
         raise ConfigurationError(
-            f"{name} needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00, not "
-            f"{checks.shown(text)}"
+            f"it needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00"
         )
     return micros_of(moment)
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamclient.base.settings import Setting
 from streamclient.errors import ConfigurationError
-from streamclient.tablestore.instance import CONNECTION_OPTIONS, Connection, ConnectionOption
+from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection, chosen
 
 if TYPE_CHECKING:
     from tablestore import OTSClient
@@ -22,13 +23,13 @@ CALL_TIMEOUT_SECONDS = 20.0
 """For one attempt of a command; the SDK's own default of 50 s is longer than anybody waits in front of a screen."""
 
 
-_TABLE_OPTIONS = (
-    ConnectionOption("data-table", None, "table whose stream is consumed"),
-    ConnectionOption("status-table", None, "table of the leases"),
+_TABLES = (
+    Setting("data_table", "table whose stream is consumed", variable="TABLESTORE_DATA_TABLE"),
+    Setting("status_table", "table of the leases", variable="TABLESTORE_STATUS_TABLE"),
 )
-_OPTIONS = {option.name: option for option in (*CONNECTION_OPTIONS, *_TABLE_OPTIONS)}
+_OPTIONS = {each.name.replace("_", "-"): each for each in (*CONNECTION_SETTINGS, *_TABLES)}
 
-TABLES = tuple(option.name for option in _TABLE_OPTIONS)
+TABLES = ("data-table", "status-table")
 """What every command about a fleet needs."""
 
 
@@ -53,7 +54,7 @@ def connection_parent(
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group(title)
     for name, option in _OPTIONS.items():
-        if name in tables or (option in CONNECTION_OPTIONS and (only is None or name in only)):
+        if name in tables or (option in CONNECTION_SETTINGS and (only is None or name in only)):
             shown = "" if not option.default or "secret" in name else f"; default {option.default}"
             text = f"{option.text} (environment: {option.variable}{shown})"
             # Not stored unless given: so an option may stand on either side of an action.
@@ -75,10 +76,10 @@ def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[
         ConfigurationError: nothing was, and there is no default; it names the option and the variable.
     """
     option = _OPTIONS[name]
-    given = getattr(arguments, option.attribute, None)
+    given = getattr(arguments, option.name, None)
     if given is None and name == "access-key-secret":
         given = _secret_in_file(getattr(arguments, "access_key_secret_file", None))
-    return option.value(given, environment)
+    return chosen(option, given, environment)
 
 
 def _secret_in_file(path: str | None) -> str | None:
@@ -98,7 +99,7 @@ def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] 
         ConfigurationError: a value is empty.
     """
     return Connection(
-        **{option.attribute: option_value(option.name, arguments, environment) for option in CONNECTION_OPTIONS}
+        **{each.name: option_value(each.name.replace("_", "-"), arguments, environment) for each in CONNECTION_SETTINGS}
     )
 
 

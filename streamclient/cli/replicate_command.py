@@ -104,11 +104,10 @@ class _Comparison:
 
 
 def _verify(settings: Any, options: argparse.Namespace) -> int:
-    from streamclient.copying.replication import client_for  # noqa: PLC0415
     from streamclient.copying.table_comparison import compare_tables  # noqa: PLC0415
 
     source, destination = settings.reader, settings.writer
-    tables = (client_for(source), source.table_name, client_for(destination), destination.table_name)
+    tables = (source.quiet_client(), source.table_name, destination.quiet_client(), destination.table_name)
     found, shown = _Comparison(), ShownDifferences(options)
     error: StreamClientError | None = None
     found.went_on(0)

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
-    from streamclient.copying.mirror_comparison import Comparison, MirrorDifference
+    from streamclient.copying.differences import Difference
+    from streamclient.copying.mirror_comparison import Comparison
     from streamclient.copying.mirror_shards import MergeLimits
     from streamclient.copying.mirroring import Mirror, mirror
-    from streamclient.copying.replication import Replication, client_for
+    from streamclient.copying.replication import Replication
     from streamclient.copying.replication_settings import parse_settings
     from streamclient.copying.table_comparison import compare_tables
 
 __all__ = [
     "Comparison",
+    "Difference",
     "MergeLimits",
     "Mirror",
-    "MirrorDifference",
     "Replication",
-    "client_for",
     "compare_tables",
     "mirror",
     "parse_settings",
@@ -31,11 +31,10 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "mirror_comparison",
+    "Difference": "differences",
     "MergeLimits": "mirror_shards",
     "Mirror": "mirroring",
-    "MirrorDifference": "mirror_comparison",
     "Replication": "replication",
-    "client_for": "replication",
     "compare_tables": "table_comparison",
     "mirror": "mirroring",
     "parse_settings": "replication_settings",

@@ -13,10 +13,20 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from streamclient.base.position import Judged, Position, ReadTrail
 from streamclient.base.times import now_micros
+from streamclient.copying.differences import (
+    Cells,
+    Difference,
+    DifferenceKind,
+    Key,
+    Sides,
+    key_order,
+    paired,
+    row_differences,
+)
 from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
 from streamclient.core.shard_tree import NOT_SHOWN, ShardTree
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
@@ -31,13 +41,10 @@ from streamclient.errors import (
     TrimmedDataException,
 )
 from streamclient.model import CheckpointPosition, Shard
-from streamclient.records import ColumnValue, KeyValue, StreamRecord, place_of, readable_position
+from streamclient.records import StreamRecord, place_of, readable_position
 from streamclient.tablestore.ranges import record_of
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.stream_api import RecordPage
-
-Key = tuple[KeyValue, ...]
-Cells = Mapping[str, Mapping[int, ColumnValue]]
 
 _EMPTY_READS = 100
 """Reads without records from one place: the service may skip, but a shard that never comes to its tip is a fault."""
@@ -46,32 +53,7 @@ SHOWN_MAX = 10_000
 """Differences that are kept; all are counted."""
 
 
-@frozen
-class MirrorDifference:
-    """One difference between a row of the table and the mirror's, or a row that only one of them has."""
-
-    key: Key
-    column: str
-    """Empty for a whole row."""
-    source: Mapping[int, ColumnValue] | None
-    """Versions and values in the table; ``None`` where it has nothing."""
-    mirror: Mapping[int, ColumnValue] | None
-    is_repeated: bool = False
-    """Whether the mirror has the row more than once, whatever it holds."""
-
-    def __str__(self) -> str:
-        key = ", ".join(map(repr, self.key))
-        if self.is_repeated:
-            return f"row ({key}) is in the mirror more than once"
-        if not self.column:
-            return f"row ({key}) is {'only in the mirror' if self.source is None else 'missing in the mirror'}"
-        return f"row ({key}) column {self.column!r}: table {_shown(self.source)}, mirror {_shown(self.mirror)}"
-
-
-def _shown(versions: Mapping[int, ColumnValue] | None) -> str:
-    if not versions:
-        return "has none"
-    return ", ".join(f"{value!r}@{version}" for version, value in sorted(versions.items(), reverse=True))
+_SIDES = Sides("table", "mirror")
 
 
 @define
@@ -88,12 +70,12 @@ class Comparison:
     """Changes of the stream behind that position, at the end of the comparison."""
     count: int = 0
     """Differences."""
-    differences: list[MirrorDifference] = field(factory=list)
+    differences: list[Difference] = field(factory=list)
     """The first of them."""
     unreadable: list[str] = field(factory=list)
     """Files of the mirror that cannot be read; the rows that they held are missing."""
 
-    def note(self, difference: MirrorDifference) -> None:
+    def note(self, difference: Difference) -> None:
         """Count a difference, and keep it if there are not too many."""
         self.count += 1
         if len(self.differences) < SHOWN_MAX:
@@ -136,25 +118,19 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
             repeated[one.key] = None
         mirror[one.key] = _digest(_living(one, rule, now_micros()))
     for key in repeated:
-        found.note(MirrorDifference(key, "", None, None, is_repeated=True))
+        found.note(Difference(DifferenceKind.REPEATED, key, sides=_SIDES))
     differing: dict[Key, RowCells | None] = {}
-    present = 0
-    table: dict[Key, None] = {}
-    for record in map(record_of, source.scan(rule).rows()):
-        row = _row_of(record, rule)
-        cells = _living(row, rule, now_micros())
-        if cells is None:
-            continue
-        table[row.key] = None
-        present += 1
-        if mirror.pop(row.key, None) != _digest(cells):
-            differing[row.key] = row
-    for key, digest in mirror.items():
-        if digest is not None and key not in table:
-            differing[key] = None
+    compared: set[Key] = set()
+    rows = _living_rows(source, rule)
+    digests = ((key, mirror.pop(key)) for key in sorted(mirror, key=key_order))
+    for key, row, digest in paired(rows, digests):
+        if row is not None or digest is not None:
+            compared.add(key)
+        if digest != _digest(None if row is None else row.cells):
+            differing[key] = row
     changed = _changed_since(source, rule, plan, stream, found)
     found.changed = len(changed)
-    found.rows = present + sum(digest is not None for digest in mirror.values()) - len(changed & table.keys())
+    found.rows = len(compared - changed)
     _explain(found, {key: row for key, row in differing.items() if key not in changed}, destination, rule)
     return found
 
@@ -189,6 +165,13 @@ def _row_of(record: StreamRecord, rule: TableRule) -> RowCells:
         assert cell.value is not None
         row.cells.setdefault(cell.name, {})[cell.timestamp_millis or 0] = cell.value
     return row
+
+
+def _living_rows(source: SourceTable, rule: TableRule) -> Iterator[tuple[Key, RowCells]]:
+    for record in map(record_of, source.scan(rule).rows()):
+        row = _row_of(record, rule)
+        if _living(row, rule, now_micros()) is not None:
+            yield row.key, row
 
 
 def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
@@ -229,21 +212,9 @@ def _explain(
     def living(row: RowCells | None) -> Cells | None:
         return None if row is None else _living(row, rule, now)
 
-    for key in sorted(differing, key=repr):
-        for one in _differences(key, living(differing[key]), living(there[key])):
+    for key in sorted(differing, key=key_order):
+        for one in row_differences(key, living(differing[key]), living(there[key]), _SIDES):
             found.note(one)
-
-
-def _differences(key: Key, source: Cells | None, mirror: Cells | None) -> Iterator[MirrorDifference]:
-    if source is None and mirror is None:
-        return
-    if source is None or mirror is None:
-        yield MirrorDifference(key, "", None if source is None else {}, None if mirror is None else {})
-        return
-    for name in sorted({*source, *mirror}):
-        here, there = source.get(name), mirror.get(name)
-        if _digest({name: here or {}}) != _digest({name: there or {}}):
-            yield MirrorDifference(key, name, here, there)
 
 
 # --- what has changed behind the position -----------------------------------------------------------------------------

@@ -7,9 +7,7 @@ anything is called.
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,19 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.base import checks
-from streamclient.base.checks import did_you_mean
+from streamclient.base.settings import (
+    Section,
+    Setting,
+    choice,
+    load_document,
+    read_sections,
+    require_no_mistakes,
+)
 from streamclient.config import ClientConfig
 from streamclient.copying.mirror_shards import MergeLimits
 from streamclient.copying.mirroring import HISTORY_SUFFIX, Mirror
 from streamclient.destinations.commit import Destination, MergingDestination
-from streamclient.errors import ConfigurationError
-from streamclient.tablestore.instance import Connection
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class DestinationKind(Enum):
@@ -45,50 +42,45 @@ _options = checks.Check(
     lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
     hides=True,
 )
+_DELTA, _POSTGRES = ("kind", DestinationKind.DELTA), ("kind", DestinationKind.POSTGRES)
 
-_KEYS: Mapping[str, Mapping[str, checks.Check]] = {
-    "source": {
-        "endpoint": checks.text,
-        "instance": checks.text,
-        "table": checks.text,
-        "status_table": checks.text,
-        "access_key_id": checks.text,
-        "access_key_secret": checks.secret,
-        "sts_token": checks.secret,
-        "region": checks.text,
-    },
-    "destination": {
-        "kind": checks.Check("'delta' or 'postgres'", tuple(one.value for one in DestinationKind).__contains__),
-        "url": checks.text,
-        "options": _options,
-        "conninfo": checks.secret,
-        "table": checks.text,
-        "application": checks.text,
-        "answer_seconds": checks.seconds,
-    },
-    "mirror": {
-        "history": checks.flag,
-        "worker": checks.text,
-        "lease_seconds": checks.seconds,
-        "max_records": checks.positive,
-        "max_mebibytes": checks.positive,
-        "max_age_seconds": checks.seconds,
-        "expiry_seconds": checks.seconds,
-        "piece_mebibytes": checks.positive,
-    },
-}
+# No tables come from the environment: a mirror that shared the status table of workers would share their leases, too.
+SECTIONS = (
+    Section(
+        "source",
+        (
+            *CONNECTION_SETTINGS,
+            Setting("table", "the table", is_needed=True),
+            Setting("status_table", "keeps the leases of the processes; one per mirror, created", is_needed=True),
+        ),
+    ),
+    Section(
+        "destination",
+        (
+            choice("kind", DestinationKind, "`delta` or `postgres`", is_needed=True),
+            Setting("url", "Delta: the table's address", needed_with=_DELTA, only_with=_DELTA),
+            Setting("options", "Delta: [options](destinations.md) of the store", _options, only_with=_DELTA),
+            Setting("conninfo", "how to connect", checks.secret, needed_with=_POSTGRES, only_with=_POSTGRES),
+            Setting("table", "PostgreSQL: name of the table", needed_with=_POSTGRES, only_with=_POSTGRES),
+            Setting("application", "names the fleet in the destination's log; `default` unless given"),
+            Setting("answer_seconds", "wait for an answer of the destination, or a commit; 15", checks.seconds),
+        ),
+    ),
+    Section(
+        "mirror",
+        (
+            Setting("history", "whether the changes are kept, too, in a second table", checks.flag),
+            Setting("worker", "name of the process, unique among those of the mirror"),
+            Setting("lease_seconds", "how long a dead process keeps its shards; 20", checks.seconds),
+            Setting("max_records", "changes of a shard that are merged at once; 10,000", checks.positive),
+            Setting("max_mebibytes", "their size; 64", checks.positive),
+            Setting("max_age_seconds", "how long the first of them waits; 2", checks.seconds),
+            Setting("expiry_seconds", "between two removals of expired cells; 300", checks.seconds),
+            Setting("piece_mebibytes", "size of a piece of the copy; 100", checks.positive),
+        ),
+    ),
+)
 """What each section may have."""
-
-_FROM_ENVIRONMENT = ("endpoint", "instance", "access_key_id", "access_key_secret", "sts_token", "region")
-"""No tables: a mirror that shared the status table of workers would share their leases, too."""
-
-_NEEDED = {
-    "source": ("endpoint", "instance", "table", "status_table", "access_key_id", "access_key_secret"),
-    "destination": ("kind",),
-    "mirror": (),
-}
-_NEEDED_BY_KIND = {"delta": ("url",), "postgres": ("conninfo", "table")}
-_ONLY_OF_KIND = {"delta": ("conninfo", "table"), "postgres": ("url", "options")}
 
 
 @frozen
@@ -135,7 +127,7 @@ class MirrorSettings:
         options: dict[str, Any] = {"application": given.get("application", "default")}
         if "answer_seconds" in given:
             options["answer_seconds"] = given["answer_seconds"]
-        if given["kind"] == DestinationKind.DELTA.value:
+        if given["kind"] is DestinationKind.DELTA:
             url = given["url"].rstrip("/") + suffix
             return DeltaDestination(url, storage_options=given.get("options"), **options)
         return PostgresDestination(given["conninfo"], given["table"] + suffix, **options)
@@ -150,78 +142,10 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     Raises:
         ConfigurationError: it cannot be read, or something in it cannot work; the text has one line per mistake.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from error
     mistakes: list[str] = []
-    given = {name: document.get(name, {}) for name in _KEYS}
-    if isinstance(given["source"], dict):
-        given["source"] = {**_source_by(environment), **given["source"]}
-    sections = {name: _section(name, given[name], environment, mistakes.append) for name in _KEYS}
-    for name in sorted({*document} - {*_KEYS}):
-        mistakes.append(f"{name}: unknown{did_you_mean(name, _KEYS)}")
-    _check_destination(sections["destination"], mistakes.append)
+    sections = read_sections(load_document(path, is_toml=True), SECTIONS, environment, mistakes.append)
     source = sections["source"]
     if source.get("table") is not None and source.get("table") == source.get("status_table"):
         mistakes.append(f"source.status_table: {source['table']!r} is the source table; leases need another one")
-    if mistakes:
-        raise ConfigurationError(f"{path} cannot work:", *(f"  {line}" for line in mistakes))
+    require_no_mistakes(str(path), mistakes)
     return MirrorSettings(**sections)
-
-
-def _source_by(environment: Mapping[str, str]) -> dict[str, str]:
-    names = {key: f"TABLESTORE_{key.upper()}" for key in _FROM_ENVIRONMENT}
-    return {key: environment[name] for key, name in names.items() if environment.get(name)}
-
-
-def _section(
-    name: str, content: Any, environment: Mapping[str, str], complain: Callable[[str], None]
-) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        complain(f"{name}: expected a section [{name}], got {content!r}")
-        return {}
-    known, found = _KEYS[name], {}
-    for key, given in content.items():
-        if key not in known:
-            complain(f"{name}.{key}: unknown{did_you_mean(key, known)}")
-            continue
-        value, missing = _with_environment(given, environment)
-        for variable in missing:
-            complain(f"{name}.{key}: the environment has no variable {variable}")
-        if not known[key].fits(value):
-            shown = "" if known[key].hides else f", got {value!r}"
-            complain(f"{name}.{key}: expected {known[key].expected}{shown}")
-            continue
-        found[key] = value
-    for key in _NEEDED[name]:
-        if key not in content:
-            complain(f"{name}.{key}: missing; expected {known[key].expected}")
-    return found
-
-
-def _with_environment(value: Any, environment: Mapping[str, str]) -> tuple[Any, list[str]]:
-    """The value with its variables replaced, and those that are not there."""
-    if isinstance(value, dict):
-        found = {key: _with_environment(one, environment) for key, one in value.items()}
-        return {key: one for key, (one, _) in found.items()}, [
-            each for _, missing in found.values() for each in missing
-        ]
-    if not isinstance(value, str):
-        return value, []
-    missing = [name for name in _ENVIRONMENT.findall(value) if name not in environment]
-    return _ENVIRONMENT.sub(lambda match: environment.get(match[1], ""), value), missing
-
-
-def _check_destination(given: Mapping[str, Any], complain: Callable[[str], None]) -> None:
-    kind = given.get("kind")
-    if kind is None:
-        return
-    for key in _NEEDED_BY_KIND[kind]:
-        if key not in given:
-            complain(f"destination.{key}: missing; needed with kind = {kind!r}")
-    for key in _ONLY_OF_KIND[kind]:
-        if key in given:
-            complain(f"destination.{key}: not used with kind = {kind!r}")

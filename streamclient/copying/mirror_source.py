@@ -37,9 +37,9 @@ from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tablestore.stream_api import StreamDescription, StreamSummary
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.tablestore.stream_tables import TableDescription
+from streamclient.tablestore.stream_tables import TableDescription, split_points, split_request
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, encode_row
+from streamclient.wire.plainbuffer import Row, decode_row, encode_row
 from streamclient.wire.service_errors import classify
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ COPY = "copy"
 
 COMMIT_PAGES = 5
 """Pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
-
-_MEBIBYTE = 1 << 20
 
 
 @define(eq=False, slots=False)
@@ -172,11 +170,7 @@ class SourceTable:
 
     def split_points(self, mebibytes: int) -> list[tuple[KeyValue, ...]]:
         """Keys, perhaps with their first columns only, that cut the table into pieces of about this size."""
-        request = schema.ComputeSplitPointsBySizeRequest(
-            table_name=self.name, split_size=mebibytes, split_size_unit_in_byte=_MEBIBYTE
-        )
-        points = self._asked(request, lambda answer: [decode_row(point).primary_key for point in answer.split_points])
-        return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]
+        return self._asked(split_request(self.name, mebibytes), split_points)
 
     def scan(self, rule: TableRule) -> TableScan:
         """Its rows, in the order of their keys."""

@@ -17,13 +17,12 @@ from streamclient.base import checks
 from streamclient.base.times import now_micros
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import Course, Snapshot
-from streamclient.copying.replication_settings import Endpoint, PoisonRow, Settings, SourceKind
+from streamclient.copying.replication_settings import PoisonRow, Settings, SourceKind
 from streamclient.copying.replication_sources import Source, SourceState, StreamSource, TunnelSource
 from streamclient.copying.table_changes import RowChange
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.copying.target_table import prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
-from streamclient.tablestore.instance import Connection
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
@@ -88,19 +87,6 @@ def _shown(value: Any) -> Any:
     return {"hex": value.hex()} if isinstance(value, bytes) else value
 
 
-def client_for(side: Endpoint) -> OTSClient:
-    """The SDK's client for one side. What it would log is raised and told by this program."""
-    connection = Connection(
-        endpoint=side.endpoint,
-        instance=side.instance_name,
-        access_key_id=side.access_id,
-        access_key_secret=side.access_key,
-        sts_token=side.security_token or "",
-        region=side.region or "",
-    )
-    return connection.quiet_client()
-
-
 @checks.explains_names
 @define(eq=False)
 class Replication:
@@ -129,7 +115,7 @@ class Replication:
         if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
             poison = PoisonFile(settings.poison_file)
             poison.make()
-        reader, writer_client = client_for(settings.reader), client_for(settings.writer)
+        reader, writer_client = settings.reader.quiet_client(), settings.writer.quiet_client()
         was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
         self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")
         writer = DestinationWriter(

@@ -6,36 +6,34 @@ named by its key, what stands there, and what is expected; all mistakes at once,
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 from collections.abc import Mapping
-from datetime import timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Any
+from zoneinfo import ZoneInfo
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from streamclient.base import checks
-from streamclient.base.checks import did_you_mean
-from streamclient.base.times import parse_local_time
+from streamclient.base.settings import (
+    Complain,
+    Section,
+    Setting,
+    choice,
+    load_document,
+    read_sections,
+    require_no_mistakes,
+)
+from streamclient.base.times import parse_local_time, zoned_micros
 from streamclient.errors import ConfigurationError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 READER, WRITER = "ots-reader", "ots-writer"
 MOST_BATCH_ROWS = 200
 """What the service takes in one BatchWriteRow."""
 
 DEFAULT_BATCH_ROWS = 200
-_ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_Kind = TypeVar("_Kind", bound=Enum)
 
 
 class SourceKind(Enum):
@@ -56,18 +54,11 @@ class PoisonRow(Enum):
     """Write it to ``poisonFile``, go on, and end with an error that counts such rows."""
 
 
-@frozen
-class Endpoint:
+@frozen(kw_only=True)
+class Endpoint(Connection):
     """One side: which table, and how to get there."""
 
-    endpoint: str
-    instance_name: str
     table_name: str
-    access_id: str
-    access_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)
-    region: str | None = None
-    """Signs with V4 if given."""
 
 
 @frozen(kw_only=True)
@@ -86,202 +77,133 @@ class Settings:
     poison_file: Path | None = None
 
 
+def _zone(name: str) -> tzinfo:
+    return timezone.utc if name == "UTC" else ZoneInfo(name)
+
+
+_NAMES = {
+    "instance": "instanceName",
+    "access_key_id": "accessId",
+    "access_key_secret": "accessKey",
+    "sts_token": "securityToken",
+}
+"""Keys of the original program."""
+
+
+def _side(name: str, *own: Setting) -> Section:
+    def here(setting: Setting) -> Setting:
+        key = _NAMES.get(setting.name, setting.name)
+        is_key = setting.name.startswith("access")
+        variable = f"{name.replace('-', '_')}_{checks.words(key)}".upper() if is_key else ""
+        return evolve(setting, name=key, attribute=setting.name, variable=variable)
+
+    table = Setting("tableName", "the table", is_needed=True)
+    return Section(name, (*map(here, CONNECTION_SETTINGS), table, *own))
+
+
+_moment = checks.Check("a time such as '2019-06-19 17:00:00'", lambda value: isinstance(value, datetime))
+_zones = checks.Check("the name of a time zone such as 'UTC' or 'Asia/Shanghai'", lambda it: isinstance(it, tzinfo))
+_TUNNEL, _STREAM = ("source", SourceKind.TUNNEL), ("source", SourceKind.STREAM)
+END_TIME = Setting(
+    "endTime", "changes after it are not copied; without it, all are followed", _moment, parse_local_time
+)
+SECTIONS = (
+    _side(
+        READER,
+        choice("source", SourceKind, "`tunnel` (default), or `stream`: leases on it", default=SourceKind.TUNNEL),
+        Setting("tunnelName", "found or made; keeps the progress", default="", needed_with=_TUNNEL),
+        Setting("statusTableName", "keeps the leases", default="", needed_with=_STREAM, only_with=_STREAM),
+        END_TIME,
+        Setting("timeZone", "zone of `endTime`; that of the machine by default", _zones, _zone),
+    ),
+    _side(
+        WRITER,
+        Setting(
+            "batchWriteCount",
+            "rows per request; 200 by default",
+            checks.whole(1, MOST_BATCH_ROWS),
+            default=DEFAULT_BATCH_ROWS,
+            attribute="batch_rows",
+        ),
+        choice(
+            "onPoisonRow",
+            PoisonRow,
+            "for rows that the destination refuses for good: `stop` (default), or `skip` them into a file",
+            default=PoisonRow.STOP,
+            attribute="poison_row",
+        ),
+        Setting("poisonFile", "made at the start", checks.path, Path, needed_with=("onPoisonRow", PoisonRow.SKIP)),
+    ),
+)
+"""What each section may have."""
+
+
 def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     """Read a configuration file: TOML if its name ends in ``.toml``, JSON otherwise.
 
     Raises:
         ConfigurationError: it cannot be read, or something in it cannot work; the text has one line per mistake.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    try:
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise ConfigurationError(f"{path} is no {kind}: {error}") from error
-    return parse_settings(document, environment)
+    return parse_settings(load_document(path, is_toml=path.suffix == ".toml"), environment)
 
 
 def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
     """Check a configuration that was read.
 
-    A text ``${NAME}`` is replaced by the environment variable of that name. ``accessId`` and ``accessKey`` that are
-    missing or empty come from ``OTS_READER_ACCESS_ID``, ``OTS_READER_ACCESS_KEY`` and the same with ``WRITER``.
+    A text ``${NAME}`` is replaced by the environment variable of that name. Keys that are empty or null are missing.
+    ``accessId`` and ``accessKey`` then come from ``OTS_READER_ACCESS_ID``, ``OTS_READER_ACCESS_KEY`` and the same with
+    ``WRITER``.
 
     Raises:
         ConfigurationError: something cannot work; one line per mistake.
     """
     if not isinstance(document, dict):
         raise ConfigurationError(f"expected an object with {READER!r} and {WRITER!r}, got {type(document).__name__}")
-    reader = _Section(READER, document.get(READER), environment)
-    writer = _Section(WRITER, document.get(WRITER), environment)
-    sections = (READER, WRITER)
-    unknown = [f"{name}: unknown{did_you_mean(name, sections)}" for name in sorted({*document} - {*sections})]
-    settings = _settings(reader, writer)
-    mistakes = [*unknown, *reader.finish(), *writer.finish()]
-    if mistakes or settings is None:
-        raise ConfigurationError("the configuration cannot work:", *(f"  {line}" for line in mistakes))
-    return settings
-
-
-def _settings(reader: _Section, writer: _Section) -> Settings | None:
-    source = reader.choice("source", SourceKind, SourceKind.TUNNEL)
-    zone = reader.zone("timeZone")
-    poison = writer.choice("onPoisonRow", PoisonRow, PoisonRow.STOP)
-    poison_file = writer.optional_text("poisonFile")
-    if poison is PoisonRow.SKIP and poison_file is None:
-        writer.complain("poisonFile", 'missing; needed where refused rows are written with onPoisonRow "skip"')
-    ends = reader.endpoint(), writer.endpoint()
-    if _are_the_same(*ends):
-        writer.complain("tableName", f"{ends[1].table_name!r} is the source table itself; name another one")
-    status_table_name = reader.text("statusTableName") if source is SourceKind.STREAM else ""
-    if status_table_name and status_table_name == ends[0].table_name:
-        reader.complain("statusTableName", f"{status_table_name!r} is the source table; leases need another one")
-    if status_table_name and _are_the_same(evolve(ends[0], table_name=status_table_name), ends[1]):
-        reader.complain("statusTableName", f"{status_table_name!r} is the destination table; leases need another one")
+    mistakes: list[str] = []
+    given = {name: _without_empty(content) for name, content in document.items()}
+    reader, writer = read_sections(given, SECTIONS, environment, mistakes.append).values()
+    _check_tables(reader, writer, mistakes.append)
+    end_micros = _end_micros(reader, mistakes.append)
+    require_no_mistakes("the configuration", mistakes)
     return Settings(
-        reader=ends[0],
-        writer=ends[1],
-        source=source,
-        tunnel_name=reader.text("tunnelName")
-        if source is SourceKind.TUNNEL
-        else reader.optional_text("tunnelName") or "",
-        status_table_name=status_table_name,
-        end_time_micros=reader.time("endTime", zone),
-        batch_rows=writer.number("batchWriteCount", DEFAULT_BATCH_ROWS, 1, MOST_BATCH_ROWS),
-        poison_row=poison,
-        poison_file=None if poison_file is None else Path(poison_file),
+        reader=_endpoint(reader),
+        writer=_endpoint(writer),
+        source=reader["source"],
+        tunnel_name=reader["tunnel_name"],
+        status_table_name=reader["status_table_name"],
+        end_time_micros=end_micros,
+        batch_rows=writer["batch_rows"],
+        poison_row=writer["poison_row"],
+        poison_file=writer.get("poison_file"),
     )
 
 
-def _are_the_same(reader: Endpoint, writer: Endpoint) -> bool:
-    places = [(side.endpoint.rstrip("/"), side.instance_name, side.table_name) for side in (reader, writer)]
-    return bool(reader.table_name) and places[0] == places[1]
+def _without_empty(content: Any) -> Any:
+    if not isinstance(content, dict):
+        return content
+    return {key: value for key, value in content.items() if value is not None and value != ""}
 
 
-class _Section:
-    """One object of the file. Asking for a key notes what is wrong with it; ``finish`` names keys nobody asked for."""
-
-    def __init__(self, name: str, content: Any, environment: Mapping[str, str]) -> None:
-        self._name = name
-        self._environment = environment
-        self._mistakes: list[str] = []
-        self._asked: set[str] = set()
-        self._is_object = isinstance(content, dict)
-        self._content: dict[str, Any] = content if isinstance(content, dict) else {}
-        if content is None:
-            self._mistakes.append(f"{name}: missing; expected an object")
-        elif not self._is_object:
-            self._mistakes.append(f"{name}: expected an object, got {content!r}")
-
-    def complain(self, key: str, text: str) -> None:
-        self._mistakes.append(f"{self._name}.{key}: {text}")
-
-    def finish(self) -> list[str]:
-        if not self._is_object:
-            return self._mistakes[:1]
-        unknown = sorted(self._content.keys() - self._asked)
-        hints = (f"{self._name}.{key}: unknown{did_you_mean(key, self._asked)}" for key in unknown)
-        return [*self._mistakes, *hints]
-
-    def _value(self, key: str) -> Any:
-        self._asked.add(key)
-        value = self._content.get(key)
-        return self._with_environment(key, value) if isinstance(value, str) else value
-
-    def _with_environment(self, key: str, text: str) -> str:
-        for name in _ENVIRONMENT.findall(text):
-            if name not in self._environment:
-                self.complain(key, f"the environment has no variable {name}")
-        return _ENVIRONMENT.sub(lambda match: self._environment.get(match[1], ""), text)
-
-    def text(self, key: str) -> str:
-        value = self._value(key)
-        if not isinstance(value, str) or not value:
-            self.complain(key, "missing; expected a text" if value in (None, "") else f"expected a text, got {value!r}")
-            return ""
-        return value
-
-    def optional_text(self, key: str) -> str | None:
-        value = self._value(key)
-        if value is not None and not isinstance(value, str):
-            self.complain(key, f"expected a text, got {value!r}")
-            return None
-        return value or None
-
-    def secret(self, key: str) -> str:
-        variable = f"{self._name.replace('-', '_').upper()}_{_snake(key).upper()}"
-        value = self.optional_text(key) or self._environment.get(variable)
-        if not value:
-            self.complain(key, f"missing; give it here or in the environment variable {variable}")
-        return value or ""
-
-    def number(self, key: str, default: int, least: int, most: int) -> int:
-        value = self._value(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            self.complain(key, f"expected a whole number from {least} to {most}, got {value!r}")
-            return default
-        return value
-
-    def choice(self, key: str, kind: type[_Kind], default: _Kind) -> _Kind:
-        value = self._value(key)
-        if value is None:
-            return default
-        try:
-            return kind(value.lower() if isinstance(value, str) else value)
-        except ValueError:
-            known = " or ".join(repr(member.value) for member in kind)
-            self.complain(key, f"expected {known}, got {value!r}")
-            return default
-
-    def zone(self, key: str) -> tzinfo | None:
-        """``None`` for the time zone of this machine, as the original program has it."""
-        name = self.optional_text(key)
-        if name is None:
-            return None
-        try:
-            return timezone.utc if name == "UTC" else ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory of zones, such as 'Asia', is no zone
-            self.complain(key, f"no time zone is called {name!r}; expected a name such as 'UTC' or 'Asia/Shanghai'")
-            return None
-
-    def time(self, key: str, zone: tzinfo | None) -> int | None:
-        text = self.optional_text(key)
-        if text is None:
-            return None
-        try:
-            return parse_local_time(text, zone)
-        except ConfigurationError as error:
-            self.complain(key, str(error))
-            return None
-
-    def endpoint(self) -> Endpoint:
-        url = self.text("endpoint")
-        if url:
-            self._check_endpoint(url)
-        return Endpoint(
-            url,
-            self.text("instanceName"),
-            self.text("tableName"),
-            self.secret("accessId"),
-            self.secret("accessKey"),
-            self.optional_text("securityToken"),
-            self.optional_text("region"),
-        )
-
-    def _check_endpoint(self, url: str) -> None:
-        try:
-            checks.host_and_port(url)
-            is_plain = urlsplit(url).scheme in ("http", "https") and not urlsplit(url).path.strip("/")
-        except ConfigurationError:
-            is_plain = False
-        if not is_plain:
-            self.complain("endpoint", f"expected http(s)://host[:port], got {url!r}")
+def _endpoint(side: Mapping[str, Any]) -> Endpoint:
+    return Endpoint(**{name: side[name] for name in (*(each.name for each in CONNECTION_SETTINGS), "table_name")})
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?=[A-Z])", "_", name)
+def _check_tables(reader: Mapping[str, Any], writer: Mapping[str, Any], complain: Complain) -> None:
+    source, table, leases = (reader.get("table_name"), writer.get("table_name"), reader["status_table_name"])
+    places = [(side["endpoint"].rstrip("/"), side["instance"]) for side in (reader, writer)]
+    if source and source == table and places[0] == places[1]:
+        complain(f"{WRITER}.tableName: {table!r} is the source table itself; name another one")
+    for name, copied in (("source", source), ("destination", table if places[0] == places[1] else None)):
+        if leases and leases == copied:
+            complain(f"{READER}.statusTableName: {leases!r} is the {name} table; leases need another one")
+
+
+def _end_micros(reader: Mapping[str, Any], complain: Complain) -> int | None:
+    moment: datetime | None = reader.get("end_time")
+    if moment is None:
+        return None
+    try:
+        return zoned_micros(moment, reader.get("time_zone"))
+    except ConfigurationError:
+        complain(str(END_TIME.check.refusal(f"{READER}.{END_TIME.name}", str(moment))))
+        return None

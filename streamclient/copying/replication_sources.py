@@ -19,6 +19,7 @@ from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_settings import Settings
 from streamclient.copying.table_copy import FullCopy
 from streamclient.core.shard_tree import ShardTree
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException, WorkerFailedError
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, WorkerStatus
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
@@ -46,9 +47,6 @@ HEARTBEAT_TIMEOUT_SECONDS = 30
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
 """How the id of a replication's session begins where the system says what process ids count in: that, then
 ``unique_name``. A session whose id does not begin so ends by its time-out alone."""
-
-CLOCK_MARGIN_MICROS = 5_000_000
-"""How far the service's clock may be behind this machine's before an idle shard counts as past the end time."""
 
 _CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True)
 """Empty batches are delivered for their position, so that an idle source's progress moves on."""
@@ -303,11 +301,11 @@ class StreamSource:
             is_full=is_full,
             created_micros=self._copy.start_micros,
             consumed_micros=self._consumed_micros,
-            is_past=end is not None and self._consumed_micros > end,
+            is_past=end is not None and self._consumed_micros > end + CLOCKS_MARGIN_MICROS,
         )
 
     def _consumed(self, lease: Lease, api: TablestoreStreamApi) -> int:
-        """How far a shard is: at its newest record, or, if it is caught up, at the present, less a margin."""
+        """Return how far a shard is read: to its newest record, or, if it is caught up, to the present."""
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if lease.is_finished:
             return newest
@@ -316,7 +314,7 @@ class StreamSource:
         is_caught_up = (
             status.lag_seconds == 0 if status is not None else self._is_elsewhere_caught_up(lease, newest, api)
         )
-        return max(newest, now - CLOCK_MARGIN_MICROS) if is_caught_up else newest
+        return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int, api: TablestoreStreamApi) -> bool:
         """Whether a shard that another replication reads has nothing behind what is stored as done; asked if it counts.
@@ -324,7 +322,7 @@ class StreamSource:
         Idle, it would else be past no end time here, and this process never complete.
         """
         end = self.settings.end_time_micros
-        if end is None or newest > end or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:
+        if end is None or newest > end + CLOCKS_MARGIN_MICROS or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:
             return False
         try:
             page = api.get_stream_record(lease.checkpoint, 1)

@@ -11,6 +11,7 @@ from tablestore import Row as SdkRow
 
 from streamclient.base.times import now_micros
 from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.records import KeyValue
 from streamclient.tablestore.ranges import TableScan, key_from, key_text, record_of
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
@@ -21,9 +22,6 @@ from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STRE
 
 FULL_COPY_STATUS_TYPE = "FullCopy"
 """``StatusType`` of the row that keeps the scan's place; lease workers, Java's too, leave other types alone."""
-
-START_MARGIN_MICROS = 60_000_000
-"""Changes are read from a minute before the scan began, in case this machine's clock is ahead of the service's."""
 
 _IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
@@ -53,7 +51,7 @@ class FullCopy:
         self._stream_id = stream_id
         found = self._repeater.call("GetRow", self._read_place)
         if found is None:
-            self.start_micros = now_micros() - START_MARGIN_MICROS
+            self.start_micros = now_micros() - CLOCKS_MARGIN_MICROS
             self._store()
             return
         self.start_micros, self.rows, self.is_done = found["StartMicros"], found["Rows"], bool(found["Done"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from streamclient.base import checks
+from streamclient.base.settings import Setting
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,44 +26,31 @@ LOCAL_ACCESS_KEY_ID = "local-access-key-id"
 LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
 
 
-@frozen
-class ConnectionOption:
-    """One value that says where: its option in a command line, its variable in the environment."""
-
-    name: str
-    default: str | None
-    text: str
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return f"TABLESTORE_{self.attribute.upper()}"
-
-    @property
-    def attribute(self) -> str:
-        """Its name in Python."""
-        return self.name.replace("-", "_")
-
-    def value(self, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-        """Return what was given, else what stands in the environment, else the default.
-
-        Raises:
-            ConfigurationError: nothing does, and there is no default; it names the option and the variable.
-        """
-        value = given if given is not None else environment.get(self.variable, self.default)
-        if value is None or (not value and self.default != ""):
-            raise ConfigurationError(f"name the {self.text}: --{self.name}, or {self.variable} in the environment")
-        return str(value)
-
-
-CONNECTION_OPTIONS = (
-    ConnectionOption("endpoint", LOCAL_ENDPOINT, "endpoint of the instance"),
-    ConnectionOption("instance", LOCAL_INSTANCE, "instance name"),
-    ConnectionOption("access-key-id", LOCAL_ACCESS_KEY_ID, "key id"),
-    ConnectionOption("access-key-secret", LOCAL_ACCESS_KEY_SECRET, "key secret"),
-    ConnectionOption("sts-token", "", "security token of temporary keys"),
-    ConnectionOption("region", "", "region, for which requests are signed with V4"),
+CONNECTION_SETTINGS = tuple(
+    Setting(name, text, check, default=default, is_needed=default != "", variable=f"TABLESTORE_{name.upper()}")
+    for name, text, check, default in (
+        ("endpoint", "endpoint of the instance", checks.endpoint, LOCAL_ENDPOINT),
+        ("instance", "instance name", checks.text, LOCAL_INSTANCE),
+        ("access_key_id", "key id", checks.text, LOCAL_ACCESS_KEY_ID),
+        ("access_key_secret", "key secret", checks.secret, LOCAL_ACCESS_KEY_SECRET),
+        ("sts_token", "security token of temporary keys", checks.secret, ""),
+        ("region", "region, for which requests are signed with V4", checks.text, ""),
+    )
 )
+"""Files and Spark need all but the last two; only commands and ``connect`` take the local server's instead."""
+
+
+def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return what was given, else the value in the environment, else the default.
+
+    Raises:
+        ConfigurationError: the value is missing or empty; it names the option and the variable.
+    """
+    value = given if given is not None else environment.get(setting.variable, setting.default)
+    if value is None or (not value and setting.default != ""):
+        option = setting.name.replace("_", "-")
+        raise ConfigurationError(f"name the {setting.text}: --{option}, or {setting.variable} in the environment")
+    return str(value)
 
 
 @checks.explains_names
@@ -86,7 +74,7 @@ class Connection:
         Raises:
             ConfigurationError: a variable is set and empty.
         """
-        return cls(**{option.attribute: option.value(None, environment) for option in CONNECTION_OPTIONS})
+        return cls(**{each.name: chosen(each, None, environment) for each in CONNECTION_SETTINGS})
 
     def client(self, **options: Any) -> OTSClient:
         """A client of the official SDK; ``options`` go to ``OTSClient`` as they are. Calls nobody.

@@ -9,9 +9,10 @@ from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.model import TableDefinition
-from streamclient.records import ColumnType
+from streamclient.records import ColumnType, KeyValue
 from streamclient.tablestore.stream_api import StreamDetails, StreamSpecification
 from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, decode_row
 from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, PrimaryKeyType
 
 _KEY_TYPES: Mapping[int, ColumnType] = {
@@ -119,3 +120,16 @@ def _type(column: Any, types: Mapping[int, ColumnType]) -> ColumnType:
 
 def _optional(message: Any, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
+
+
+def split_request(table: str, mebibytes: int) -> Any:
+    """Return the request for keys that cut `table` into pieces of about `mebibytes`."""
+    return schema.ComputeSplitPointsBySizeRequest(
+        table_name=table, split_size=mebibytes, split_size_unit_in_byte=1 << 20
+    )
+
+
+def split_points(answer: Any) -> list[tuple[KeyValue, ...]]:
+    """Return the keys of the answer, perhaps with their first columns only: the others are below all values."""
+    points = (decode_row(point).primary_key for point in answer.split_points)
+    return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]

@@ -52,7 +52,7 @@ def session(given: dict[str, Any]) -> Any:
     spark = builder.getOrCreate()
     if given["zip"]:
         spark.sparkContext.addPyFile(given["zip"])
-    from streamclient.spark.source import TablestoreDataSource
+    from streamclient.spark import TablestoreDataSource
 
     spark.dataSource.register(TablestoreDataSource)
     return spark

@@ -60,7 +60,7 @@ def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
         ({"startingTimestamp": "2026-01-31"}, r"needs a time and a time zone, such as 2026-01-31T00:00:00Z"),
         ({"startingTimestamp": "2026-01-31+08:00"}, r"a time zone, such as 2026-01-31T00:00:00Z"),
         ({"startingTimestamp": "-5"}, "must be milliseconds since 1970, .*, not '-5'"),
-        ({"startingTimestamp": "1969-12-31T23:59:59Z"}, "not '1969-12-31T23:59:59Z', which is before"),
+        ({"startingTimestamp": "1969-12-31T23:59:59Z"}, "not '1969-12-31T23:59:59Z': it is before 1970"),
         ({"sampleRows": "2147483648"}, "sampleRows must be a whole number from 0 to 2147483647, not 2147483648"),
         ({"splitSizeMb": "2147483648"}, "splitSizeMb must be a whole number from 1 to 2147483647"),
         ({"startingTimestamp": "0", "startingOffsets": "latest"}, "give one of them"),
@@ -68,7 +68,7 @@ def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
         ({"tunnel.id": "t-1", "startingTimestamp": "0"}, "contradict each other: the tunnel says itself"),
         ({"tunnelId": "t-1", "maxRecordsPerPartition": "5"}, "only where one of its pages ends"),
         ({"tunnelId": "t-1", "failOnDataLoss": "false"}, "has expired and cannot be read on"),
-        ({"writeMode": "replace"}, "must be put or update or delete, not 'replace'"),
+        ({"writeMode": "replace"}, "must be 'put' or 'update' or 'delete', not 'replace'"),
         ({"batchRows": "201"}, "batchRows must be a whole number from 1 to 200, not 201"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -76,6 +76,13 @@ def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
 def test_what_cannot_work_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         options(**given)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"cannot work:\n  .*failOnDataLoss must be .*\n  .*batchRows must be "
+    ):
+        options(batchRows="0", failOnDataLoss="maybe")
 
 
 def test_what_is_missing_is_named_with_its_variable() -> None:
@@ -118,16 +125,14 @@ def test_an_older_spark_is_told_by_its_version(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streamclient.spark.source import TablestoreDataSource"
-    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streamclient.spark import TablestoreDataSource"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert "ConfigurationError: the data source needs pyspark 4.2 or later, and this is 4.1.2" in done.stderr
 
 
 def test_without_pyspark_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from streamclient.spark.source import TablestoreDataSource"
+    program = "import sys; sys.modules['pyspark'] = None; from streamclient.spark import TablestoreDataSource"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.stderr.splitlines()[-1] == (

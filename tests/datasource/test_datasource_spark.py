@@ -21,7 +21,8 @@ from tablestore import (
 )
 
 from streamclient.server import LocalTablestore
-from streamclient.spark.source import TablestoreDataSource, data_source
+from streamclient.spark import TablestoreDataSource
+from streamclient.spark.source import data_source
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.datasource.drill import frame_options

@@ -316,10 +316,9 @@ class ReplicateConsumer(Consumer):
 
     def run(self) -> None:
         local = self.scene.local
-        keys = (local.access_key_id, local.access_key_secret)
         settings = Settings(
-            reader=Endpoint(self.endpoint, local.instance, TABLE, *keys),
-            writer=Endpoint(local.endpoint, local.instance, COPIES, *keys),
+            reader=Endpoint(endpoint=self.endpoint, table_name=TABLE),
+            writer=Endpoint(endpoint=local.endpoint, table_name=COPIES),
             source=self.kind,
             tunnel_name="t",
             status_table_name=LEASES,

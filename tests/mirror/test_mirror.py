@@ -120,7 +120,7 @@ def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, mon
             assert mirror.verify().rows == 2
             # Half a day later, for both the server and the mirror.
             clock.shift_micros = DAY_SECONDS // 2 * 1_000_000
-            for module in ("writer", "verify", "source"):
+            for module in ("mirror_writer", "mirror_comparison", "mirror_source"):
                 monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
             place = DeltaDestination(str(tmp_path / "state"))
             until(lambda: sum(table.num_rows for table in place.rows()) == 1, "the end of the expired row")

@@ -53,7 +53,7 @@ def test_bad_configuration_is_named_before_any_effect(tmp_path: Path) -> None:
     ended = subprocess.run(command(str(config)), capture_output=True, text=True, check=False)
 
     assert ended.returncode == 2
-    assert "ots-reader.tableName: expected a text, got 5" in ended.stderr
+    assert "ots-reader.tableName must be a non-empty string, not 5" in ended.stderr
 
 
 @pytest.mark.slow

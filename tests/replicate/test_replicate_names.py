@@ -20,8 +20,8 @@ from tests.replicate.drill import command, configuration, make_source
 
 def values(client: Any, table: str, key: int) -> dict[str, Any]:
     """Read as the replication reads: the SDK's reader ends a name at a NUL."""
-    (row,) = (row for row in scan(client, table, 1) if row.key == (key,))
-    return {name: versions[0][1] for name, versions in row.columns.items()}
+    (cells,) = (cells for found, cells in scan(client, table, 1) if found == (key,))
+    return {name: value for name, versions in cells.items() for value in versions.values()}
 
 
 def changed(place: int, name: str) -> RecordColumn:

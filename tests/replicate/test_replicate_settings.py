@@ -54,7 +54,7 @@ def test_configuration_of_the_original_program_is_read() -> None:
     settings = parse_settings(document(), {})
 
     assert settings.reader.table_name == "from"
-    assert settings.writer.instance_name == "b"
+    assert settings.writer.instance == "b"
     assert (settings.source, settings.tunnel_name, settings.batch_rows) == (SourceKind.TUNNEL, "copy", 100)
     assert settings.end_time_micros == 1_560_934_800_000_000
 
@@ -77,11 +77,15 @@ def test_secrets_come_from_the_environment_where_the_file_has_none() -> None:
     environment = {"OTS_READER_ACCESS_ID": "i", "OTS_READER_ACCESS_KEY": "k", "MY_KEY": "w"}
     settings = parse_settings(content, environment)
 
-    assert (settings.reader.access_id, settings.reader.access_key, settings.writer.access_key) == ("i", "k", "w")
+    assert (settings.reader.access_key_id, settings.reader.access_key_secret, settings.writer.access_key_secret) == (
+        "i",
+        "k",
+        "w",
+    )
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "key" not in repr(parse_settings(document(writer_accessKey="key-w"), {}).writer).replace("access_key", "")
+    assert "key-w" not in repr(parse_settings(document(writer_accessKey="key-w"), {}).writer)
 
 
 def test_toml_is_read_as_json_is(tmp_path: Path) -> None:
@@ -96,28 +100,38 @@ def test_toml_is_read_as_json_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"reader_endpoint": "a.example.com"}, "ots-reader.endpoint: expected http(s)://host[:port], got"),
-        ({"reader_endpoint": "http://[bad"}, "ots-reader.endpoint: expected http(s)://host[:port], got 'http://[bad'"),
-        ({"writer_endpoint": "http://a:b"}, "ots-writer.endpoint: expected http(s)://host[:port], got 'http://a:b'"),
-        ({"reader_tableName": None}, "ots-reader.tableName: missing; expected a text"),
-        ({"reader_instanceName": 5}, "ots-reader.instanceName: expected a text, got 5"),
-        ({"reader_tunnelName": ""}, "ots-reader.tunnelName: missing; expected a text"),
-        ({"reader_endTime": "tomorrow"}, "ots-reader.endTime: expected a time such as '2019-06-19 17:00:00', got"),
+        ({"reader_endpoint": "a.example.com"}, "ots-reader.endpoint must be http(s)://host[:port], not"),
+        ({"reader_endpoint": "http://[bad"}, "ots-reader.endpoint must be http(s)://host[:port], not 'http://[bad'"),
+        ({"writer_endpoint": "http://a:b"}, "ots-writer.endpoint must be http(s)://host[:port], not 'http://a:b'"),
+        ({"reader_tableName": None}, "ots-reader needs the key tableName"),
+        ({"reader_instanceName": 5}, "ots-reader.instanceName must be a non-empty string, not 5"),
+        ({"reader_tunnelName": ""}, "ots-reader needs the key tunnelName with source 'tunnel'"),
+        (
+            {"reader_endTime": "tomorrow"},
+            "ots-reader.endTime must be a time such as '2019-06-19 17:00:00', not 'tomorrow'",
+        ),
         (
             {"reader_endTime": "0001-01-01 00:00:00", "reader_timeZone": None},
-            "ots-reader.endTime: expected a time such as '2019-06-19 17:00:00', got '0001-01-01 00:00:00'",
+            "ots-reader.endTime must be a time such as '2019-06-19 17:00:00', not '0001-01-01 00:00:00'",
         ),
-        ({"reader_timeZone": "Asia"}, "ots-reader.timeZone: no time zone is called 'Asia'"),
-        ({"reader_timeZone": "Mars"}, "ots-reader.timeZone: no time zone is called 'Mars'"),
-        ({"reader_source": "file"}, "ots-reader.source: expected 'tunnel' or 'stream', got 'file'"),
-        ({"reader_source": "stream"}, "ots-reader.statusTableName: missing; expected a text"),
-        ({"reader_tableNmae": "x"}, "ots-reader.tableNmae: unknown; did you mean tableName?"),
-        ({"writer_accessKey": None}, "in the environment variable OTS_WRITER_ACCESS_KEY"),
+        ({"reader_timeZone": "Asia"}, "Asia/Shanghai', not 'Asia'"),
+        (
+            {"reader_timeZone": "Mars"},
+            "ots-reader.timeZone must be the name of a time zone such as 'UTC' or 'Asia/Shanghai', not 'Mars'",
+        ),
+        ({"reader_source": "file"}, "ots-reader.source must be 'tunnel' or 'stream', not 'file'"),
+        ({"reader_source": "stream"}, "ots-reader needs the key statusTableName with source 'stream'"),
+        ({"reader_statusTableName": "s"}, "ots-reader.statusTableName is not used with source 'tunnel'"),
+        ({"reader_tableNmae": "x"}, "ots-reader has no key tableNmae; did you mean tableName?"),
+        (
+            {"writer_accessKey": None},
+            "ots-writer needs the key accessKey, or the variable OTS_WRITER_ACCESS_KEY in the environment",
+        ),
         ({"writer_accessKey": "${NONE}"}, "ots-writer.accessKey: the environment has no variable NONE"),
-        ({"writer_batchWriteCount": 0}, "ots-writer.batchWriteCount: expected a whole number from 1 to 200, got 0"),
-        ({"writer_batchWriteCount": 201}, "expected a whole number from 1 to 200, got 201"),
-        ({"writer_batchWriteCount": True}, "expected a whole number from 1 to 200, got True"),
-        ({"writer_onPoisonRow": "skip"}, "ots-writer.poisonFile: missing"),
+        ({"writer_batchWriteCount": 0}, "ots-writer.batchWriteCount must be a whole number from 1 to 200, not 0"),
+        ({"writer_batchWriteCount": 201}, "must be a whole number from 1 to 200, not 201"),
+        ({"writer_batchWriteCount": True}, "must be a whole number from 1 to 200, not True"),
+        ({"writer_onPoisonRow": "skip"}, "ots-writer needs the key poisonFile with onPoisonRow 'skip'"),
     ],
 )
 def test_mistake_is_named_by_its_key(change: dict[str, Any], expected: str) -> None:
@@ -127,18 +141,18 @@ def test_mistake_is_named_by_its_key(change: dict[str, Any], expected: str) -> N
 def test_all_mistakes_are_named_at_once() -> None:
     found = mistakes(document(reader_tableName=None, writer_batchWriteCount=-1))
 
-    assert [line.split(":")[0] for line in found] == ["ots-reader.tableName", "ots-writer.batchWriteCount"]
+    assert [line.split()[0] for line in found] == ["ots-reader", "ots-writer.batchWriteCount"]
 
 
 def test_an_empty_part_lacks_every_key_that_is_needed() -> None:
     found = mistakes({"ots-reader": {}, "ots-writer": WRITER})
 
-    assert [line.partition(":")[0].removeprefix("ots-reader.") for line in found] == [
+    assert [line.removeprefix("ots-reader needs the key ").split(",")[0].split()[0] for line in found] == [
         "endpoint",
         "instanceName",
-        "tableName",
         "accessId",
         "accessKey",
+        "tableName",
         "tunnelName",
     ]
 

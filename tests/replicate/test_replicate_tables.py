@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
+from streamclient.copying.differences import DifferenceKind
 from streamclient.copying.table_changes import RowChange, changes_of
-from streamclient.copying.table_comparison import DifferenceKind, TableRow, compare_rows, compare_tables
+from streamclient.copying.table_comparison import compare_rows, compare_tables
 from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
 from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError
@@ -303,7 +304,7 @@ def test_a_table_that_is_not_there_is_named_with_its_side(local: LocalTablestore
 
 def test_a_comparison_goes_on_with_every_row_of_either_table() -> None:
     """A long stretch that only the destination has is not silent, either."""
-    here, there = ([TableRow((key,), {}) for key in keys] for keys in ((5, 6), (1, 2, 3, 6, 7, 8)))
+    here, there = ([((key,), {}) for key in keys] for keys in ((5, 6), (1, 2, 3, 6, 7, 8)))
     told: list[int] = []
     moments = [(each.key, tuple(told)) for each in compare_rows(iter(here), iter(there), told.append)]
 

@@ -143,13 +143,13 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 """Classes and functions that take settings as arguments, with arguments that work."""
 
 _MADE_HERE = """
-BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Distribution
-Exchange FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory LeaseWriting LogEntry Manifest
-MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint ProcessRecordsInput Progress Reason
-RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo Series Shard ShardHistory ShardInfo
-ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails StreamRecord
-StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription TunnelInfo UnfitReport Verdict
-WorkerHealth WriteAnswer
+BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Difference
+Distribution Exchange FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory LeaseWriting
+LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
+ProcessRecordsInput Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo
+Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription
+StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription
+TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
 """
 MADE_HERE = frozenset(_MADE_HERE.split())
 """Public attrs classes that are no settings: the package makes them, and users read them."""

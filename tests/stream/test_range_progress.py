@@ -200,7 +200,7 @@ READERS: dict[str, tuple[str, Callable[[LocalTablestore, OTSClient], list[Any]]]
     "parked records": ("parked", lambda _, client: parked(client)),
     "parked keys": ("parked", lambda _, client: parked_keys(client)),
     "full copy": ("orders", lambda _, client: full_copy(client)),
-    "compared rows": ("orders", lambda _, client: [row.key[0] for row in verified_rows(client, "orders", 1)]),
+    "compared rows": ("orders", lambda _, client: [key[0] for key, _ in verified_rows(client, "orders", 1)]),
     "rows of a mirror": (
         "orders",
         lambda _, client: mirrored(client),

@@ -59,7 +59,11 @@ null for a row as it was copied. ``_read_at`` is when a row was read from the ta
 it."""
 
 CLOCKS_MARGIN_MICROS = 60_000_000
-"""How far this machine's clock and those of the service's servers may be apart."""
+"""How far this machine's clock and those of the service's servers may be apart.
+
+Each comparison of both takes it into account: from when on changes are read that a copy may have missed, how long the
+stream has kept them, what has expired, and when an idle table is past the end of a replication.
+"""
 
 
 @frozen

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.base import checks
+from streamclient.base.settings import Section, Setting, choice, require_no_mistakes
 from streamclient.base.times import parse_timestamp, utc
 from streamclient.errors import ConfigurationError
-from streamclient.tablestore.instance import Connection
+from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class Use(Enum):
@@ -52,10 +54,6 @@ class WriteMode(Enum):
 
 EARLIEST, LATEST = "earliest", "latest"
 
-_ANY = frozenset(Use)
-_STREAM, _ROWS, _WRITE = frozenset({Use.STREAM}), frozenset({Use.ROWS}), frozenset({Use.WRITE})
-_READS = _STREAM | _ROWS
-
 
 MOST_BATCH_ROWS = 200
 """More rows the service refuses in one BatchWriteRow."""
@@ -65,104 +63,105 @@ MOST_IN_A_FIELD = 2**31 - 1
 a query, or of megabytes."""
 
 
-def _whole(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    def read(name: str, text: str) -> int:
-        is_number = text.strip().removeprefix("-").isdecimal()
-        return checks.whole(least, most).require(name, int(text) if is_number else text)  # type: ignore[return-value]
-
-    return read
+_STREAM, _ROWS = frozenset({Use.STREAM}), frozenset({Use.ROWS})
 
 
-def _flag(name: str, text: str) -> bool:
-    value = {"true": True, "false": False}.get(text.strip().lower())
-    if value is None:
-        raise ConfigurationError(f"{name} must be true or false, not {checks.shown(text)}")
-    return value
+def _number(text: str) -> Any:
+    return int(text) if text.strip().removeprefix("-").isdecimal() else text
 
 
-def _text(name: str, text: str) -> str:
-    return checks.text.require(name, text)
-
-
-def _member(kind: type[Enum]) -> Callable[[str, str], Enum]:
-    def read(name: str, text: str) -> Enum:
-        found = next((one for one in kind if one.value == text.strip().lower()), None)
-        if found is None:
-            raise ConfigurationError(
-                f"{name} must be {' or '.join(one.value for one in kind)}, not {checks.shown(text)}"
-            )
-        return found
-
-    return read
+def _truth(text: str) -> Any:
+    return {"true": True, "false": False}.get(text.strip().lower(), text)
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Of two places for a shard, one would be left out without a word."""
+    """Return an object of JSON. Of two positions for a shard, one would be left out silently."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
             raise ValueError(f"{checks.shown(name)} stands there twice")
     return dict(pairs)
 
 
-def _starting(name: str, text: str) -> Mapping[str, str] | str:
-    """``earliest``, ``latest``, or for shards by id one of these or an iterator."""
+def _starting(text: str) -> Mapping[str, str] | str:
+    """Return ``earliest``, ``latest``, or for shards by id one of these or an iterator."""
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
-    expected = f'{name} must be earliest, latest or JSON such as {{"SHARD": "latest"}}'
     try:
         given = json.loads(text, object_pairs_hook=_named_once)
     except ValueError as error:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}: {error}") from error
+        raise ConfigurationError(str(error)) from error
     if not isinstance(given, dict) or not given or not all(isinstance(one, str) and one for one in given.values()):
-        raise ConfigurationError(
-            f"{expected}: for each shard earliest, latest or an iterator, not {checks.shown(text)}"
-        )
+        raise ConfigurationError("it must name for each shard earliest, latest or an iterator")
     return {shard: place.lower() if place.lower() in (EARLIEST, LATEST) else place for shard, place in given.items()}
 
 
-@frozen
-class _Option:
-    name: str
-    uses: frozenset[Use]
-    read: Callable[[str, str], Any] = _text
-    others: tuple[str, ...] = ()
-    """Other spellings with the same meaning: those of the EMR connector, and this package's."""
-    variable: str = ""
-    """Looked at in the environment if the option is not given."""
+def _of_spark(setting: Setting) -> Setting:
+    """Return a connection's setting in the spelling of Spark's options, with that of the EMR connector."""
+    first, *rest = setting.name.split("_")
+    emr = {"instance": ("instance.name", "instanceName")}.get(setting.name, (setting.name.replace("_", "."),))
+    return evolve(setting, name=first + "".join(map(str.capitalize, rest)), others=emr)
 
 
-_OPTIONS = (
-    _Option("endpoint", _ANY, variable="TABLESTORE_ENDPOINT"),
-    _Option("instance", _ANY, others=("instance.name", "instanceName"), variable="TABLESTORE_INSTANCE"),
-    _Option("table", _ANY, others=("table.name", "tableName")),
-    _Option("accessKeyId", _ANY, others=("access.key.id",), variable="TABLESTORE_ACCESS_KEY_ID"),
-    _Option("accessKeySecret", _ANY, others=("access.key.secret",), variable="TABLESTORE_ACCESS_KEY_SECRET"),
-    _Option("stsToken", _ANY, others=("sts.token",), variable="TABLESTORE_STS_TOKEN"),
-    _Option("region", _ANY, variable="TABLESTORE_REGION"),
-    _Option("startingOffsets", _STREAM, _starting),
-    _Option("startingTimestamp", _STREAM, parse_timestamp),
-    _Option("maxOffsetsPerTrigger", _STREAM, _whole(1)),
-    _Option("maxOffsetsPerShard", _STREAM, _whole(1), others=("maxOffsetsPerChannel",)),
-    _Option("maxRecordsPerPartition", _STREAM, _whole(1)),
-    _Option("failOnDataLoss", _STREAM, _flag),
-    _Option("tunnelId", _STREAM, others=("tunnel.id",)),
-    _Option("layout", _READS, _member(Layout)),
-    _Option("sampleRows", _READS, _whole(0, MOST_IN_A_FIELD)),
-    _Option("splitSizeMb", _ROWS, _whole(1, MOST_IN_A_FIELD), others=("split.size.mbs",)),
-    _Option("pushFilters", _ROWS, _flag),
-    _Option("writeMode", _WRITE, _member(WriteMode)),
-    _Option("batchRows", _WRITE, _whole(1, MOST_BATCH_ROWS)),
-)
-_BY_SPELLING = {spelling.lower(): option for option in _OPTIONS for spelling in (option.name, *option.others)}
-_NEEDED = ("endpoint", "instance", "table", "accessKeyId", "accessKeySecret")
+_numbers = partial(Setting, read=_number, check=checks.positive)
+_switches = partial(Setting, read=_truth, check=checks.Check("true or false", checks.flag.fits))
+_offsets = checks.Check('earliest, latest or JSON such as {"SHARD": "latest"}', bool)
+_time = checks.Check("milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z", checks.is_whole)
+_field = checks.whole(1, MOST_IN_A_FIELD)
+
+OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
+    frozenset(Use): (
+        *map(_of_spark, CONNECTION_SETTINGS),
+        Setting("table", "the table", others=("table.name", "tableName"), is_needed=True),
+    ),
+    _STREAM: (
+        Setting("startingOffsets", "where to begin; `earliest` by default", _offsets, _starting, attribute="starting"),
+        Setting("startingTimestamp", "when to begin, instead", _time, parse_timestamp, attribute="starting_micros"),
+        _numbers("maxOffsetsPerTrigger", "records of one batch; no bound by default", attribute="max_per_trigger"),
+        _numbers(
+            "maxOffsetsPerShard",
+            "records of one shard in one batch; 100,000 by default",
+            others=("maxOffsetsPerChannel",),
+            attribute="max_per_shard",
+        ),
+        _numbers("maxRecordsPerPartition", "records of a shard that one task reads", attribute="max_per_partition"),
+        _switches("failOnDataLoss", "`true` by default: loss ends the query", attribute="fails_on_data_loss"),
+        Setting("tunnelId", "the tunnel to read in place of the stream", others=("tunnel.id",)),
+    ),
+    _STREAM | _ROWS: (
+        choice("layout", Layout, "`rows` or `changes`: the columns of a frame without a schema"),
+        _numbers("sampleRows", "rows to find columns in; 1,000 by default", check=checks.whole(0, MOST_IN_A_FIELD)),
+    ),
+    _ROWS: (
+        _numbers(
+            "splitSizeMb",
+            "size of the ranges that tasks read; 100 by default",
+            check=_field,
+            others=("split.size.mbs",),
+            attribute="split_megabytes",
+        ),
+        _switches("pushFilters", "whether filters narrow what is read; not by default", attribute="pushes_filters"),
+    ),
+    frozenset({Use.WRITE}): (
+        choice("writeMode", WriteMode, "`put` (default), `update` or `delete`"),
+        _numbers("batchRows", "rows of one request; 200 by default", check=checks.whole(1, MOST_BATCH_ROWS)),
+    ),
+}
+"""All options, by the uses that take them."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark takes for itself, and hands on to the source as well."""
 
-_INSTEAD = {
-    "catalog": "give the columns by .schema(...) instead",
-    "path": "name the table by the option table, and call load() or save() without a path",
-}
+_SECTION = Section(
+    'format("tablestore")',
+    [each for group in OPTIONS.values() for each in group],
+    noun="option",
+    prefix="option ",
+    ignores_case=True,
+    instead={
+        "catalog": "give the columns by .schema(...) instead",
+        "path": "name the table by the option table, and call load() or save() without a path",
+    },
+)
 
 
 @frozen(kw_only=True)
@@ -201,28 +200,16 @@ class SourceOptions:
         Raises:
             ConfigurationError: an option is unknown, missing, contradicts another one, or has a value that it cannot.
         """
-        values = _values(given)
-        _refuse_beside_tunnel(values)
-        _refuse_two_starts(values)
-        known = dict(values)
-        for option in _OPTIONS:
-            if option.variable and option.name not in known and environment.get(option.variable):
-                known[option.name] = environment[option.variable]
-        for name in _NEEDED:
-            if name not in known:
-                variable = next(option.variable for option in _OPTIONS if option.name == name)
-                also = f", or the variable {variable} in the environment of the driver" if variable else ""
-                raise ConfigurationError(f'format("tablestore") needs the option {name}{also}')
-        connection = Connection(
-            endpoint=known["endpoint"],
-            instance=known["instance"],
-            access_key_id=known["accessKeyId"],
-            access_key_secret=known["accessKeySecret"],
-            sts_token=known.get("stsToken", ""),
-            region=known.get("region", ""),
-        )
-        settings = {_FIELDS[name]: value for name, value in values.items() if name in _FIELDS}
-        return cls(connection=connection, table=known["table"], given=frozenset(values), **settings)
+        mistakes: list[str] = []
+        own = {name: text for name, text in given.items() if name.lower() not in OF_SPARK}
+        values = _SECTION.read(own, environment, mistakes.append)
+        named = frozenset(each.name for each in _SECTION.settings if values.get(each.attribute) not in (None, ""))
+        mistakes += _contradictions(named, values)
+        if len(mistakes) == 1:
+            raise ConfigurationError(mistakes[0])
+        require_no_mistakes(_SECTION.name, mistakes)
+        connection = Connection(**{each.name: values.pop(each.name) for each in CONNECTION_SETTINGS})
+        return cls(connection=connection, given=named, **values)
 
     def check_use(self, use: Use) -> SourceOptions:
         """These, if each that was given is one for this use.
@@ -230,10 +217,11 @@ class SourceOptions:
         Raises:
             ConfigurationError: one is for another use.
         """
-        for option in _OPTIONS:
-            if option.name in self.given and use not in option.uses:
-                other = " and ".join(sorted(one.value for one in option.uses))
-                raise ConfigurationError(f"option {option.name} is for {other}, not for {use.value}")
+        for uses, settings in OPTIONS.items():
+            for each in settings:
+                if each.name in self.given and use not in uses:
+                    other = " and ".join(sorted(one.value for one in uses))
+                    raise ConfigurationError(f"option {each.name} is for {other}, not for {use.value}")
         return self
 
     def check_start(self, latest_micros: int) -> None:
@@ -254,77 +242,26 @@ class SourceOptions:
         """Of a schema that nobody gave. Spark does not say what it asks for, so options of a stream tell."""
         if self.layout is not None:
             return self.layout
-        is_stream = any(option.uses == _STREAM and option.name in self.given for option in _OPTIONS)
+        is_stream = any(each.name in self.given for each in OPTIONS[_STREAM])
         return Layout.CHANGES if is_stream else Layout.ROWS
 
 
-_FIELDS = {
-    "startingOffsets": "starting",
-    "startingTimestamp": "starting_micros",
-    "maxOffsetsPerTrigger": "max_per_trigger",
-    "maxOffsetsPerShard": "max_per_shard",
-    "maxRecordsPerPartition": "max_per_partition",
-    "failOnDataLoss": "fails_on_data_loss",
-    "tunnelId": "tunnel_id",
-    "layout": "layout",
-    "sampleRows": "sample_rows",
-    "splitSizeMb": "split_megabytes",
-    "pushFilters": "pushes_filters",
-    "writeMode": "write_mode",
-    "batchRows": "batch_rows",
-}
-
-
-def _values(given: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    spelt: dict[str, str] = {}
-    for spelling, text in given.items():
-        if spelling.lower() in OF_SPARK:
-            continue
-        option = _BY_SPELLING.get(spelling.lower())
-        if option is None:
-            instead = _INSTEAD.get(spelling.lower())
-            hint = f": {instead}" if instead else checks.did_you_mean(_known_case(spelling), _all_names())
-            raise ConfigurationError(f'format("tablestore") has no option {spelling}{hint}')
-        value = option.read(option.name, text)
-        if values.setdefault(option.name, value) != value:
-            raise ConfigurationError(f"options {spelt[option.name]} and {spelling} are the same and differ in value")
-        spelt[option.name] = spelling
-    return values
-
-
-def _all_names() -> list[str]:
-    return [option.name for option in _OPTIONS]
-
-
-def _known_case(spelling: str) -> str:
-    """A name in the case that its letters have in the names here, as Spark hands it over without."""
-    from difflib import get_close_matches  # noqa: PLC0415  # only on the way to an error
-
-    found = get_close_matches(spelling.lower(), _BY_SPELLING, n=1, cutoff=checks.CLOSE_ENOUGH)
-    return _BY_SPELLING[found[0]].name if found else spelling
-
-
-_OF_THE_TUNNEL = {
+_BESIDE_A_TUNNEL = {
     "startingOffsets": "the tunnel says itself where it begins",
     "startingTimestamp": "the tunnel says itself where it begins",
     "maxRecordsPerPartition": "a tunnel can be read on only where one of its pages ends",
 }
 
 
-def _refuse_beside_tunnel(values: Mapping[str, Any]) -> None:
-    if "tunnelId" not in values:
-        return
-    for name, why in _OF_THE_TUNNEL.items():
-        if name in values:
-            raise ConfigurationError(f"options tunnelId and {name} contradict each other: {why}")
-    if not values.get("failOnDataLoss", True):
-        raise ConfigurationError(
-            "options tunnelId and failOnDataLoss=false contradict each other: a tunnel that has lost records has "
-            "expired and cannot be read on. Make a new tunnel, and begin with a new checkpoint"
-        )
-
-
-def _refuse_two_starts(values: Mapping[str, Any]) -> None:
-    if "startingOffsets" in values and "startingTimestamp" in values:
-        raise ConfigurationError("startingOffsets and startingTimestamp both say where to begin: give one of them")
+def _contradictions(named: frozenset[str], values: Mapping[str, Any]) -> Iterator[str]:
+    if "tunnelId" in named:
+        for name, why in _BESIDE_A_TUNNEL.items():
+            if name in named:
+                yield f"options tunnelId and {name} contradict each other: {why}"
+        if not values.get("fails_on_data_loss", True):
+            yield (
+                "options tunnelId and failOnDataLoss=false contradict each other: a tunnel that has lost records has "
+                "expired and cannot be read on. Make a new tunnel, and begin with a new checkpoint"
+            )
+    if {"startingOffsets", "startingTimestamp"} <= named:
+        yield "startingOffsets and startingTimestamp both say where to begin: give one of them"

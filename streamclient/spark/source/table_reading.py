@@ -27,8 +27,9 @@ from streamclient.spark.source.partition_reading import asked, calls_of, check_k
 from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.source_schemas import describe
 from streamclient.tablestore.ranges import TableScan, key_order
+from streamclient.tablestore.stream_tables import split_points, split_request
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Row, decode_row, encode_value
+from streamclient.wire.plainbuffer import Row, encode_value
 from streamclient.wire.rows import KeyBound
 from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator
 
@@ -40,8 +41,6 @@ BATCH_ROWS = 10_000
 
 BATCH_PAGES = 16
 """Answers of the service, of 4 MB at most, that become one Arrow batch where rows are large."""
-
-MEGABYTE = 1_024 * 1_024
 
 MOST_FILTERS = 10
 """Parts of the filter of one request, those included that join others: what the service's documentation allows on every
@@ -111,13 +110,8 @@ class TablePlan:
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def _split_points(self) -> list[tuple[Any, ...]]:
-        request = schema.ComputeSplitPointsBySizeRequest(
-            table_name=self.options.table,
-            split_size=self.options.split_megabytes,
-            split_size_unit_in_byte=MEGABYTE,
-        )
-        answer = asked(self.options.connection, "ComputeSplitPointsBySize", request)
-        return [tuple(value for _, value in decode_row(point).primary_key) for point in answer.split_points]
+        request = split_request(self.options.table, self.options.split_megabytes)
+        return split_points(asked(self.options.connection, "ComputeSplitPointsBySize", request))
 
 
 @frozen

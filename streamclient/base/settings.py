@@ -1,0 +1,194 @@
+"""Settings from files, options and the environment: each is described once, and one reader checks them.
+
+The reader reports every mistake, not only the first. The documentation prints its tables from the same descriptions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from streamclient.base import checks
+from streamclient.base.checks import Check, did_you_mean, shown, words
+from streamclient.errors import ConfigurationError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Complain = Callable[[str], object]
+"""Takes one mistake."""
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@frozen
+class Setting:
+    """One setting: its names, its meaning, and the values that it takes."""
+
+    name: str
+    text: str = ""
+    """The meaning, for the documentation and ``--help``."""
+    check: Check = checks.text
+    """Of the value that ``read`` returns."""
+    read: Callable[[Any], Any] = lambda value: value
+    """Turns what was given into the value, or raises; a ``ConfigurationError`` then says why."""
+    default: Any = None
+    is_needed: bool = False
+    needed_with: tuple[str, Enum] | None = None
+    """Name and value of another setting that makes this one needed."""
+    only_with: tuple[str, Enum] | None = None
+    """Name and value of another setting; with another value this one is refused."""
+    variable: str = ""
+    """Looked up in the environment if the setting is not given."""
+    others: tuple[str, ...] = ()
+    """Other spellings."""
+    attribute: str = field()
+    """The name in Python."""
+
+    @attribute.default
+    def _words_of_name(self) -> str:
+        return words(self.name)
+
+    def value(self, label: str, given: Any) -> Any:
+        """Return the value of what was given; ``label`` names the setting in a refusal.
+
+        Raises:
+            ConfigurationError: the setting takes no such value.
+        """
+        try:
+            value = self.read(given)
+        except (LookupError, OSError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, ConfigurationError) else ""
+            raise self.check.refusal(label, given, why) from error
+        return self.check.require(label, value)
+
+
+def choice(name: str, kind: type[Enum], text: str = "", **more: Any) -> Setting:
+    """Return a setting that takes the values of ``kind`` as text, in any case."""
+    members = {member.value: member for member in kind}
+
+    def read(given: Any) -> Any:
+        return members.get(given.strip().lower(), given) if isinstance(given, str) else given
+
+    expected = Check(" or ".join(map(repr, members)), lambda value: isinstance(value, kind))
+    return Setting(name, text, expected, read, **more)
+
+
+@frozen
+class Section:
+    """Settings that are given together: a section of a file, or options."""
+
+    name: str
+    settings: Sequence[Setting]
+    noun: str = "key"
+    prefix: str = field()
+    """Stands before the name of a setting in a refusal of its value."""
+    ignores_case: bool = False
+    instead: Mapping[str, str] = {}
+    """Names that are refused with this advice."""
+
+    @prefix.default
+    def _name_and_dot(self) -> str:
+        return f"{self.name}."
+
+    def read(self, given: Any, environment: Mapping[str, str], complain: Complain) -> dict[str, Any]:
+        """Return the values by attribute: those given, else those of the environment, else the defaults."""
+        values = {each.attribute: each.default for each in self.settings if each.default is not None}
+        if not isinstance(given, Mapping):
+            complain(f"{self.name} must be a section, not {shown(given)}")
+            return values
+        contents = self._by_name(given, complain)
+        for each in self.settings:
+            content = contents.get(each.name, environment.get(each.variable) or None)
+            if content is None:
+                continue
+            contents[each.name] = content
+            try:
+                values[each.attribute] = each.value(self.prefix + each.name, content)
+            except ConfigurationError as error:
+                complain(str(error))
+        by_name = {each.name: values.get(each.attribute) for each in self.settings}
+        for each in self.settings:
+            misuse = self._misuse(each, is_given=each.name in contents, by_name=by_name)
+            if misuse:
+                complain(misuse)
+        return values
+
+    def _by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
+        fold = str.lower if self.ignores_case else str
+        known = {fold(spelling): each for each in self.settings for spelling in (each.name, *each.others)}
+        contents: dict[str, Any] = {}
+        for spelling, content in given.items():
+            setting = known.get(fold(spelling))
+            if setting is None:
+                advice = self.instead.get(fold(spelling))
+                hint = f": {advice}" if advice else did_you_mean(spelling, [each.name for each in self.settings])
+                complain(f"{self.name} has no {self.noun} {spelling}{hint}")
+            elif contents.setdefault(setting.name, content) != content:
+                complain(f"the spellings of the {self.noun} {setting.name} are the same and differ in value")
+        return contents
+
+    def _misuse(self, setting: Setting, *, is_given: bool, by_name: Mapping[str, Any]) -> str:
+        """Return why a setting must not be given, or must be, beside the others; empty if all is right."""
+        other, wanted = (setting.only_with if is_given else setting.needed_with) or ("", None)
+        found = by_name.get(other)
+        beside = f" with {other} {found.value!r}" if found is not None else ""
+        if is_given:
+            return f"{self.prefix}{setting.name} is not used{beside}" if found not in (None, wanted) else ""
+        if not setting.is_needed and (found is None or found is not wanted):
+            return ""
+        elsewhere = f", or the variable {setting.variable} in the environment" if setting.variable else ""
+        return f"{self.name} needs the {self.noun} {setting.name}{beside}{elsewhere}"
+
+
+def load_document(path: Path, *, is_toml: bool) -> Any:
+    """Return the content of a file in TOML or JSON.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not in that format.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
+    try:
+        return tomllib.loads(text) if is_toml else json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no {'TOML' if is_toml else 'JSON'}: {error}") from error
+
+
+def read_sections(
+    document: Mapping[str, Any], sections: Iterable[Section], environment: Mapping[str, str], complain: Complain
+) -> dict[str, dict[str, Any]]:
+    """Return the values of each section by its name; a text ``${NAME}`` stands for a variable of the environment."""
+    known = {section.name: section for section in sections}
+    for name in document.keys() - known.keys():
+        complain(f"there is no section {name}{did_you_mean(name, known)}")
+    contents = {name: _expanded(name, document.get(name, {}), environment, complain) for name in known}
+    return {name: section.read(contents[name], environment, complain) for name, section in known.items()}
+
+
+def _expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
+    if isinstance(content, dict):
+        return {key: _expanded(f"{label}.{key}", each, environment, complain) for key, each in content.items()}
+    if not isinstance(content, str):
+        return content
+    for name in _VARIABLE.findall(content):
+        if name not in environment:
+            complain(f"{label}: the environment has no variable {name}")
+    return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), content)
+
+
+def require_no_mistakes(title: str, mistakes: Sequence[str]) -> None:
+    """Raise a ``ConfigurationError`` with one line for each mistake, if there are any."""
+    if mistakes:
+        raise ConfigurationError(f"{title} cannot work:", *(f"  {each}" for each in mistakes))
