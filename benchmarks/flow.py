@@ -17,6 +17,7 @@ from benchmarks.workers import CheckpointingProcessor, Meter, running_worker
 from streamclient import (
     ClientConfig,
     KeyedProcessorFactory,
+    Prefetch,
     ProcessRecordsInput,
     StreamRecord,
     TablestoreStreamApi,
@@ -79,7 +80,7 @@ def _ahead_of(stage: Stage, settings: Settings, size: int, distance: float) -> l
     rounds: dict[str, Round] = {
         f"{what}, {name}": partial(_rate_ahead, stage.client(), table, size, seconds, config)
         for name, config in (
-            ("nothing read ahead", ClientConfig(prefetch_bytes=0)),
+            ("nothing read ahead", ClientConfig(prefetch=Prefetch(prefetch_bytes=0))),
             ("read ahead as by default", ClientConfig()),
         )
     }

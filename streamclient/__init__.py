@@ -10,7 +10,7 @@ from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient.base.reasons import Cause, Reason, ReasonKind
-    from streamclient.config import ClientConfig, FailurePolicy, StreamConfig
+    from streamclient.config import Backoff, CallLimits, ClientConfig, FailurePolicy, Prefetch, StreamConfig
     from streamclient.errors import (
         ApplicationException,
         CodecError,
@@ -84,7 +84,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApplicationException",
+    "Backoff",
     "BalanceBy",
+    "CallLimits",
     "Cause",
     "CheckpointPosition",
     "ClientConfig",
@@ -121,6 +123,7 @@ __all__ = [
     "ParkedRecord",
     "Pause",
     "PendingCheckpoint",
+    "Prefetch",
     "ProcessRecordsInput",
     "Progress",
     "Reason",
@@ -170,6 +173,9 @@ _HOMES = {
     "DependencyException": "errors",
     "ErrorKind": "errors",
     "FailurePolicy": "config",
+    "Prefetch": "config",
+    "Backoff": "config",
+    "CallLimits": "config",
     "FencedException": "errors",
     "FileParkingStore": "worker.parking.parking_files",
     "ILeaseManager": "interfaces",

@@ -144,6 +144,52 @@ class FailurePolicy:
 
 @checks.explains_names
 @frozen(kw_only=True)
+class Backoff:
+    """Pauses before a failed processor is started again."""
+
+    restart_backoff_min_millis: int = field(default=1_000, validator=checks.positive)
+    """The first pause; doubles with each failure in a row."""
+    restart_backoff_max_millis: int = field(default=60_000, validator=checks.positive)
+
+    def __attrs_post_init__(self) -> None:
+        if self.restart_backoff_max_millis < self.restart_backoff_min_millis:
+            raise ConfigurationError(
+                f"restart_backoff_max_millis={self.restart_backoff_max_millis} must not be below "
+                f"restart_backoff_min_millis={self.restart_backoff_min_millis}"
+            )
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class CallLimits:
+    """How long calls of one shard may take."""
+
+    slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
+    """How long one call into user code may run before it is logged and named in the shard's status."""
+    user_code_limit_millis: int = field(default=600_000, validator=checks.not_negative)
+    """How long one call into user code may take, waiting for a thread included, before the worker lets the shard's
+    lease go, so that another one can go on from the stored checkpoint; 0 for no limit."""
+    read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
+    """The same for one read of a shard, waiting for a thread included; 0 for no limit. With a client's usual time-outs
+    a read that gets no answer fails by itself before."""
+    checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
+    """How long ``checkpoint()`` waits for the status table before it raises."""
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class Prefetch:
+    """How far is read ahead while processors work, in bytes as the service sends them."""
+
+    prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
+    """For one shard; 0 for not at all. One page may always be read ahead, however large; more of them make up for
+    batches that take differently long."""
+    prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
+    """For all shards of a worker together. Decoded, records take about four times as much memory."""
+
+
+@checks.explains_names
+@frozen(kw_only=True)
 class ClientConfig:
     """How a worker behaves. All workers of a fleet, in every language, must agree on ``lease_duration_millis``."""
 
@@ -152,8 +198,6 @@ class ClientConfig:
     renewer_interval_millis: int = field(default=6_000, validator=checks.positive)
     taker_interval_millis: int = field(default=6_000, validator=checks.positive)
     """Between scans of the status table; the one scan feeds taking, balancing, hand-overs and parent checks."""
-    parent_shard_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
-    """Kept for ported configurations; waiting costs no polling here, as parents are read off the shared scan."""
     worker_idle_time_millis: int = field(default=20, validator=checks.positive)
     """Shortest pause before reading an idle shard again."""
     max_wait_table_ready_time_millis: int = field(default=120_000, validator=checks.positive)
@@ -181,16 +225,10 @@ class ClientConfig:
     max_idle_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
     """Longest pause before reading an idle shard again, reached after ten minutes of silence. After one minute the
     pause is 1.5 s, after a second 0.2 s; it also follows the rhythm of arrivals."""
-    prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
-    """How far a shard is read ahead while its processor works, in bytes as the service sends them; 0 for not at all.
-    One page may always be read ahead, however large; more of them make up for batches that take differently long."""
-    prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
-    """The same for all shards of a worker together. Decoded, records take about four times as much memory."""
+    prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called when a read returned nothing, as the Java client always does."""
-    restart_backoff_min_millis: int = field(default=1_000, validator=checks.positive)
-    """First pause before a failed processor is started again; doubles with each failure in a row."""
-    restart_backoff_max_millis: int = field(default=60_000, validator=checks.positive)
+    backoff: Backoff = field(default=Backoff(), validator=checks.instance(Backoff))
     failure_policy: FailurePolicy = field(default=FailurePolicy(retries=0), validator=checks.instance(FailurePolicy))
     """What follows when ``process_records`` raises: by default a new processor, without end. ``task_retry_strategy``,
     if given, decides about retries in its place."""
@@ -199,21 +237,12 @@ class ClientConfig:
         converter=_trimmed_data_policy,
     )
     """What follows when records are lost to retention; also as a string."""
-    slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
-    """How long one call into user code may run before it is logged and named in the shard's status."""
-    user_code_limit_millis: int = field(default=600_000, validator=checks.not_negative)
-    """How long one call into user code may take, waiting for a thread included, before the worker lets the shard's
-    lease go, so that another one can go on from the stored checkpoint; 0 for no limit."""
-    read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
-    """The same for one read of a shard, waiting for a thread included; 0 for no limit. With a client's usual time-outs
-    a read that gets no answer fails by itself before."""
+    limits: CallLimits = field(default=CallLimits(), validator=checks.instance(CallLimits))
     shutdown_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """Bound of a whole shutdown: running calls, ``shutdown`` callbacks and hand-overs together."""
     end_on_sigterm: bool = field(default=True, validator=checks.flag)
     """Whether SIGTERM ends a worker in order whose ``run`` is in the program's main thread, as Ctrl-C does: the program
     then exits with 143 (128 + 15). A handler of the program's own always stays in place."""
-    checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
-    """How long ``checkpoint()`` waits for the status table before it raises."""
     metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """Where measurements go; workers may share one. ``None`` measures nothing."""
 
@@ -255,11 +284,6 @@ class ClientConfig:
                     interval,
                     self.lease_duration_millis,
                 )
-        if self.restart_backoff_max_millis < self.restart_backoff_min_millis:
-            raise ConfigurationError(
-                f"restart_backoff_max_millis={self.restart_backoff_max_millis} must not be below "
-                f"restart_backoff_min_millis={self.restart_backoff_min_millis}"
-            )
 
 
 @checks.explains_names

@@ -74,8 +74,12 @@ def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Except
     return millis / 1_000
 
 
-class _SteppedRetryStrategy(IRetryStrategy):
-    """Up to ten retries of failed calls to the service, with pauses of 100 ms more each time, at most 1 s."""
+class LeaseRetryStrategy(IRetryStrategy):
+    """Default for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
+
+    Up to ten retries, with pauses of 100 ms more each time, at most 1 s. Conditional writes are not repeated by it: an
+    uncertain one is read back first.
+    """
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
         """Whether the service may answer differently next time, and fewer than ten retries were made."""
@@ -88,17 +92,3 @@ class _SteppedRetryStrategy(IRetryStrategy):
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
         """min(100 * (retries + 1), 1000)."""
         return min(DEFAULT_STEP_MILLIS * (retries + 1), DEFAULT_LONGEST_MILLIS)
-
-
-class LeaseRetryStrategy(_SteppedRetryStrategy):
-    """Default for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
-
-    Conditional writes are not repeated by it: an uncertain one is read back first.
-    """
-
-
-class TaskRetryStrategy(_SteppedRetryStrategy):
-    """Java's default for tasks (Java: ``TaskRetryStrategy``), here the default for listing shards.
-
-    Reading records is not bounded by it: a shard's reads are retried without end, with growing pauses.
-    """

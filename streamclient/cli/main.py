@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     # Making the parsers of all subcommands takes as long as many a subcommand itself.
     named = [name for name in given[:1] if name in COMMANDS]
-    return run_command(make_parser(named or COMMANDS).parse_args(given))
+    parsed = make_parser(named or COMMANDS).parse_args(given)
+    parsed.words = given
+    return run_command(parsed)
 
 
 if __name__ == "__main__":

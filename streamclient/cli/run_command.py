@@ -53,18 +53,24 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="serve /metrics for Prometheus, of all processes, and /health; 0 picks a port; needs the extra prometheus",
+        help="serve /metrics for Prometheus, and /health; several processes have a port each, PORT, PORT+1 "
+        "and so on; 0 picks free ones; needs the extra prometheus",
     )
     parser.add_argument(
         "--metrics-address", default=LOOPBACK, metavar="ADDRESS", help="of this machine (default: %(default)s)"
     )
+    parser.add_argument("--is-one-of-processes", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log", choices=LEVELS, default="warning", help="what is logged (default: %(default)s)")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the worker, or the processes, until a signal; the exit code."""
-    if arguments.processes is not None:
+    if arguments.is_one_of_processes:
+        from streamclient.cli.run_fleet import become_one_of_processes  # noqa: PLC0415
+
+        become_one_of_processes(arguments)
+    elif arguments.processes is not None:
         from streamclient.cli.run_fleet import run_processes  # noqa: PLC0415
 
         return run_processes(arguments)

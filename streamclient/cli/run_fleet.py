@@ -1,197 +1,279 @@
-"""``streamclient run --processes N``: workers in processes of their own, started again when they die.
+"""``streamclient run --processes N``: ``streamclient run`` N times, in processes that are started again when they end.
 
-They are ordinary workers of one fleet, which share the shards through the status table; this process reads nothing and
-writes nothing there. It starts them, prints what they print, answers for their metrics and their health, and ends them.
+They are ordinary workers of one fleet, which share the shards through the status table. This process reads nothing and
+writes nothing there: it starts them, passes on what they print, and ends them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import random
+import select
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import IO, BinaryIO
 
-from attrs import define
+from attrs import define, field
 
 from streamclient.base.backoff import doubling_millis, with_jitter
-from streamclient.base.reasons import times
+from streamclient.base.pools import start_thread
 from streamclient.cli.options import option_value
-from streamclient.cli.run_child import ProcessFailure
-from streamclient.cli.run_supervision import SILENT_SECONDS, Log, SupervisedWorker, end_all
-from streamclient.cli.run_worker import endpoint, worker_name
+from streamclient.cli.run_worker import worker_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed
-from streamclient.errors import NoThreadError
-from streamclient.worker.running import wait_awake
-
-if TYPE_CHECKING:
-    from streamclient.metrics.memory_metrics import Series
+from streamclient.cli.terminal.output import complain
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
 """Between the end of a process and the start of the next one: doubling, so that one that keeps dying costs little."""
 
-START_SECONDS = 120.0
-"""Longest start, until the worker is made: Python, the imports of user code, which may bring Spark, and no call. A
-worker that waits for the service has started."""
-
 STEADY_SECONDS = 60.0
-"""A process whose worker was let in so long ago has shown that it works: earlier failures are forgotten."""
+"""A process that ran for so long has shown that it works: earlier failures are forgotten."""
+
+END_SECONDS = 60.0
+"""Longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
 
 TICK_SECONDS = 0.2
-"""Between two looks at the processes; whatever they report is seen at once."""
+"""Between two looks at the processes; what they print is passed on at once."""
+
+READ_BYTES = 1 << 20
+"""More than a pipe holds: one read takes all that a process left when it ended."""
+
+LONGEST_LINE_BYTES = 1 << 20
+"""A longer line is broken here, so that one without an end takes no memory without end."""
+
+LONGEST_REST = 1 << 16
+"""Characters that a thread may print without ending the line; more are written as they are."""
+
+STDIN, STDOUT, STDERR = 0, 1, 2
 
 
-@define
+@define(eq=False)
+class PassedOutput:
+    """A standard stream of a process, passed on in whole lines, each after the worker's name."""
+
+    source: IO[bytes]
+    target: BinaryIO
+    prefix: bytes
+    rest: bytes = b""
+    last_line: bytes = b""
+
+    def __attrs_post_init__(self) -> None:
+        os.set_blocking(self.source.fileno(), False)
+
+    def pass_on(self) -> bool:
+        """Pass on what is there; whether more may come."""
+        data = self.source.read(READ_BYTES)
+        *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
+        if len(self.rest) > LONGEST_LINE_BYTES:
+            lines, self.rest = [*lines, self.rest], b""
+        self._write(lines)
+        return data != b""
+
+    def close(self) -> None:
+        """Pass on the rest of a process that has ended; one that it started may have the stream open, and go on."""
+        if self.source.closed:
+            return
+        self.pass_on()
+        if self.rest:
+            self._write([self.rest])
+        self.source.close()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        if lines:
+            self.last_line = lines[-1]
+            # Where nobody reads this output any more the processes go on, as their work is not to print.
+            with contextlib.suppress(OSError, ValueError):
+                self.target.write(b"".join(self.prefix + line + b"\n" for line in lines))
+                self.target.flush()
+
+
+@define(eq=False)
 class WorkerSlot:
     """One worker's name, and the process that runs it now."""
 
     name: str
-    process: SupervisedWorker | None = None
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    process: subprocess.Popen[bytes] | None = None
+    outputs: Sequence[PassedOutput] = ()
+    """Standard output and error of the process."""
     started_at: float = 0.0
-    begun_at: float | None = None
-    """When this process was first seen at work."""
     due_at: float = 0.0
     """When the next process is to be started."""
     failures: int = 0
     """Processes that ended in a row, none of them steady."""
-    last_error: str = ""
-    refusal: ProcessFailure | None = None
-    """What the last process was refused for, as long as none after it was let in."""
+    failure: CommandFailed | None = None
+    """The last words of the last process, if it ended by itself before it was steady."""
 
-    def seen(self, now: float) -> None:
-        """Note how the process gets on."""
-        if self.process is None or not self.process.has_begun:
-            return
-        self.refusal = None
-        self.begun_at = now if self.begun_at is None else self.begun_at
-        if now - self.begun_at >= STEADY_SECONDS:
-            self.failures = 0
+    def start(self, now: float) -> None:
+        """Start the process, which ends in order when this one is gone: its standard input is closed then."""
+        self.process = subprocess.Popen(
+            self.command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            # Ctrl-C in a terminal reaches its whole process group: only this process may get that.
+            start_new_session=True,
+        )
+        self.started_at = now
+        streams = ((self.process.stdout, sys.stdout.buffer), (self.process.stderr, sys.stderr.buffer))
+        self.outputs = [
+            PassedOutput(source, target, f"{self.name} | ".encode()) for source, target in streams if source
+        ]
 
-    def ended(self, error: str, refusal: ProcessFailure | None, now: float, dice: random.Random) -> float:
-        """Note the end of the process; the pause before the next one, in seconds."""
-        self.process, self.begun_at, self.last_error, self.refusal = None, None, error, refusal
-        self.failures += 1
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """``kill -9`` the process and those that it started, and wait until it is gone."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        """Pass on the last that an ended process printed."""
+        for output in self.outputs:
+            output.close()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def note_steady(self, now: float) -> None:
+        """Forget failures if the process has run for long."""
+        if now - self.started_at >= STEADY_SECONDS:
+            self.failures, self.failure = 0, None
+
+    def note_end(self, code: int, last_words: str, now: float, dice: random.Random) -> float:
+        """Note that the process has ended; returns the pause before the next one, in seconds."""
+        self.note_steady(now)
+        has_failed = 0 < code < 128 and now - self.started_at < STEADY_SECONDS
+        self.failure = CommandFailed(last_words, code) if has_failed else None
+        self.process, self.failures = None, self.failures + 1
         pause = with_jitter(doubling_millis(self.failures, SHORTEST_RESTART_MILLIS, LONGEST_RESTART_MILLIS), dice)
         self.due_at = now + pause / 1_000
         return pause / 1_000
 
-    def health(self, now: float) -> tuple[bool, str]:
-        """Whether its worker is healthy, and not one of those that keep dying. Any thread."""
-        process = self.process
-        if process is None and not self.failures:
-            return False, "is starting"
-        if process is None:
-            return False, f"is not running: {self.last_error}"
-        if self.failures and (self.begun_at is None or self.failures > 1):
-            return False, f"was started again {times(self.failures)}, the last time after: {self.last_error}"
-        silent = now - process.heard_at
-        if process.has_started and silent > SILENT_SECONDS:
-            return False, f"has said nothing for {silent:.0f} s"
-        return process.health
-
 
 class Supervisor:
-    """Keeps one process for each name running. ``step`` belongs to one thread; health and series to any."""
+    """Keeps one process for each name running. Everything happens in the main thread."""
 
-    def __init__(
-        self,
-        names: list[str],
-        start: Callable[[str, Callable[[], None]], SupervisedWorker],
-        log: Log,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``start`` starts the process of a name; its second argument is to be called when there is news."""
-        self.places = [WorkerSlot(name) for name in names]
-        self._start = start
-        self._log = log
+    def __init__(self, slots: Sequence[WorkerSlot], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.slots = slots
+        self.came: list[int] = []
+        """Signals that ask this process to end."""
         self._monotonic = monotonic
         self._dice = random.Random()
-        self._news = threading.Event()
-        self._is_asked_to_stop = False  # no event: a signal's handler may interrupt whoever holds its lock
 
     def run(self) -> None:
-        """Supervise until ``request_stop``.
+        """Supervise until a signal comes, then end all processes in order.
 
         Raises:
-            CommandFailed: all processes were refused, so the next ones would be, too.
+            CommandFailed: every process ended by itself within a minute of its start, so the next ones would, too.
         """
-        while not self._is_asked_to_stop:
-            self._news.clear()
-            self.step()
-            wait_awake(self._news, TICK_SECONDS)
-
-    def request_stop(self) -> None:
-        """Have ``run`` return, within moments. Any thread, and a signal's handler."""
-        self._is_asked_to_stop = True
+        try:
+            while not self.came:
+                self.step()
+                self._pass_on()
+        finally:
+            self._end_all()
 
     def step(self) -> None:
         """Look at every process once: start those that are due, note those that have ended."""
         now = self._monotonic()
-        for place in self.places:
-            self._look_at(place, now)
-        refusals = [place.refusal for place in self.places if place.refusal is not None]
-        if len(refusals) == len(self.places):
-            raise CommandFailed(refusals[0].sentence, refusals[0].exit_code)
+        for slot in self.slots:
+            if slot.process is None and now >= slot.due_at:
+                self._start(slot, now)
+            elif slot.process is not None and (code := slot.process.poll()) is not None:
+                self._note_end(slot, code, now)
+            elif slot.process is not None:
+                slot.note_steady(now)
+        failures = [slot.failure for slot in self.slots if slot.failure is not None]
+        if len(failures) == len(self.slots):
+            raise failures[0]
 
-    def processes(self) -> list[SupervisedWorker]:
-        """Those that were started and have not been seen to end."""
-        return [place.process for place in self.places if place.process is not None]
+    @property
+    def is_hurried(self) -> bool:
+        """Whether Ctrl-C came after another signal."""
+        return signal.SIGINT in self.came[1:]
 
-    def health(self) -> tuple[bool, str]:
-        """Healthy if all workers are; otherwise what is wrong with each that is not."""
-        now = self._monotonic()
-        judged = [(place.name, *place.health(now)) for place in self.places]
-        reasons = [f"{name}: {reason}" for name, is_healthy, reason in judged if not is_healthy]
-        return not reasons, "; ".join(reasons)
+    @contextmanager
+    def ended_by_signals(self) -> Iterator[None]:
+        """While the block runs SIGTERM, SIGHUP and Ctrl-C end ``run``; Ctrl-C after another one kills the processes.
 
-    def _look_at(self, place: WorkerSlot, now: float) -> None:
-        process = place.process
-        if process is None:
-            if now >= place.due_at:
-                self._start_in(place, now)
-            return
-        place.seen(now)
-        if process.is_running and not process.has_started and now - place.started_at > START_SECONDS:
-            process.kill()
-            process.ending()
-            self._note_end(place, f"it did not start within {START_SECONDS:.0f} s", None, now)
-        elif not process.is_running:
-            error = process.ending()
-            place.seen(now)
-            is_refused = process.failure is not None and process.failure.is_refusal
-            self._note_end(place, error, process.failure if is_refused else None, now)
+        No handler raises: nothing that starts or ends a process is cut short.
+        """
 
-    def _start_in(self, place: WorkerSlot, now: float) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.came.append(number)
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # in the background of a shell that has no jobs
+                signal.signal(number, handle)
         try:
-            place.process, place.started_at = self._start(place.name, self._news.set), now
-        except (OSError, NoThreadError) as error:
-            self._note_end(place, f"it cannot be started: {error}", None, now)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _note_end(self, place: WorkerSlot, error: str, refusal: ProcessFailure | None, now: float) -> None:
-        pause = place.ended(error, refusal, now, self._dice)
-        self._log.say(f"{place.name} ended and starts again in {pause:.1f} s: {error}")
+    def _start(self, slot: WorkerSlot, now: float) -> None:
+        try:
+            slot.start(now)
+        except OSError as error:
+            pause = slot.note_end(-1, "", now, self._dice)
+            say(f"{slot.name} cannot be started and is tried again in {pause:.1f} s: {error}")
+
+    def _note_end(self, slot: WorkerSlot, code: int, now: float) -> None:
+        why = f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+        slot.close()
+        last_words = slot.outputs[-1].last_line.decode(errors="backslashreplace").partition("streamclient run: ")
+        pause = slot.note_end(code, last_words[2] or last_words[0] or f"{slot.name}: {why}", now, self._dice)
+        say(f"{slot.name} ended and starts again in {pause:.1f} s: {why}")
+
+    def _pass_on(self) -> None:
+        """Pass on what the processes print, for a moment."""
+        outputs = {out.source: out for slot in self.slots for out in slot.outputs if not out.source.closed}
+        if not outputs:
+            time.sleep(TICK_SECONDS)
+            return
+        for source in select.select(list(outputs), [], [], TICK_SECONDS)[0]:
+            if not outputs[source].pass_on():
+                outputs[source].close()
+
+    def _end_all(self) -> None:
+        """End the processes in order and all at once; what has not ended in time, or when there is hurry, is killed."""
+        give_up_at = self._monotonic() + END_SECONDS
+        for slot in self.slots:
+            if slot.process is not None:
+                slot.process.send_signal(signal.SIGTERM)  # a frozen process gets it when it is thawed
+        while running := [slot for slot in self.slots if slot.is_running]:
+            self._pass_on()
+            if self.is_hurried or self._monotonic() >= give_up_at:
+                why = "a second Ctrl-C came" if self.is_hurried else f"it did not end within {END_SECONDS:.0f} s"
+                for slot in running:
+                    say(f"{slot.name} is killed: {why}; its leases expire")
+                    slot.kill()
+        for slot in self.slots:
+            slot.close()
 
 
-def series_of(supervisor: Supervisor, stream: str) -> list[Series]:
-    """The metrics of all workers; one that has no process to ask, or whose process keeps dying, counts as unhealthy."""
-    from streamclient.metrics.memory_metrics import Series  # noqa: PLC0415
-    from streamclient.metrics.metric_table import UNHEALTHY  # noqa: PLC0415
-
-    found: list[Series] = []
-    asked = [(place.name, place.process, place.health(time.monotonic())) for place in supervisor.places]
-    for name, process, (is_healthy, _) in asked:
-        series = [] if process is None else process.ask_series()
-        found.extend(each for each in series if each.metric is not UNHEALTHY)
-        found.append(Series(UNHEALTHY, {"stream": stream, "worker": name}, float(not is_healthy)))
-    return found
+def say(text: str) -> None:
+    """Print a line of this process, if anybody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        complain(text)
 
 
 def run_processes(arguments: argparse.Namespace) -> int:
@@ -200,54 +282,72 @@ def run_processes(arguments: argparse.Namespace) -> int:
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
     if arguments.processes < 1:
         raise CommandFailed(f"--processes must be a number above 0, not {arguments.processes}")
-    table, base, log = option_value("data-table", arguments), worker_name(arguments), Log()
-    given = given_arguments(arguments)
-
-    def start(name: str, wake: Callable[[], None]) -> SupervisedWorker:
-        return SupervisedWorker(name, {**given, "worker": name}, log, wake)
-
-    names = [f"{base}-{number}" for number in range(1, arguments.processes + 1)]
-    supervisor = Supervisor(names, start, log)
-    with endpoint(arguments, lambda: series_of(supervisor, table), supervisor.health):
-        one = f"worker {base}-1 reads table {table}; Ctrl-C ends it"
-        log.say(one if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
-        with ended_by_signals(supervisor) as came:
-            try:
-                supervisor.run()
-            finally:
-                end_all(supervisor.processes(), log, lambda: signal.SIGINT in came[1:])
-    if signal.SIGINT in came[1:]:
+    table, supervisor = option_value("data-table", arguments), Supervisor(worker_slots(arguments))
+    names = [slot.name for slot in supervisor.slots]
+    one = f"worker {names[0]} reads table {table}; Ctrl-C ends it"
+    say(one if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
+    with supervisor.ended_by_signals():
+        supervisor.run()
+    if supervisor.is_hurried:
         return EXIT_INTERRUPTED
-    return EXIT_DONE if came[0] == signal.SIGINT else 128 + came[0]  # as shells have it
+    first = supervisor.came[0]
+    return EXIT_DONE if first == signal.SIGINT else 128 + first  # as shells have it
 
 
-def given_arguments(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """The arguments for the processes: they go over a pipe, so that no secret is in a command line that was in none."""
-    given = {name: value for name, value in vars(arguments).items() if not callable(value)}
-    secret_file = given.get("access_key_secret_file")
-    if secret_file is not None and not Path(secret_file).is_file():  # a pipe of the shell, say, can be read only once
-        given["access_key_secret"] = option_value("access-key-secret", arguments)
-    return given
+def worker_slots(arguments: argparse.Namespace) -> list[WorkerSlot]:
+    """Return a slot for each worker: the same command, to which a name and a port of its own are added."""
+    base, port = worker_name(arguments), arguments.metrics_port
+    # Read here, as a pipe of the shell, say, can be read only once; and not into a command line, which others can see.
+    environment = {**os.environ, "TABLESTORE_ACCESS_KEY_SECRET": option_value("access-key-secret", arguments)}
+    slots = []
+    for number in range(arguments.processes):
+        name = f"{base}-{number + 1}"
+        own = ["--is-one-of-processes", "--worker", name]
+        if port is not None:
+            own += ["--metrics-port", str(port and port + number)]
+        command = [sys.executable, "-m", "streamclient.cli.main", *arguments.words, *own]
+        slots.append(WorkerSlot(name, command, environment))
+    return slots
 
 
-@contextmanager
-def ended_by_signals(supervisor: Supervisor) -> Iterator[list[int]]:
-    """While the block runs SIGTERM, SIGHUP and Ctrl-C end the supervisor, and are put into the list.
+class WholeLines(io.TextIOWrapper):
+    """Standard output or error that writes at the end of a line, and each line at once.
 
-    Ctrl-C after another signal means hurry. No handler raises: nothing that starts or ends a process is cut short.
+    ``print`` writes a line in two parts; the shards' threads would tear each other's.
     """
-    came: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        supervisor.request_stop()
+    def __init__(self, number: int) -> None:
+        opened = io.BufferedWriter(io.FileIO(number, "wb", closefd=False))
+        super().__init__(opened, errors="backslashreplace", line_buffering=True)
+        self._begun = threading.local()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # in the background of a shell that has no jobs
-            signal.signal(number, handle)
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def write(self, text: str) -> int:
+        """Keep what is not yet a line for this thread."""
+        whole, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
+        if len(rest) > LONGEST_REST:
+            whole, end, rest = whole + end, rest, ""
+        self._begun.text = rest
+        if end:
+            super().write(whole + end)
+        return len(text)
+
+
+def become_one_of_processes(arguments: argparse.Namespace) -> None:
+    """Print whole lines at once, and end in order when the supervising process is gone, also by ``kill -9``.
+
+    Raises:
+        NoThreadError: the system refused a thread.
+    """
+    vars(arguments).pop("access_key_secret_file", None)  # it was read, and its content is in the environment
+    sys.stdout, sys.stderr = WholeLines(STDOUT), WholeLines(STDERR)
+
+    def end() -> None:
+        while os.read(STDIN, 1):
+            pass
+        # Nobody reads what is printed from now on, and that is no failure of the user code that prints.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in (STDOUT, STDERR):
+            os.dup2(nowhere, number)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    start_thread(end, "parent")

@@ -113,8 +113,9 @@ class Replication:
         settings = self.settings
         poison = None
         if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
-            poison = PoisonFile(settings.poison_file)
-            poison.make()
+            file = PoisonFile(settings.poison_file)
+            file.make()
+            poison = file.take
         reader, writer_client = settings.reader.quiet_client(), settings.writer.quiet_client()
         was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
         self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")

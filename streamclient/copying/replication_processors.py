@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-from attrs import define, field
+from attrs import define
 
 from streamclient.base.times import utc_text
 from streamclient.copying.table_changes import changes_of
@@ -22,28 +21,15 @@ from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, place_of
 
 
-@define
-class ReadCounts:
-    """What was read so far. Changed under the factory's lock."""
-
-    base_records: int = 0
-    stream_records: int = 0
-    records_after_end: int = 0
-    newest_micros: int = 0
-    """Time of the newest change that was read, by the service's clock."""
-
-
 @define(eq=False)
 class ReplicationProcessors(IRecordProcessorFactory):
-    """Makes the processors of a replication, which share one writer and one count."""
+    """Makes the processors of a replication, which share one writer."""
 
     writer: DestinationWriter
     end_micros: int | None = None
-    counts: ReadCounts = field(factory=ReadCounts)
     refused: RefusedRowError | None = None
     """The first row that the destination refused for good, where such rows end the replication. To its worker it is a
     failure like any other, which would be repeated for ever: whoever runs the worker has to look here."""
-    _lock: threading.Lock = field(factory=threading.Lock)
 
     def create_processor(self) -> IRecordProcessor:
         """Make one more."""
@@ -65,26 +51,20 @@ class ReplicationProcessors(IRecordProcessorFactory):
                 )
 
     def copy(self, records: Sequence[StreamRecord]) -> None:
-        """Write the wanted ones among some records of one shard, in order; counts them once they are written.
+        """Write the wanted ones among some records of one shard, in order.
 
         Full data, whose time is zero, is wanted always, changes up to the end time.
         """
-        times = [place_of(records, place).timestamp_micros for place in range(len(records))]
-        end = self.end_micros
-        wanted = records
-        if end is not None and any(micros > end for micros in times):
-            wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
+        end, wanted = self.end_micros, records
+        if end is not None:
+            times = [place_of(records, place).timestamp_micros for place in range(len(records))]
+            if any(micros > end for micros in times):
+                wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
         try:
             self.writer.write(changes_of(wanted))
         except RefusedRowError as error:
             self.refused = self.refused or error
             raise
-        base = times.count(0)
-        with self._lock:
-            self.counts.base_records += base
-            self.counts.stream_records += len(wanted) - base
-            self.counts.records_after_end += len(records) - len(wanted)
-            self.counts.newest_micros = max(self.counts.newest_micros, max(times, default=0))
 
 
 class ReplicationProcessor(IRecordProcessor):

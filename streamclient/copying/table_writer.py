@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Protocol
 
 from attrs import define, field
 
@@ -42,13 +41,6 @@ class RefusedRowError(StreamClientException):
     """The destination refuses a row for good. Nothing behind it is stored as done."""
 
 
-class PoisonSink(Protocol):
-    """Where refused rows go instead of ending the replication."""
-
-    def take(self, change: RowChange, error: StreamClientError) -> None:
-        """Keep the change; it must be durable when this returns. Any thread."""
-
-
 @define
 class WriteCounts:
     """What was written so far. Changed under the writer's lock."""
@@ -70,7 +62,8 @@ class DestinationWriter:
     calls: SignedCalls
     table_name: str
     batch_rows: int
-    poison: PoisonSink | None = None
+    poison: Callable[[RowChange, StreamClientError], None] | None = None
+    """Keeps a refused row, durably when it returns, instead of ending the replication. Any thread."""
     stop: threading.Event = field(factory=threading.Event)
     """Ends waiting: what was not written then raises."""
     counts: WriteCounts = field(factory=WriteCounts)
@@ -96,7 +89,7 @@ class DestinationWriter:
         if self.poison is None:
             text = f"{change.kind.value.lower()} of row {dict(change.key)}"
             raise RefusedRowError(f"table {self.table_name!r} refuses {text}: {error}")
-        self.poison.take(change, error)
+        self.poison(change, error)
         with self._lock:
             self.counts.refused_rows += 1
 

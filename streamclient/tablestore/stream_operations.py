@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamclient.base import checks, logs
 from streamclient.base.position import Position
-from streamclient.base.times import now_micros
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
 from streamclient.metrics.metric_table import STREAM_REQUESTS
@@ -68,7 +67,6 @@ class TablestoreStreamApi:
         retry: ReadRetry | None = None,
         stop: Event | None = None,
         codec: RecordCodec | None = None,
-        now_micros: Callable[[], int] = now_micros,
         metrics: IMetrics | None = None,
     ) -> None:
         """Setting ``stop`` ends pauses between repetitions at once, with the error that was being waited out.
@@ -82,12 +80,10 @@ class TablestoreStreamApi:
         checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
         checks.optional(checks.instance(Event)).require("stop", stop)
         checks.optional(checks.implementation(RecordCodec)).require("codec", codec)
-        checks.function("without arguments").require("now_micros", now_micros)
         self._tables = stream_extension.for_tables(client)
         self._calls = SignedCalls(client)
         self._repeater = Repeater(ReadRetry() if retry is None else retry, stop)
         self._codec = default_codec() if codec is None else codec
-        self._now_micros = now_micros
         self._requests = RequestCounter(metrics, STREAM_REQUESTS)
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
@@ -131,13 +127,6 @@ class TablestoreStreamApi:
                 return self._without_time(stream_id, shard_id, timestamp_micros)
             request.token = response.next_token
         raise _endless(f"the search in shard {shard_id}", f"{MOST_CONTINUATIONS} continuations")
-
-    def get_latest_shard_iterator(self, stream_id: str, shard_id: str) -> str:
-        """Iterator at what is written from now on, by this machine's clock: the service knows no "latest".
-
-        Records of the last moments may come too where that clock is behind.
-        """
-        return self.get_shard_iterator(stream_id, shard_id, self._now_micros())
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
         """One page of records after the iterator, oldest first; no records is not the end of the shard.

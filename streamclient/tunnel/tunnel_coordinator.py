@@ -100,7 +100,9 @@ class TunnelCoordinator:
         self._finish: tunnel_events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
-        self._watch_seconds = min(self._around.config.slow_processor_warning_millis / 4_000, health_limit_seconds / 10)
+        self._watch_seconds = min(
+            self._around.config.limits.slow_processor_warning_millis / 4_000, health_limit_seconds / 10
+        )
         if self._around.instruments.is_on:
             self._sample()
 

@@ -387,7 +387,7 @@ class _TunnelParts:
             user_code=self.user_code,
             fetch_pool=self._fetch,
             reads=OwnerReads(ReadQueue(self._fetch), self.loop),
-            prefetch=PrefetchBudget(config.prefetch_total_bytes),
+            prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
             stream_api=self._pages("", "", lambda _: None),
             make_processor=self._make_processor,
             config=config,
@@ -417,5 +417,5 @@ def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> Client
         given,
         deliver_empty_batches=given.deliver_empty_batches or not stores_by_itself,
         max_idle_poll_interval_millis=max(config.max_retry_interval_millis, given.worker_idle_time_millis),
-        prefetch_bytes=0 if limited else given.prefetch_bytes,
+        prefetch=evolve(given.prefetch, prefetch_bytes=0) if limited else given.prefetch,
     )

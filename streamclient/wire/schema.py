@@ -152,35 +152,6 @@ class VariantType(IntEnum):
     BLOB = 7
 
 
-class IndexUpdateMode(IntEnum):
-    """When an index follows its table."""
-
-    ASYNC = 0
-    SYNC = 1
-
-
-class IndexType(IntEnum):
-    """Scope of an index."""
-
-    GLOBAL = 0
-    LOCAL = 1
-
-
-class IndexSyncPhase(IntEnum):
-    """How far an index was built."""
-
-    INVALID = 0
-    FULL = 1
-    INCR = 2
-
-
-class SSEKeyType(IntEnum):
-    """Key of server-side encryption."""
-
-    KMS_SERVICE = 1
-    BYOK = 2
-
-
 class TunnelTypeNumber(IntEnum):
     """What a tunnel delivers."""
 

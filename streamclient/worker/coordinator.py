@@ -81,7 +81,7 @@ class Coordinator:
         self._next_slow_check = self._look_at = loop.now()
         self._has_handled = True
         """Whether ``Holdings`` may have another deadline since the owner last looked around."""
-        self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
+        self._slow_check_seconds = min(config.limits.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
 

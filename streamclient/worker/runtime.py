@@ -88,7 +88,7 @@ class SharedParts:
         self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
         self.reads = ReadQueue(self.fetch_pool)
         self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
-        self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
+        self.prefetch = PrefetchBudget(client_config.prefetch.prefetch_total_bytes)
         own_executor = [] if executor else [self.executor]
         self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 

@@ -79,12 +79,12 @@ class ShardConsumer:
         self._answer: Any = None
         """Result of the call under way; its thread sets it."""
         self._timer: Timer | None = None
-        warn_after = config.slow_processor_warning_millis
+        warn_after = config.limits.slow_processor_warning_millis
         self._call_watch = CallWatch(
-            self.shard_id, Cause.CALL_QUEUED, Cause.CALL_RUNS, warn_after, config.user_code_limit_millis
+            self.shard_id, Cause.CALL_QUEUED, Cause.CALL_RUNS, warn_after, config.limits.user_code_limit_millis
         )
         self._read_watch = CallWatch(
-            self.shard_id, Cause.READ_QUEUED, Cause.READ_RUNS, warn_after, config.read_limit_millis
+            self.shard_id, Cause.READ_QUEUED, Cause.READ_RUNS, warn_after, config.limits.read_limit_millis
         )
 
     # --- the coordinator's requests ------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class ShardConsumer:
             HandedOutPositions(self.shard_id, command.initial, command.progress),
             partial(around.send_checkpoint, self.own_info),
             around.wait,
-            around.config.checkpoint_timeout_millis,
+            around.config.limits.checkpoint_timeout_millis,
             epoch=self.shard_info.epoch,
         )
         marker = ShutdownMarker(
@@ -261,7 +261,7 @@ class ShardConsumer:
             reads=around.reads,
             loss_micros=partial(around.facts.loss_micros, self._backlog),
             budget=around.prefetch,
-            most_ahead_bytes=around.config.prefetch_bytes,
+            most_ahead_bytes=around.config.prefetch.prefetch_bytes,
         )
 
     def _start_call(self, name: str, function: Callable[[], None]) -> None:

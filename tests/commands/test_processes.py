@@ -11,20 +11,18 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamclient.cli.run_child import ProcessFailure, packed, unpacked
-from streamclient.cli.run_fleet import START_SECONDS, STEADY_SECONDS, Supervisor, WorkerSlot
-from streamclient.cli.run_supervision import Log, SupervisedWorker, end_all
-from streamclient.metrics import MemoryMetrics, metric_table
+from streamclient.cli.main import make_parser
+from streamclient.cli.run_fleet import STEADY_SECONDS, PassedOutput, Supervisor, WorkerSlot, worker_slots
+from streamclient.cli.terminal.commands import CommandFailed
 from streamclient.server import LocalTablestore
 from streamclient.worker.lease import LeaseManager
 from tests.interrupts import handled_by_python
@@ -39,7 +37,7 @@ from pathlib import Path
 from streamclient import IRecordProcessor, ShutdownReason
 
 HERE = Path(__file__).parent
-NAME = sys.argv[2] if len(sys.argv) == 3 else "alone"
+NAME = sys.argv[-sys.argv[::-1].index("--worker")] if "--worker" in sys.argv else "w"
 {extra}
 atexit.register(lambda: (HERE / f"left-{{NAME}}-{{os.getpid()}}").touch())
 
@@ -96,30 +94,28 @@ class Run:
         found = [re.fullmatch(rf"{name} \| at work: (\d+)\n", line) for line in [*self.out]]
         return list(dict.fromkeys(int(each[1]) for each in found if each is not None))
 
-    @property
-    def port(self) -> int:
-        until(lambda: any("metrics: http" in line for line in [*self.err]), lambda: self.err)
-        (line,) = [line for line in [*self.err] if "metrics: http" in line]
-        return int(re.findall(r":(\d+)/metrics", line)[0])
+    def ports(self) -> dict[str, int]:
+        """Where each worker says that its metrics are."""
+        found = [
+            re.fullmatch(r"(?:(\S+) \| )?metrics: http:\S+?:(\d+)/metrics, health: /health\n", x) for x in [*self.err]
+        ]
+        return {each[1] or "w": int(each[2]) for each in found if each is not None}
 
-    def health(self) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=PATIENCE_SECONDS) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+    def health(self, name: str) -> Any:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.ports()[name]}/health", timeout=PATIENCE_SECONDS
+        ) as answer:
+            return json.loads(answer.read())
 
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """Sums by metric and worker."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-            text = answer.read().decode()
-        found: dict[str, dict[str, float]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                of_worker = found.setdefault(sample.name, {})
-                worker = sample.labels["worker"]
-                of_worker[worker] = of_worker.get(worker, 0.0) + sample.value
-        return found
+    def processed(self, name: str) -> float:
+        """Records, as a worker's own endpoint has them."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.ports()[name]}/metrics", timeout=PATIENCE_SECONDS
+        ) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+        assert {sample.labels["worker"] for sample in samples} == {name}
+        return sum(each.value for each in samples if each.name == "streamclient_records_processed_total")
 
 
 def write_processor(folder: Path, *, extra: str = "", shutdown: str = "pass") -> None:
@@ -166,11 +162,6 @@ def both_at_work(run: Run, scene: Scene) -> None:
     until(lambda: owners(scene) == {"w-1", "w-2"}, lambda: owners(scene))
 
 
-def processed_by(run: Run) -> dict[str, float]:
-    """Records by worker, as the one endpoint has them."""
-    return run.metrics().get("streamclient_records_processed_total", {})
-
-
 # --- real processes ---------------------------------------------------------------------------------------------------
 
 
@@ -186,9 +177,9 @@ def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
         children = [run.pids(name)[-1] for name in ("w-1", "w-2")]
         scene.write(40, start=40)
         until(lambda: {*range(80)} <= {*run.numbers()}, lambda: run.out)
-        until(lambda: run.health()[0] == 200, run.health)
-        until(lambda: sum(processed_by(run).values()) >= 80, lambda: processed_by(run))  # counted when the call is over
-        processed = processed_by(run)
+        # Counted when the call is over.
+        until(lambda: sum(map(run.processed, ("w-1", "w-2"))) >= 80, run.ports)
+        healthy = [run.health(name)["is_healthy"] for name in ("w-1", "w-2")]
         run.process.send_signal(number)
         ended = run.ended()
     leases = LeaseManager(scene.client, "st", scene.stream_id).list_leases()
@@ -196,13 +187,13 @@ def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
     assert ended == code, run.err
     assert run.numbers("w-1"), "each process read some"
     assert run.numbers("w-2"), "each process read some"
-    assert {*processed} == {"w-1", "w-2"}, "one endpoint has the figures of all"
+    assert healthy == [True, True]
     assert {path.name for path in tmp_path.glob("left-*")} == {
         f"left-w-{index}-{pid}" for index, pid in enumerate(children, 1)
     }, "each process came to its end"
     for name in ("w-1", "w-2"):
         assert any(re.fullmatch(rf"{name} \| .* INFO worker {name} has ended\n", line) for line in run.err)
-    assert all(re.match(r"(w-[12] \| |workers w-1 to w-2 read|metrics: )", line) for line in run.err), run.err
+    assert all(re.match(r"(w-[12] \| |workers w-1 to w-2 read)", line) for line in run.err), run.err
     assert all(re.fullmatch(r"w-[12] \| (key key-\d\d \d+|at work: \d+)\n", line) for line in run.out), run.out
     ends = {shard.shard_id: shard for shard in scene.local.shards(TABLE)}
     assert {lease.lease_key for lease in leases} == {*ends}
@@ -211,7 +202,7 @@ def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
 @pytest.mark.slow
 def test_process_that_is_killed_is_started_again_and_nothing_is_lost(scene: Scene, tmp_path: Path) -> None:
     write_processor(tmp_path)
-    with running(tmp_path, scene.local.endpoint, "--processes", "2", "--metrics-port", "0") as run:
+    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
         both_at_work(run, scene)
         (first,) = run.pids("w-1")
         assert os.getpgid(first) == first != os.getpgid(run.process.pid), "Ctrl-C in a terminal reaches only the parent"
@@ -220,7 +211,6 @@ def test_process_that_is_killed_is_started_again_and_nothing_is_lost(scene: Scen
         until(lambda: len(run.pids("w-1")) == 2, lambda: run.out)
         scene.write(40, start=80)
         until(lambda: {*range(120)} <= {*run.numbers()}, lambda: run.out)
-        until(lambda: run.health()[0] == 200, run.health)
         run.process.terminate()
         assert run.ended() == 143
 
@@ -273,20 +263,16 @@ def test_fault_of_user_code_that_no_process_survives_ends_the_run(scene: Scene, 
 
 
 @pytest.mark.slow
-def test_process_that_keeps_dying_makes_the_run_unhealthy_with_its_last_error(scene: Scene, tmp_path: Path) -> None:
+def test_process_that_keeps_dying_leaves_the_others_at_work(scene: Scene, tmp_path: Path) -> None:
     write_processor(tmp_path, extra='if NAME == "w-2": os._exit(7)')
-    with running(tmp_path, scene.local.endpoint, "--processes", "2", "--metrics-port", "0") as run:
+    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
         until(lambda: {*range(40)} <= {*run.numbers("w-1")}, lambda: run.err)
         until(lambda: sum("starts again" in line for line in [*run.err]) >= 2, lambda: run.err)
-        until(lambda: "w-1" not in run.health()[1]["reason"], run.health)
-        code, told = run.health()
-        unhealthy = run.metrics()["streamclient_unhealthy"]
         run.process.terminate()
         ended = run.ended()
 
-    assert (code, told["is_healthy"]) == (503, False)
-    assert re.fullmatch(r"w-2: .*it ended with exit code 7", told["reason"])
-    assert unhealthy == {"w-1": 0.0, "w-2": 1.0}
+    (said, *_) = [line for line in run.err if "starts again" in line]
+    assert re.fullmatch(r"w-2 ended and starts again in \d\.\d s: it ended with exit code 7\n", said)
     assert ended == 143
 
 
@@ -306,11 +292,12 @@ def test_second_ctrl_c_does_not_wait_for_user_code(scene: Scene, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_one_worker_has_the_same_endpoint(scene: Scene, tmp_path: Path) -> None:
+def test_one_worker_has_an_endpoint(scene: Scene, tmp_path: Path) -> None:
     write_processor(tmp_path)
     with running(tmp_path, scene.local.endpoint, "--metrics-port", "0") as run:
-        until(lambda: run.metrics().get("streamclient_records_processed_total", {}).get("w", 0) >= 40, run.metrics)
-        assert run.health() == (200, {"is_healthy": True, "reason": ""})
+        until(lambda: bool(run.ports()), lambda: run.err)
+        until(lambda: run.processed("w") >= 40, lambda: run.err)
+        assert run.health("w") == {"is_healthy": True, "reason": ""}
         run.process.terminate()
         assert run.ended() == 143
 
@@ -318,133 +305,74 @@ def test_one_worker_has_the_same_endpoint(scene: Scene, tmp_path: Path) -> None:
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 
+def slot_of(*command: str, name: str = "w-1") -> WorkerSlot:
+    return WorkerSlot(name, command, os.environ)
+
+
 def test_pauses_between_starts_double_until_a_process_is_steady() -> None:
-    place, dice = WorkerSlot("w-1"), random.Random(0)
-    pauses = [place.ended("gone", None, 0.0, dice) for _ in range(8)]
+    slot, dice = slot_of(), random.Random(0)
+    pauses = [slot.note_end(-9, "", 0.0, dice) for _ in range(8)]
 
     assert 0.5 <= pauses[0] <= 1.0
     assert pauses[-1] > 30.0 >= pauses[4]
-    place.process = begun_process()
-    place.seen(100.0)
-    place.seen(100.0 + STEADY_SECONDS)
-    assert place.ended("gone", None, 200.0, dice) <= 1.0
+    assert slot.note_end(-9, "", STEADY_SECONDS, dice) <= 1.0
 
 
-def test_process_that_was_let_in_once_after_it_died_is_healthy_and_one_that_dies_again_is_not() -> None:
-    place, dice = WorkerSlot("w-1"), random.Random(0)
-    assert place.health(0.0) == (False, "is starting")
-    for is_healthy in (True, False):
-        place.ended("it was killed by SIGKILL", None, 0.0, dice)
-        assert place.health(0.0) == (False, "is not running: it was killed by SIGKILL")
-        place.process = begun_process()
-        assert not place.health(0.0)[0], "it has not been let in again"
-        place.seen(1.0)
-        assert place.health(1.0)[0] is is_healthy
-    place.seen(1.0 + STEADY_SECONDS)
-    assert place.health(1.0) == (True, "")
+def test_only_processes_that_end_by_themselves_before_they_are_steady_have_failed() -> None:
+    slot, dice = slot_of(), random.Random(0)
+    for code, at, has_failed in ((1, 0.0, True), (-9, 0.0, False), (143, 0.0, False), (1, STEADY_SECONDS, False)):
+        slot.note_end(code, "wrong key", at, dice)
+        assert (slot.failure is not None) is has_failed, (code, at)
 
 
-def test_process_that_says_nothing_is_unhealthy() -> None:
-    place = WorkerSlot("w-1", begun_process())
-
-    assert place.health(10.0) == (True, "")
-    assert place.health(31.0) == (False, "has said nothing for 31 s")
-
-
-def test_refusal_is_forgotten_once_a_later_process_was_let_in() -> None:
-    place = WorkerSlot("w-1")
-    place.ended("wrong key", ProcessFailure("wrong key", 1, is_refusal=True), 0.0, random.Random(0))
-    assert place.refusal is not None
-    place.process = begun_process()
-    place.seen(1.0)
-    assert place.refusal is None
-
-
-def begun_process() -> SupervisedWorker:
-    class Begun:
-        has_started = has_begun = True
-        heard_at = 0.0
-        health = (True, "")
-
-    return cast(SupervisedWorker, Begun())
-
-
-def test_process_that_hangs_in_its_start_is_killed_and_started_again(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock is the test's: only the first process hangs, and only until the limit has passed on it."""
-    hang = 'if not (HERE / "hung").exists(): (HERE / "hung").touch(); signal.sigwait([signal.SIGUSR1])'
-    write_processor(tmp_path, extra=hang)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    now, log = [0.0], Log(io.BytesIO(), io.BytesIO())
-    given: dict[str, Any] = {
-        "factory": "show:Show",
-        "data_table": TABLE,
-        "status_table": "st",
-        "endpoint": scene.local.endpoint,
-    }
-    given = {**given, "beginning": "oldest", "lease_duration": 3.0, "metrics_port": None, "log": "warning"}
-    given = {**given, "command": "streamclient run"}
-
-    def start(name: str, wake: Callable[[], None]) -> SupervisedWorker:
-        return SupervisedWorker(name, {**given, "worker": name}, log, wake)
-
-    supervisor = Supervisor(["w-1"], start, log, monotonic=lambda: now[0])
+def test_a_process_that_was_steady_keeps_the_run_alive_while_all_others_fail() -> None:
+    now = [0.0]
+    sleeping = slot_of(sys.executable, "-c", "import sys; sys.stdin.read()")
+    failing = slot_of(sys.executable, "-c", "raise SystemExit('no licence')", name="w-2")
+    supervisor = Supervisor([sleeping, failing], lambda: now[0])
     try:
+        sleeping.note_end(1, "in use", 0.0, random.Random(0))
+        now[0] = sleeping.due_at
         supervisor.step()
-        (first,) = supervisor.processes()
-        until((tmp_path / "hung").exists)
-        now[0] = START_SECONDS
+        now[0] += STEADY_SECONDS - 1
+        until(lambda: not failing.is_running)
+        with pytest.raises(CommandFailed, match="in use"):
+            supervisor.step()
+        now[0] += 1
         supervisor.step()
-        assert supervisor.processes() == [first], "it still has time"
-        now[0] = START_SECONDS + 1
-        supervisor.step()
-        assert not first.is_running
-        assert supervisor.health() == (False, f"w-1: is not running: it did not start within {START_SECONDS:.0f} s")
-        now[0] += 2
-        supervisor.step()
-        (second,) = supervisor.processes()
-        until(lambda: second.has_begun)
-        assert second.is_running
     finally:
-        end_all(supervisor.processes(), log, lambda: False)
+        supervisor.came.append(signal.SIGTERM)
+        supervisor.run()
+    assert failing.failure is not None
+    assert str(failing.failure) == "no licence"
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def test_lines_of_many_processes_are_not_torn() -> None:
+def test_output_is_passed_on_in_whole_lines_after_the_name() -> None:
     printed = io.BytesIO()
-    log, threads = Log(printed, printed), []
-    for index in range(4):
-        source, sink = os.pipe()
-        threads.append(log.follow(f"w-{index}", os.fdopen(source, "rb"), printed))
-        writer = threading.Thread(target=write_in_pieces, args=(sink, index))
-        writer.start()
-        threads.append(writer)
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-
-    lines = printed.getvalue().decode().splitlines()
-    assert len(lines) == 4 * 201
-    for index in range(4):
-        own = [line.removeprefix(f"w-{index} | ") for line in lines if line.startswith(f"w-{index} | ")]
-        assert own == [f"{number} {'x' * 50}" for number in range(200)] + ["no end"]
-
-
-def write_in_pieces(sink: int, index: int) -> None:
-    for number in range(200):
-        for piece in (f"{number} ", "x" * 50, "\n"):
-            os.write(sink, piece.encode())
-    os.write(sink, b"no end")
+    source, sink = os.pipe()
+    output = PassedOutput(os.fdopen(source, "rb", 0), printed, b"w-1 | ")
+    passed = []
+    for piece in (b"one\ntw", b"o", b"\n" + b"x" * 10, b"\xff"):
+        os.write(sink, piece)
+        passed.append(output.pass_on())
+    assert printed.getvalue() == b"w-1 | one\nw-1 | two\n"
+    assert output.pass_on(), "there is nothing, but there may be"
     os.close(sink)
+    assert not output.pass_on()
+    output.close()
+
+    assert passed == [True] * 4
+    assert printed.getvalue().splitlines()[2:] == [b"w-1 | xxxxxxxxxx\xff"]
+    assert output.last_line == b"xxxxxxxxxx\xff"
 
 
 def test_threads_of_a_process_do_not_tear_each_others_lines(tmp_path: Path) -> None:
     program = (
         "import threading, time\n"
-        "from streamclient.cli.run_child import WholeLines\n"
+        "from streamclient.cli.run_fleet import WholeLines\n"
         "lines = WholeLines(1)\n"
         "meet = threading.Barrier(2)\n"
         "def show(name):\n"
@@ -459,53 +387,41 @@ def test_threads_of_a_process_do_not_tear_each_others_lines(tmp_path: Path) -> N
     assert sorted(done.stdout.splitlines()) == ["aa"] * 100 + ["bb"] * 100
 
 
-def test_series_are_the_same_on_the_other_side_of_the_pipe() -> None:
-    memory = MemoryMetrics()
-    memory.increment(metric_table.RECORDS_PROCESSED, 3, stream="orders", worker="w-1", shard="a")
-    memory.set(metric_table.LAG_SECONDS, 1.5, stream="orders", worker="w-1", shard="a")
-    memory.observe(metric_table.SCAN_SECONDS, 0.02, stream="orders", worker="w-1")
-
-    assert tuple(unpacked(json.loads(json.dumps(packed(memory.snapshot()))))) == memory.snapshot()
-
-
 def test_metrics_without_the_library_are_refused_with_the_command_that_brings_it(
     local: LocalTablestore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_processor(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     words = ["run", "show:Show", "--data-table", "t", "--status-table", "st", "--endpoint", local.endpoint]
-    ran = run_cli(*words, "--processes", "2", "--metrics-port", "0")
+    ran = run_cli(*words, "--metrics-port", "0")
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.endswith('pip install ".[prometheus]"\n')
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--processes", "0"], "--processes must be a number above 0, not 0"),
-        (["--processes", "2", "--metrics-port", "70000"], "cannot serve metrics on 127.0.0.1 port 70000"),
-    ],
-)
-def test_what_cannot_work_is_told_before_a_process_starts(words: list[str], reason: str) -> None:
-    ran = run_cli("run", "show:Show", "--data-table", "t", "--status-table", "st", *words)
+def test_no_processes_are_refused() -> None:
+    ran = run_cli("run", "show:Show", "--data-table", "t", "--status-table", "st", "--processes", "0")
 
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith(f"streamclient run: {reason}")
+    assert ran.err == "streamclient run: --processes must be a number above 0, not 0\n"
 
 
-def test_secret_from_a_pipe_is_read_once_for_all_processes(tmp_path: Path) -> None:
-    from argparse import Namespace
-
-    from streamclient.cli.run_fleet import given_arguments
-
-    pipe, plain = tmp_path / "pipe", tmp_path / "plain"
+def test_secret_from_a_pipe_is_read_once_for_all_processes_and_each_has_a_port(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    plain.write_text("of a file\n")
     writer = threading.Thread(target=pipe.write_text, args=("of a pipe\n",))
     writer.start()
-    read = given_arguments(Namespace(access_key_secret_file=str(pipe), run=print))
+    words = ["run", "show:Show", "--processes", "2", "--worker", "w", "--metrics-port", "9100"]
+    words += ["--access-key-secret-file", str(pipe)]
+    given = make_parser(["run"]).parse_args(words)
+    given.words = words
+    slots = worker_slots(given)
     writer.join(PATIENCE_SECONDS)
 
-    assert read["access_key_secret"] == "of a pipe"
-    assert "run" not in read
-    assert "access_key_secret" not in given_arguments(Namespace(access_key_secret_file=str(plain)))
+    assert [slot.command[-4:] for slot in slots] == [
+        ["--worker", "w-1", "--metrics-port", "9100"],
+        ["--worker", "w-2", "--metrics-port", "9101"],
+    ]
+    assert all(slot.environment["TABLESTORE_ACCESS_KEY_SECRET"] == "of a pipe" for slot in slots)
+    assert not any("of a pipe" in " ".join(slot.command) for slot in slots)

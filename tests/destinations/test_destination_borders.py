@@ -29,7 +29,6 @@ class DeltaPlace:
     calls: ClassVar[dict[str, Callable[[Any], Any]]] = {
         "rows_below": lambda one: list(one.rows_below("id", 5)),
         "handle": lambda one: one.handle(),
-        "log_length": lambda one: one.log_length(),
         "compact": compact,
         "clean": clean,
         "carry": carry,

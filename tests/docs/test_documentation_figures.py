@@ -40,13 +40,12 @@ def test_the_pauses_of_idle_shards_are_those_of_the_page() -> None:
 
 def test_the_page_shows_the_defaults_of_prefetching() -> None:
     config = ClientConfig()
-    shown = {
-        setting.strip("`"): default for setting, default, _ in rows_below("flow.md", "| Setting of `ClientConfig` |")
-    }
+    rows = rows_below("flow.md", "| Setting of `ClientConfig.prefetch` |")
+    shown = {setting.strip("`"): default for setting, default, _ in rows}
 
     assert shown == {
-        "prefetch_bytes": f"{config.prefetch_bytes >> 20} MiB",
-        "prefetch_total_bytes": f"{config.prefetch_total_bytes >> 20} MiB",
+        "prefetch_bytes": f"{config.prefetch.prefetch_bytes >> 20} MiB",
+        "prefetch_total_bytes": f"{config.prefetch.prefetch_total_bytes >> 20} MiB",
     }
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from tablestore import OTSClient
 
+from streamclient import Backoff, CallLimits
 from streamclient.base.reasons import ReasonKind
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying import MergeLimits, Mirror
@@ -61,10 +62,9 @@ QUICK = ClientConfig(
     taker_interval_millis=300,
     sync_shard_interval_millis=300,
     max_idle_poll_interval_millis=100,
-    restart_backoff_min_millis=20,
-    restart_backoff_max_millis=100,
+    backoff=Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=100),
     max_duration_before_last_successful_renew_or_take_lease=1_000,
-    checkpoint_timeout_millis=5_000,
+    limits=CallLimits(checkpoint_timeout_millis=5_000),
     max_wait_table_ready_time_millis=2_000,
 )
 """The lease is as long as ever: a machine that is busy does not lose it."""

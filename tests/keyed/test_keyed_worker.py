@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, StreamRecord, Worker
+from streamclient import (
+    Backoff,
+    ClientConfig,
+    KeyedProcessorFactory,
+    MemoryLeaseManager,
+    StreamConfig,
+    StreamRecord,
+    Worker,
+)
 from streamclient.config import FailurePolicy
 from streamclient.model import OnFailure, ShardState
 from streamclient.testing.fakes import FakeStream, make_record
@@ -20,7 +28,7 @@ QUICK: dict[str, Any] = {
     "renewer_interval_millis": 500,
     "sync_shard_interval_millis": 50,
     "max_idle_poll_interval_millis": 50,
-    "restart_backoff_min_millis": 10,
+    "backoff": Backoff(restart_backoff_min_millis=10),
 }
 
 

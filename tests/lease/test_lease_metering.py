@@ -1,10 +1,10 @@
-"""What the status table is asked, counted by the client: the same as the server counts, and as memory would cost."""
+"""Requests to the status table, counted by the client: as many as the server counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from streamclient import ErrorKind, Lease, LeaseManager, MemoryLeaseManager
+from streamclient import ErrorKind, Lease, LeaseManager
 from streamclient.core import leases as rule
 from streamclient.metrics import MemoryMetrics, labelled
 from streamclient.metrics import metric_table as t
@@ -69,20 +69,6 @@ def test_the_client_counts_what_the_server_counts(
     assert by_operation == {count.operation: count.requests for count in served}
     assert rows(metrics) == (sum(c.rows_read for c in served), sum(c.rows_written for c in served))
     assert sum(number for (_, result), number in counted.items() if result != "ok") == sum(c.errors for c in served)
-
-
-@pytest.mark.slow
-def test_memory_costs_what_the_table_would(
-    manager: LeaseManager, metrics: MemoryMetrics, local: LocalTablestore
-) -> None:
-    in_memory = MemoryMetrics()
-    before = requests(metrics)
-    use(as_lease_store(manager))
-    use(MemoryLeaseManager(STREAM, metrics=labelled(in_memory, **LABELS)))
-
-    by_table = {key: number - before.get(key, 0) for key, number in requests(metrics).items()}
-    assert requests(in_memory) == {key: number for key, number in by_table.items() if number}
-    assert rows(in_memory) == rows(metrics)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tablestore import (
     Row,
 )
 
+from streamclient import Backoff
 from streamclient.copying import MergeLimits, Mirror
 from streamclient.copying.mirror_source import (
     COPY,
@@ -422,7 +423,7 @@ def test_a_batch_that_an_earlier_owner_had_cut_is_finished_as_it_was_cut(local: 
                 raise OSError("the process dies here")
             super().merge(keys, fold, commits)
 
-    quick = evolve(QUICK, restart_backoff_min_millis=10, restart_backoff_max_millis=10)
+    quick = evolve(QUICK, backoff=Backoff(restart_backoff_min_millis=10, restart_backoff_max_millis=10))
     mirror = Mirror(client, "orders", "status", Dies(place), client_config=quick, limits=LIMITS)
     with running(mirror):
         for number in range(1, 40):

@@ -13,6 +13,7 @@ import pytest
 from attrs import evolve
 from tablestore import Row
 
+from streamclient import Backoff
 from streamclient.copying import Mirror
 from streamclient.destinations import DeltaDestination, PostgresDestination
 from streamclient.destinations.commit import MergingDestination
@@ -26,7 +27,7 @@ from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
-SOON = evolve(QUICK, restart_backoff_min_millis=10, restart_backoff_max_millis=10)
+SOON = evolve(QUICK, backoff=Backoff(restart_backoff_min_millis=10, restart_backoff_max_millis=10))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from streamclient import Backoff
 from streamclient.cli.mirror_command import _state
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_writer import MirrorWriter
@@ -36,7 +37,7 @@ def test_a_mirror_that_cannot_merge_says_at_once_what_fails_and_is_unhealthy_if_
             super().merge(keys, fold, commits)
 
     # The worker itself may be unhealthy by so short a limit.
-    settings = {"restart_backoff_min_millis": 10, "restart_backoff_max_millis": 10}
+    settings = {"backoff": Backoff(restart_backoff_min_millis=10, restart_backoff_max_millis=10)}
     quick = evolve(QUICK, **settings, max_duration_before_last_successful_renew_or_take_lease=1)
     mirror = Mirror(client, "orders", "status", Refuses(), client_config=quick, limits=LIMITS)
     with running(mirror):

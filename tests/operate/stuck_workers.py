@@ -10,6 +10,8 @@ from typing import Any
 from operate_scene import STATUS, TABLE, Scene
 
 from streamclient import (
+    Backoff,
+    CallLimits,
     ClientConfig,
     InitializationInput,
     IRecordProcessor,
@@ -29,8 +31,8 @@ QUICK: dict[str, Any] = {
     "sync_shard_interval_millis": 300,
     "signal_interval_millis": 100,
     "max_idle_poll_interval_millis": 100,
-    "restart_backoff_min_millis": 60_000,
-    "slow_processor_warning_millis": 300,
+    "backoff": Backoff(restart_backoff_min_millis=60_000),
+    "limits": CallLimits(slow_processor_warning_millis=300),
     "shutdown_timeout_millis": 3_000,
 }
 """Leases of a few seconds with heartbeats far more often than needed, for a busy machine."""

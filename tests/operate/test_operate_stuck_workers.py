@@ -30,7 +30,7 @@ from stuck_workers import (
     working,
 )
 
-from streamclient import FailurePolicy, IParkingStore, OnFailure
+from streamclient import CallLimits, FailurePolicy, IParkingStore, OnFailure
 from streamclient.base.position import Position
 from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
@@ -210,7 +210,7 @@ def test_a_processor_that_is_done_and_does_not_return(quick: Scene) -> None:
 
 
 def test_a_call_that_is_given_up(quick: Scene) -> None:
-    with blocked(quick, user_code_limit_millis=800):
+    with blocked(quick, limits=CallLimits(slow_processor_warning_millis=300, user_code_limit_millis=800)):
         becomes(quick, "given-up")
         check(quick, "given-up")
 

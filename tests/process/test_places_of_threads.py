@@ -19,13 +19,12 @@ from typing import Any
 import pytest
 
 import streamclient
-from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker
+from streamclient import Backoff, ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker
 from streamclient.base import cron
 from streamclient.base.cron import CronSchedule
 from streamclient.base.interrupts import RaisedBySignal
 from streamclient.base.pools import DaemonPool
-from streamclient.cli import run_child, run_supervision
-from streamclient.cli.run_fleet import Supervisor
+from streamclient.cli.run_fleet import become_one_of_processes
 from streamclient.cli.terminal.commands import EXIT_UNUSABLE, run_command
 from streamclient.cli.terminal.output import shown_meanwhile
 from streamclient.copying.mirror_writer import MirrorWriter
@@ -154,25 +153,12 @@ def a_committer(_: Path) -> None:
         committer.close()
 
 
-def a_supervised_process(_: Path) -> None:
-    log = run_supervision.Log(io.BytesIO(), io.BytesIO())
-    started: list[Any] = []
-    original = run_supervision._start
-
-    def start(name: str, pipe: socket.socket) -> Any:
-        started.append(original(name, pipe))
-        return started[-1]
-
-    run_supervision._start = start
+def one_of_several_processes(_: Path) -> None:
+    before = sys.stdout, sys.stderr
     try:
-        run_supervision.SupervisedWorker("w", {}, log, lambda: None)
+        become_one_of_processes(argparse.Namespace())
     finally:
-        run_supervision._start = original
-        assert started[0].poll() is not None  # killed, and waited for
-
-
-def a_reporter(_: Path) -> None:
-    run_child.Reporter(None).begin()  # type: ignore[arg-type]
+        sys.stdout, sys.stderr = before
 
 
 @pytest.mark.parametrize(
@@ -188,9 +174,7 @@ def a_reporter(_: Path) -> None:
         ("streamclient-mirror", a_mirror),
         ("replication", a_replication),
         ("streamclient-spark-committer", a_committer),
-        ("reports-w", a_supervised_process),
-        ("log-w", a_supervised_process),
-        ("reporter", a_reporter),
+        ("parent", one_of_several_processes),
     ],
 )
 def test_a_start_without_a_thread_is_an_error_with_its_name_and_leaves_nothing(
@@ -211,7 +195,9 @@ def keyed_records(names: str) -> None:
     stream.append("shard-1", *(make_record(f"key-{number % 7}", number) for number in range(100)))
     factory = KeyedProcessorFactory(lambda record: done.append(str(record.sequence_info)), threads=3)
     config = StreamConfig(client=None, data_table_name="orders", status_table_name="status", max_records=10)
-    quick = ClientConfig(taker_interval_millis=100, sync_shard_interval_millis=100, restart_backoff_min_millis=10)
+    quick = ClientConfig(
+        taker_interval_millis=100, sync_shard_interval_millis=100, backoff=Backoff(restart_backoff_min_millis=10)
+    )
     made = Worker("w", quick, config, factory, None, MemoryLeaseManager(), stream_api=stream)
     with refused(lambda name: name.startswith(names), 3) as refusals, made:
         assert made.wait(PATIENCE_SECONDS, until=lambda: len(done) >= 100)
@@ -299,29 +285,6 @@ def swallowed(number: int) -> None:
     Thing()
 
 
-def a_supervisor() -> None:
-    log = run_supervision.Log(io.BytesIO(), io.BytesIO())
-    clock = iter(range(0, 10**9, 60))
-    started: list[Any] = []
-
-    def start(name: str, wake: Callable[[], None]) -> Any:
-        if not started:
-            started.append(None)
-            raise NoThreadError.of("reports-w", RuntimeError(REFUSAL))
-        started.append(SimpleNamespace(is_running=True, has_started=True, has_begun=True))
-        return started[-1]
-
-    supervisor = Supervisor(["w"], start, log, monotonic=lambda: float(next(clock)))
-    supervisor.step()
-    assert supervisor.health() == (False, f"w: is not running: it cannot be started: {started_error()}")
-    supervisor.step()
-    assert len(started) == 2
-
-
-def started_error() -> str:
-    return str(NoThreadError.of("reports-w", RuntimeError(REFUSAL)))
-
-
 def a_daemon_whose_worker_gets_no_thread() -> None:
     with LocalTablestore() as local, refused(lambda name: name == "tunnel-t") as refusals:
         daemon = TunnelDaemon("t", TunnelClient(local.client()), lambda records: None)
@@ -347,7 +310,6 @@ def a_daemon_whose_worker_gets_no_thread() -> None:
         pages_read_ahead,
         a_line_of_progress,
         handled_by_python()(a_signal_that_was_swallowed),
-        a_supervisor,
         a_daemon_whose_worker_gets_no_thread,
     ],
     ids=lambda play: play.args[0] if isinstance(play, partial) else play.__name__,
@@ -384,8 +346,7 @@ OF_THE_TABLE = {
     "spark/processor/committer.py": "streamclient-spark-committer",
     "spark/processor/jobs.py": "jobs of Spark",
     "worker/keyed/lane_pool.py": "keyed-watch, keyed-",
-    "cli/run_supervision.py": "reports-w, log-w",
-    "cli/run_child.py": "reporter",
+    "cli/run_fleet.py": "parent",
     "cli/terminal/output.py": "progress",
     "base/interrupts.py": "a signal that was swallowed",
     "base/pools.py": "each pool, in the file beside",

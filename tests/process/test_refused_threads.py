@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamclient import ClientConfig, MemoryLeaseManager, StreamConfig, Worker
+from streamclient import Backoff, ClientConfig, MemoryLeaseManager, StreamConfig, Worker
 from streamclient.base.pools import DaemonPool
 from streamclient.interfaces import (
     InitializationInput,
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {
     "renewer_interval_millis": 200,
     "sync_shard_interval_millis": 200,
     "max_idle_poll_interval_millis": 50,
-    "restart_backoff_min_millis": 10,
+    "backoff": Backoff(restart_backoff_min_millis=10),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 from tablestore import OTSClient
 
 from streamclient import (
+    Backoff,
     ClientConfig,
     FailurePolicy,
     IRecordProcessor,
@@ -390,7 +391,7 @@ def test_a_worker_stores_nothing_for_a_call_that_did_no_work_and_names_it(
     made = parts(hidden)
     caplog.set_level("INFO")
     config: dict[str, Any] = {
-        "restart_backoff_min_millis": 10,
+        "backoff": Backoff(restart_backoff_min_millis=10),
         "taker_interval_millis": 100,
         "sync_shard_interval_millis": 100,
         "renewer_interval_millis": 100,

@@ -149,7 +149,7 @@ def test_refused_rows_may_be_kept_while_the_others_go_on(local: LocalTablestore)
     client = local.client()
     make(client, "to")
     kept = Kept()
-    made = writer(local, poison=kept)
+    made = writer(local, poison=kept.take)
     made.write([put(1, 1), put(2, "x" * (2 * 1024 * 1024 + 1)), put(3, 3)])
 
     assert [change.key for change, _ in kept.rows] == [(("id", 2),)]

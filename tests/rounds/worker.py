@@ -14,6 +14,7 @@ from tablestore import OTSClient
 
 from samples.fenced_sink import FencedSink
 from streamclient import (
+    Backoff,
     ClientConfig,
     FencedException,
     InitializationInput,
@@ -81,7 +82,7 @@ def client_config() -> ClientConfig:
         taker_interval_millis=HEARTBEAT_MILLIS,
         sync_shard_interval_millis=1_000,
         max_idle_poll_interval_millis=200,
-        restart_backoff_max_millis=LONGEST_RESTART_PAUSE_MILLIS,
+        backoff=Backoff(restart_backoff_max_millis=LONGEST_RESTART_PAUSE_MILLIS),
         shutdown_timeout_millis=10_000,
     )
 

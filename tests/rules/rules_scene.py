@@ -24,6 +24,7 @@ from tablestore import (
 )
 
 from streamclient import (
+    Backoff,
     CheckpointPosition,
     ClientConfig,
     DependencyException,
@@ -66,8 +67,7 @@ QUICK: dict[str, Any] = {
     "renewer_interval_millis": 300,
     "sync_shard_interval_millis": 200,
     "max_idle_poll_interval_millis": 50,
-    "restart_backoff_min_millis": 50,
-    "restart_backoff_max_millis": 200,
+    "backoff": Backoff(restart_backoff_min_millis=50, restart_backoff_max_millis=200),
 }
 
 

@@ -10,6 +10,7 @@ from rules_scene import SHORT_LEASE_MILLIS, STATUS, TABLE, Scene, Writer, gate, 
 from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient import (
+    CallLimits,
     IRetryStrategy,
     ProcessRecordsInput,
     RetryableAction,
@@ -182,7 +183,7 @@ def test_a_table_that_is_away_for_longer_than_a_lease_is_waited_out(scene: Scene
         "max_duration_before_last_successful_renew_or_take_lease": 1_000,
     }
     scene.write("a1")
-    with scene.worker(is_impatient=True, **config, slow_processor_warning_millis=400) as worker:
+    with scene.worker(is_impatient=True, **config, limits=CallLimits(slow_processor_warning_millis=400)) as worker:
         scene.until(lambda: scene.diary.accepted() == ["a1"])
         scene.local.add_fault(FaultRule("*", Cut(), table=STATUS))
         scene.until(lambda: scene.diary.shutdowns() == [ShutdownReason.ZOMBIE])
@@ -200,7 +201,7 @@ def test_a_table_that_is_away_for_longer_than_a_lease_is_waited_out(scene: Scene
 
 def test_health_is_judged_by_answers_and_not_by_attempts(scene: Scene) -> None:
     """Scans succeed, heartbeats are sent all the time, and not one is accepted."""
-    config = {"lease_duration_millis": SHORT_LEASE_MILLIS, "slow_processor_warning_millis": 400}
+    config = {"lease_duration_millis": SHORT_LEASE_MILLIS, "limits": CallLimits(slow_processor_warning_millis=400)}
     with scene.worker(**config, max_duration_before_last_successful_renew_or_take_lease=1_000) as worker:
         scene.until(lambda: bool(scene.diary.starts()))
         scene.local.add_fault(FaultRule("BatchWriteRow", Fail("OTSServerBusy"), table=STATUS))
@@ -251,7 +252,9 @@ def test_a_hung_processor_is_named_and_delays_nothing_else(scene: Scene, caplog:
             given.checkpointer.checkpoint()
 
         scene.diary.on_process = process
-        with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS, slow_processor_warning_millis=200) as worker:
+        with scene.worker(
+            lease_duration_millis=SHORT_LEASE_MILLIS, limits=CallLimits(slow_processor_warning_millis=200)
+        ) as worker:
             scene.until(lambda: bool(scene.diary.starts(slow)) and bool(scene.diary.starts(quick)))
             scene.write("a1")
             assert held.entered.wait(PATIENCE_SECONDS)

@@ -26,7 +26,7 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
+from streamclient import Backoff, ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_of
 from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.destinations.proof.verification import verify
@@ -348,7 +348,9 @@ def test_destination_goes_on_behind_an_accepted_loss_and_says_so(policy: Trimmed
     """Accepted by somebody; or by the policy, and then the first batch behind the loss fails and comes once more."""
     destination = Faulty()
     config = ClientConfig(
-        trimmed_data_policy=policy, restart_backoff_min_millis=50, failure_policy=FailurePolicy(then=OnFailure.RESTART)
+        trimmed_data_policy=policy,
+        backoff=Backoff(restart_backoff_min_millis=50),
+        failure_policy=FailurePolicy(then=OnFailure.RESTART),
     )
     with LocalTablestore() as local:
         client = local.client()

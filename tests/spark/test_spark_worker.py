@@ -17,7 +17,7 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
+from streamclient import Backoff, ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
@@ -50,7 +50,9 @@ def test_a_sink_that_fails_for_a_while_gets_everything_and_no_record_is_blamed(s
     """Nothing is parked by a policy that parks, and nothing waits for the next record to come: there is none."""
     store, sink = FileParkingStore(str(tmp_path / "parked")), Failing(failures=3)
     policy = FailurePolicy(retries=1, first_pause_millis=10, then=OnFailure.PARK, parking=store)
-    config = ClientConfig(failure_policy=policy, restart_backoff_min_millis=50, restart_backoff_max_millis=200)
+    config = ClientConfig(
+        failure_policy=policy, backoff=Backoff(restart_backoff_min_millis=50, restart_backoff_max_millis=200)
+    )
     with LocalTablestore() as local:
         client = local.client()
         TablestoreStreamApi(client).create_table(

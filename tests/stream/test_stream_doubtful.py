@@ -226,7 +226,7 @@ def test_replication_keeps_no_row_as_poison_for_an_answer_that_cannot_be_read(lo
     kept = Kept()
     with hostile(local) as proxy:
         client = sdk.OTSClient(proxy.endpoint, local.access_key_id, local.access_key_secret, local.instance)
-        made = DestinationWriter(SignedCalls(client), "to", 200, poison=kept)
+        made = DestinationWriter(SignedCalls(client), "to", 200, poison=kept.take)
         made.write([put(1)])
 
     assert kept == []

@@ -230,17 +230,6 @@ def test_reading_starts_at_a_time(api: TablestoreStreamApi, local: LocalTablesto
     assert [record for record in found if record.sequence_info.timestamp_micros >= wanted] == records[2:]
 
 
-def test_latest_skips_what_was_written_before(local: LocalTablestore) -> None:
-    """The clock is this machine's; the server here shares it."""
-    api = TablestoreStreamApi(local.client())
-    create(api)
-    put(local.client(), 1)
-    latest = api.get_latest_shard_iterator(*only_shard(api))
-    put(local.client(), 2)
-
-    assert [record.key["n"] for record in read_all(api, latest)] == [2]
-
-
 def test_trimmed_data_is_reported(api: TablestoreStreamApi, local: LocalTablestore) -> None:
     create(api)
     for number in range(4):

@@ -207,7 +207,7 @@ def test_replication_keeps_no_good_row_as_poison(local: LocalTablestore, fault: 
     make(local)
     local.add_fault(FaultRule("BatchWriteRow", fault, times=2))
     kept = Kept()
-    made = DestinationWriter(SignedCalls(local.client()), "to", 200, poison=kept)
+    made = DestinationWriter(SignedCalls(local.client()), "to", 200, poison=kept.take)
     made.write([put(number) for number in range(50)])
 
     assert kept == []

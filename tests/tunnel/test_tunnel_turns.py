@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tunnel_scene import TABLE, Log, Scene, quick
 
-from streamclient import FailurePolicy, ReasonKind
+from streamclient import CallLimits, FailurePolicy, ReasonKind
 from streamclient.core.tunnel.channel_turns import Turns
 from streamclient.records import StreamRecord
 from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType
@@ -225,7 +225,7 @@ def test_reading_that_waits_for_its_turn_is_no_stalled_reading(scene: Scene, cap
     """A limit on reads counts from the read's beginning, not from the channel's wish to read."""
     tunnel_id = four_channels(scene)
     gate = Gate(Log())
-    config = quick(read_limit_millis=3_000, slow_processor_warning_millis=100)
+    config = quick(limits=CallLimits(read_limit_millis=3_000, slow_processor_warning_millis=100))
     with scene.worker(tunnel_id, gate, max_channel_parallel=1, client_config=config) as worker:
         until(lambda: gate.inside == 1 and len(worker.channel_statuses()) == 4)
         until(lambda: max(each.user_code_seconds for each in worker.channel_statuses().values()) > 3.5)

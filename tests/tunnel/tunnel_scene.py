@@ -19,7 +19,7 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import ClientConfig
+from streamclient import Backoff, ClientConfig
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
@@ -103,5 +103,5 @@ class Scene:
 
 
 def quick(**changes: Any) -> ClientConfig:
-    settings: dict[str, Any] = {"restart_backoff_min_millis": 20, "restart_backoff_max_millis": 100}
+    settings: dict[str, Any] = {"backoff": Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=100)}
     return ClientConfig(**{**settings, **changes})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from streamclient import Backoff, Prefetch
 from streamclient.base.reasons import ReasonKind
 from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import (
@@ -221,7 +222,7 @@ def test_a_failure_is_never_told_without_what_follows() -> None:
 
     world.journal.on_process = Poison(world.journal, "k1", 1_000_000)
     world.journal.on_shutdown = world.journal.on_initialize = take_time
-    worker = world.worker(restart_backoff_min_millis=3_000)
+    worker = world.worker(backoff=Backoff(restart_backoff_min_millis=3_000))
     told: list[str] = []
     for _ in range(400):
         world.simulation.advance(0.05)
@@ -251,7 +252,7 @@ def test_restarts_back_off_and_a_success_beyond_the_failure_resets_them() -> Non
     started: list[float] = []
     world.journal.on_initialize = lambda processor, given: started.append(world.simulation.now)
     world.journal.on_process = Poison(world.journal, "k3", 4)
-    worker = world.worker(max_records=2, restart_backoff_max_millis=4_000)
+    worker = world.worker(max_records=2, backoff=Backoff(restart_backoff_max_millis=4_000))
     world.simulation.until(lambda: world.journal.accepted["a"] == keys(4), 60)
 
     gaps = [round(later - earlier) for earlier, later in itertools.pairwise(started)]
@@ -530,7 +531,7 @@ def trimmed_world(policy: TrimmedDataPolicy) -> World:
 
 def test_trimmed_position_is_reported_and_stops_only_its_shard(caplog: pytest.LogCaptureFixture) -> None:
     """No crash loop, no silent skip; the lease stays here so that no other worker meets it."""
-    world = World("a", "other", prefetch_bytes=0)
+    world = World("a", "other", prefetch=Prefetch(prefetch_bytes=0))
     world.stream.append("a", *records(10))
     world.stream.append("other", *records(2))
     calls = [0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.base.backoff import JITTER_SHARE, LeaseRetryStrategy, TaskRetryStrategy, doubling_millis, with_jitter
+from streamclient.base.backoff import JITTER_SHARE, LeaseRetryStrategy, doubling_millis, with_jitter
 from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Outcome, Phase, next_phase, stronger
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import RetryableAction
@@ -140,8 +140,8 @@ def test_jitter_only_shortens_and_by_a_quarter_at_most(millis: int, seed: int) -
     assert millis * (1 - JITTER_SHARE) <= with_jitter(millis, random.Random(seed)) <= millis
 
 
-@pytest.mark.parametrize("strategy", [LeaseRetryStrategy(), TaskRetryStrategy()])
-def test_default_strategies_make_ten_retries_over_five_and_a_half_seconds(strategy: LeaseRetryStrategy) -> None:
+def test_the_default_strategy_makes_ten_retries_over_five_and_a_half_seconds() -> None:
+    strategy = LeaseRetryStrategy()
     error = DependencyException("busy", kind=ErrorKind.THROTTLED)
     made = [retries for retries in range(20) if strategy.should_retry(ACTION, error, retries)]
 
@@ -149,7 +149,7 @@ def test_default_strategies_make_ten_retries_over_five_and_a_half_seconds(strate
     assert sum(strategy.backoff_millis(ACTION, error, retries) for retries in made) == 5_500
 
 
-def test_default_strategies_retry_nothing_that_must_fail_again() -> None:
+def test_the_default_strategy_retries_nothing_that_must_fail_again() -> None:
     strategy = LeaseRetryStrategy()
 
     assert not strategy.should_retry(ACTION, DependencyException("denied", kind=ErrorKind.PERMANENT), 0)

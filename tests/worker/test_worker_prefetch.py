@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from streamclient import Backoff
 from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.interfaces import ProcessRecordsInput
@@ -510,7 +511,7 @@ def test_the_next_page_is_there_when_a_batch_is_done() -> None:
 
 
 def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint() -> None:
-    world = World("a", restart_backoff_min_millis=100)
+    world = World("a", backoff=Backoff(restart_backoff_min_millis=100))
     world.stream.append("a", *records(30))
     failures = iter([True])
 

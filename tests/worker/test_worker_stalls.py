@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streamclient import CallLimits
 from streamclient.base.reasons import Cause, Reason, ReasonKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShardState, ShutdownReason
@@ -46,7 +47,7 @@ def seconds_in(reason: str) -> float:
 
 
 def test_a_long_call_is_named_and_logged_with_its_stack_at_each_doubling(caplog: pytest.LogCaptureFixture) -> None:
-    world = World("a", slow_processor_warning_millis=10_000)
+    world = World("a", limits=CallLimits(slow_processor_warning_millis=10_000))
     world.stream.append("a", *records(1))
     hanging(world)
     worker = world.worker()
@@ -63,7 +64,7 @@ def test_a_long_call_is_named_and_logged_with_its_stack_at_each_doubling(caplog:
 
 def test_a_call_over_its_limit_loses_the_lease_and_another_worker_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """Heartbeats alone would keep the shard here, unread, until its records are deleted."""
-    world = World("a", user_code_limit_millis=60_000)
+    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
     world.stream.append("a", *records(1))
     hanging(world)
     first = world.worker("first")
@@ -83,7 +84,7 @@ def test_a_call_over_its_limit_loses_the_lease_and_another_worker_goes_on(caplog
 
 
 def test_the_worker_of_a_stalled_call_reads_its_other_shards() -> None:
-    world = World("a", "b", user_code_limit_millis=60_000)
+    world = World("a", "b", limits=CallLimits(user_code_limit_millis=60_000))
     world.stream.append("a", *records(1))
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -99,7 +100,7 @@ def test_the_worker_of_a_stalled_call_reads_its_other_shards() -> None:
 
 
 def test_a_call_that_returns_in_time_costs_nothing() -> None:
-    world = World("a", user_code_limit_millis=60_000)
+    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
     world.stream.append("a", *records(1))
     go_on = hanging(world)
     worker = world.worker()
@@ -113,7 +114,7 @@ def test_a_call_that_returns_in_time_costs_nothing() -> None:
 
 
 def test_without_a_limit_a_call_may_take_for_ever() -> None:
-    world = World("a", user_code_limit_millis=0)
+    world = World("a", limits=CallLimits(user_code_limit_millis=0))
     world.stream.append("a", *records(1))
     hanging(world)
     world.worker()
@@ -125,7 +126,7 @@ def test_without_a_limit_a_call_may_take_for_ever() -> None:
 
 def test_a_call_that_waits_for_a_thread_is_named_and_counts() -> None:
     """An executor whose threads all hang holds up every shard; others may have them."""
-    world = World("a", user_code_limit_millis=60_000)
+    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
     world.stream.append("a", *records(1))
     worker = world.worker()
     world.simulation.until(lambda: worker.reads == {"a"}, 20)
@@ -165,7 +166,7 @@ def test_a_read_that_waits_for_a_thread_is_named() -> None:
 
 def test_a_read_that_never_returns_loses_the_lease(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        world, _ = reading(100, read_limit_millis=30_000)
+        world, _ = reading(100, limits=CallLimits(read_limit_millis=30_000))
 
     assert "reading has waited 3" in caplog.text
     assert "over the limit of 30 s" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
-from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
+from streamclient import ClientConfig, IRecordProcessor, Prefetch, StreamConfig, Worker
 from streamclient.base.reasons import ReasonKind
 from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
@@ -93,7 +93,7 @@ def test_the_lost_range_is_named_from_the_last_processed_to_the_first_record_lef
 
 
 def test_the_worker_that_processed_the_last_record_names_its_place() -> None:
-    world = World("a", prefetch_bytes=0)
+    world = World("a", prefetch=Prefetch(prefetch_bytes=0))
     world.stream.append("a", *many(6))
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamclient import Backoff
 from streamclient.base.position import Position
 from streamclient.core.consumer.page import PendingCut
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput
@@ -366,7 +367,10 @@ class Gathering(TwoPhase):
 def test_a_sink_that_commits_several_batches_at_once_has_every_record_once(seed: int) -> None:
     """What was prepared may be larger than what is committed the next time, or smaller."""
     dice = random.Random(seed)
-    world, sink = World("a", seed=seed, restart_backoff_min_millis=20, restart_backoff_max_millis=20), Sink()
+    world, sink = (
+        World("a", seed=seed, backoff=Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=20)),
+        Sink(),
+    )
     processor = Gathering(world, sink, dice)
     worker = world.worker("w0", max_records=dice.randint(1, 3))
     for number in range(12):

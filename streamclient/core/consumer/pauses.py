@@ -154,7 +154,10 @@ class ConsumerBackoff:
     def next_restart_seconds(self, more_failures: int = 0) -> float:
         """Return the value of the next ``restart_pause``, if ``more_failures`` failures come before it."""
         fruitless = self.failures + more_failures + max(0, self._marked_restarts - FIRST_MARKED_RESTART_IS_FREE)
-        shortest, longest = self._config.restart_backoff_min_millis, self._config.restart_backoff_max_millis
+        shortest, longest = (
+            self._config.backoff.restart_backoff_min_millis,
+            self._config.backoff.restart_backoff_max_millis,
+        )
         return max(doubling_millis(fruitless, shortest, longest), self._config.worker_idle_time_millis) / 1_000
 
     def caught_up_pause(self, page: ShardPage, read_from: Position, now: float) -> float:

@@ -266,12 +266,6 @@ class DeltaDestination:
         return made
 
     @raises_own
-    def log_length(self) -> int:
-        """Entries that the log holds, those without commits too."""
-        handle = self.handle()
-        return handle.version() + 1 - self._log.first_version(handle.version())
-
-    @raises_own
     def handle(self) -> DeltaTable:
         """The table at its present version, for reading and for maintenance.
 

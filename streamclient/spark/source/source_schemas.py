@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from streamclient.destinations.destination_packages import pyarrow
@@ -22,7 +22,7 @@ from streamclient.wire.plainbuffer import Row
 from streamclient.wire.rows import KeyBound
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Field, Schema
+    from pyarrow import Field, Schema
 
 SPARK_TYPES = "bigint, double, boolean, string, binary"
 """What the five types of Tablestore are in Spark."""
@@ -131,8 +131,3 @@ def check_changes(columns: Schema) -> Schema:
 def check_rows(columns: Schema) -> Schema:
     """For ``read``."""
     return check_schema(columns, _OF_ROWS, "a table")
-
-
-def as_types(columns: Schema) -> Mapping[str, DataType]:
-    """Types by name."""
-    return {one.name: one.type for one in columns}

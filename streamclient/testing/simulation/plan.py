@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from attrs import asdict, field, fields, frozen
 
-from streamclient.config import ClientConfig, FailurePolicy
+from streamclient.config import Backoff, ClientConfig, FailurePolicy
 from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
 from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
 from streamclient.testing.simulation.simulated_faults import Do
@@ -192,7 +192,7 @@ class Plan(HistoryPlan):
         return ClientConfig(
             worker_idle_time_millis=round_millis,
             max_idle_poll_interval_millis=LONGEST_IDLE_ROUNDS * round_millis,
-            restart_backoff_max_millis=int(self.lease_duration_millis / 2),
+            backoff=Backoff(restart_backoff_max_millis=int(self.lease_duration_millis / 2)),
             task_retry_strategy=FewRetries() if self.has_strategy else None,
             trimmed_data_policy=TrimmedDataPolicy(self.trimmed),
             failure_policy=FailurePolicy(

@@ -96,13 +96,3 @@ class Request:
     def asked(self) -> tuple[str, str, bool]:
         """What is asked for: lease key, value, and whether it is the first phase of two."""
         return self.consumer.lease_key, self.value, self.pending is not None
-
-
-class ChannelReader(Protocol):
-    """What reads one channel of a tunnel in one process."""
-
-    process: str
-    """Its name."""
-    channel_id: str
-    client_id: str
-    """The session under which it reads."""

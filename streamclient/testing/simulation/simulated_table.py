@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from attrs import define, field
@@ -39,20 +39,11 @@ class Outsider:
     is_python: bool = False
 
 
-class Watcher(Protocol):
-    """Whoever wants to know of every change."""
+Watcher = Callable[[Actor, str, Lease | None, Lease | None, LeaseWrite | None], None]
+"""Told of every change: who, what kind of write, the row before and after, and the write if it had a condition."""
 
-    def __call__(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        """``what`` names the kind of the write; ``write`` is ``None`` for changes without a condition of ours."""
-
-
-class WorkerWatcher(Protocol):
-    """Whoever wants to know of every change of a worker row, but for wakes."""
-
-    def __call__(self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None) -> None:
-        """``write`` was accepted."""
+WorkerWatcher = Callable[[Actor, WorkerWrite, WorkerRow | None, WorkerRow | None], None]
+"""Told of every accepted write of a worker row, but for wakes: who, the write, the row before and after."""
 
 
 @define(eq=False)

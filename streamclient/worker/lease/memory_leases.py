@@ -14,10 +14,7 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import EpochRow, RowT, Write, WriteOutcome, apply_write, draw, permits
 from streamclient.errors import ConfigurationError
-from streamclient.interfaces import IMetrics
-from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Lease
-from streamclient.worker.lease.lease_costs import ROWS_PER_REQUEST, TableCosts
 from streamclient.worker.lease.lease_store import WriteAnswer
 from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_worker_write, check_write
 
@@ -27,14 +24,11 @@ class MemoryLeaseManager(WritingLeaseManager):
     """Keeps the leases of one stream in this process; nothing survives it.
 
     Several workers of one process may share one instance and then divide the shards exactly as over a status table.
-    Without ``stream_id`` it belongs to the stream of the first lease that it is given. Thread-safe. ``metrics`` counts
-    the requests and rows that a status table would have been asked for; see ``streamclient.metrics.labelled``.
+    Without ``stream_id`` it belongs to the stream of the first lease that it is given. Thread-safe.
     """
 
-    def __init__(self, stream_id: str | None = None, *, metrics: IMetrics | None = None) -> None:
+    def __init__(self, stream_id: str | None = None) -> None:
         self._stream_id = checks.optional(checks.identifier).require("stream_id", stream_id)
-        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
-        self._costs = TableCosts(NO_METRICS if metrics is None else metrics)
         self._rows: dict[str, Lease] = {}
         self._epochs: dict[str, EpochRow] = {}
         self._workers: dict[str, WorkerRow] = {}
@@ -52,51 +46,38 @@ class MemoryLeaseManager(WritingLeaseManager):
     def list_leases(self) -> Sequence[Lease]:
         """All leases, by lease key; unlike over a table, a snapshot."""
         with self._held():
-            rows = [self._rows[key] for key in sorted(self._rows)]
-        self._costs.read("GetRange", len(rows))
-        return rows
+            return [self._rows[key] for key in sorted(self._rows)]
 
     def get_lease(self, lease_key: str) -> Lease | None:
         """The lease, or ``None`` if there is no such row."""
         with self._held():
-            row = self._rows.get(lease_key)
-        self._costs.read("GetRow", 0 if row is None else 1, asked=1)
-        return row
+            return self._rows.get(lease_key)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         """Carry out the writes one after the other. No outcome is uncertain, except that of an invalid write."""
-        answers = [self._answer(write) for write in writes]
-        self._costs.written(len(writes))
-        return answers
+        return [self._answer(write) for write in writes]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
         """Draw an epoch for each key; never fails."""
         with self._held():
-            known = sum(key in self._epochs for key in lease_keys)
-            drawn = [self._draw(key) for key in lease_keys]
-        self._costs.read("BatchGetRow", known, asked=len(lease_keys))
-        self._costs.written(len(lease_keys), ROWS_PER_REQUEST["BatchGetRow"])
-        return drawn
+            return [self._draw(key) for key in lease_keys]
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         """Drop the epochs of shards that left the stream."""
         with self._held():
             for key in lease_keys:
                 self._epochs.pop(key, None)
-        self._costs.written(len(lease_keys), ROWS_PER_REQUEST["BatchGetRow"])
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
         """All worker rows, by worker; a snapshot."""
         with self._held():
             rows = [self._workers[name] for name in sorted(self._workers)]
-        self._costs.read("GetRange", len(rows))
         return rows if with_info else [evolve(row, info="") for row in rows]
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
         """The rows of some workers, without ``info``."""
         with self._held():
             rows = [self._workers[name] for name in worker_ids if name in self._workers]
-        self._costs.read("BatchGetRow", len(rows), asked=len(worker_ids))
         return [evolve(row, info="") for row in rows]
 
     def wake(self, worker_ids: Sequence[str]) -> None:
@@ -104,7 +85,6 @@ class MemoryLeaseManager(WritingLeaseManager):
         with self._held():
             woken = {name: membership.woken(self._workers[name]) for name in worker_ids if name in self._workers}
             self._workers.update(woken)
-        self._costs.written(len(worker_ids))
 
     def _held(self) -> Lock:
         """The lock; in a child it would be that of a copy, which no worker of the parent sees."""

@@ -17,7 +17,7 @@ from streamclient.testing.simulation.plan import TunnelPlan
 from streamclient.testing.simulation.simulated_faults import Excuse
 from streamclient.testing.simulation.trace import Observer
 from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
-from streamclient.testing.simulation.tunnels.tunnel_laws import TunnelLaws
+from streamclient.testing.simulation.tunnels.tunnel_laws import Reader, TunnelLaws
 from streamclient.tunnel.tunnel_calls import STORE_TRIES, verdict_on
 from streamclient.tunnel.tunnel_errors import SequenceNumberNotMatchError
 from streamclient.wire import schema
@@ -29,27 +29,6 @@ READ_AGAIN_SECONDS = 1.0
 
 THAW_SECONDS = 0.01
 """For so long after it was frozen a process may go on with what it was about to do."""
-
-
-@define(eq=False)
-class Reader:
-    """Reads a channel page by page, processes, and stores its token now and then."""
-
-    process: str
-
-    channel_id: str
-    identifier: str
-    client_id: str
-    token: str
-    sequence_number: int
-    stored: str = ""
-    is_lost: bool = False
-    is_stopping: bool = False
-    is_over: bool = False
-    pages: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.identifier} of {self.process}"
 
 
 @define(eq=False)

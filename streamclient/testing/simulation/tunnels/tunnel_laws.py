@@ -29,13 +29,33 @@ from streamclient.testing.history import (
     ReaderOver,
 )
 from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.roles import ChannelReader
 from streamclient.testing.simulation.simulated_faults import Excuse, Excused
 from streamclient.testing.simulation.trace import Trace
 from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
 
 CHECKPOINTS = "checkpoints only advance"
 HOLDER = "one holder"
+
+
+@define(eq=False)
+class Reader:
+    """Reads a channel page by page, processes, and stores its token now and then."""
+
+    process: str
+
+    channel_id: str
+    identifier: str
+    client_id: str
+    token: str
+    sequence_number: int
+    stored: str = ""
+    is_lost: bool = False
+    is_stopping: bool = False
+    is_over: bool = False
+    pages: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.identifier} of {self.process}"
 
 
 @define(eq=False)
@@ -82,19 +102,19 @@ class TunnelLaws:
         """The service's own view."""
         return self.service.engine._state.tunnels[self.service.tunnel_id]
 
-    def reader_started(self, process: object, reader: ChannelReader) -> None:
+    def reader_started(self, process: object, reader: Reader) -> None:
         """A process begins to read a channel."""
         name = self.name(reader.channel_id)
         self._note(reader, "starts to read", name)
         self._tell(ReaderBegan(reader, process, name))
 
-    def reader_ended(self, reader: ChannelReader) -> None:
+    def reader_ended(self, reader: Reader) -> None:
         """Nothing of a reader runs any more."""
         name = self.name(reader.channel_id)
         self._note(reader, "ends reading", name)
         self._tell(ReaderOver(reader, name))
 
-    def processed(self, reader: ChannelReader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
+    def processed(self, reader: Reader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
         """A page was processed; ``excuse`` says why its process cannot know yet if the channel is another's."""
         channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
@@ -125,7 +145,7 @@ class TunnelLaws:
             for broken in judge.see(fact):
                 raise broken
 
-    def _note(self, reader: ChannelReader, what: str, name: str, detail: object = "") -> None:
+    def _note(self, reader: Reader, what: str, name: str, detail: object = "") -> None:
         self.counts[what] += 1
         self.trace.note(self.agenda.now, reader.process, what, name, detail)
 
