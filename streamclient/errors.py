@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose.
+"""The exceptions of the package.
 
 The three public exceptions of the Java client stay siblings under one base, so that ported ``except`` clauses keep
 their meaning in any order. Errors carry their policy: callers ask ``error.kind`` instead of keeping lists of codes.
@@ -11,19 +11,19 @@ from enum import Enum
 from types import MappingProxyType
 
 MOST_ERROR_CHARACTERS = 4_096
-"""Of a text of others that is told or stored; some carry whole documents."""
+"""The most characters of a foreign text that is logged or stored; some errors carry whole documents."""
 
 _LEFT_OUT = "...({} characters left out)..."
 _NOTE_CHARACTERS = 48
-"""Room for that note, with a number of any length that fits into memory."""
+"""Room for the note about the cut, with a number of any length that fits into memory."""
 
 
 def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
-    """A text of others on one line, with escapes for all that a terminal or a log would obey, and cut.
+    """Return a foreign text on one line, cut to ``most`` characters, safe for a terminal or a log.
 
-    Escaped are control characters, line ends, marks of direction, and halves of characters, as ``repr`` does it. Of a
-    text that is longer than ``most``, beginning and end stay: many messages end with what to do. ``None`` cuts nothing.
-    What was escaped and cut before comes back as it is.
+    It escapes control characters, line ends, direction marks and lone surrogates like ``repr``. A longer text keeps its
+    beginning and its end, because many messages end with advice; ``None`` cuts nothing. Text that was escaped and cut
+    before stays as it is.
     """
     if most is None or len(text) <= most:
         shown = _escaped(text)
@@ -36,22 +36,22 @@ def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
 
 
 def _escaped(text: str) -> str:
-    if text.isprintable():  # nearly all are, and this is quick
+    if text.isprintable():  # the usual case, and quick
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 class ErrorKind(Enum):
-    """What a caller may conclude from a failed call."""
+    """The conclusion that a caller may draw from a failed call."""
 
     THROTTLED = "throttled"
-    """The service refused for load; nothing was applied; retry with a longer pause."""
+    """The service refused because of its load; nothing was applied; retry after a longer pause."""
 
     TRANSIENT = "transient"
     """The service refused for another passing reason; nothing was applied; retry."""
 
     AMBIGUOUS = "ambiguous"
-    """No trustworthy answer came back; a write may or may not have been applied; read before concluding."""
+    """No trustworthy answer came back; a write may or may not have been applied; read before you conclude."""
 
     PERMANENT = "permanent"
     """The same request will fail again; retrying is useless."""
@@ -60,8 +60,8 @@ class ErrorKind(Enum):
 class StreamClientError(Exception):
     """Base of every exception of this package.
 
-    Each argument is a line of its message, made ``printable``: what services, users and tables are called, and what
-    they say, stands in nearly every one.
+    Each argument is a line of the message, made ``printable``, because nearly every message quotes names and texts of
+    services, users and tables.
     """
 
     def __init__(self, *lines: object) -> None:
@@ -72,7 +72,10 @@ class StreamClientError(Exception):
 
 
 class ConfigurationError(StreamClientError, ValueError):
-    """A setting or argument cannot work. Raised before any effect; the message names what was given and expected."""
+    """A setting or argument cannot work.
+
+    Raised before any effect; the message names the given and the expected value.
+    """
 
 
 class StreamClientException(StreamClientError):
@@ -80,14 +83,14 @@ class StreamClientException(StreamClientError):
 
 
 class NoThreadError(StreamClientException, RuntimeError):
-    """The system refused a thread: this process, its user or its container has as many as it may.
+    """The system refused a thread: this process, its user or its container has reached its limit.
 
-    Nothing has begun. The same may succeed later, when other threads have ended.
+    Nothing has begun. The same call may succeed later, when other threads have ended.
     """
 
     @classmethod
     def of(cls, name: str, error: BaseException) -> NoThreadError:
-        """For the thread or pool with that name, which was refused with that error."""
+        """Make the error for the thread or pool ``name``, which the system refused with ``error``."""
         refused = cls(
             f"no thread could be started for {name}: {error}; raise the limit of threads (ulimit -u, the pids limit of "
             "the container, kernel.threads-max), or run fewer of them here"
@@ -97,35 +100,35 @@ class NoThreadError(StreamClientException, RuntimeError):
 
 
 _REFUSED_THREAD = "can't start new thread"
-"""What Python says, in a ``RuntimeError`` of no kind of its own, when the system refuses a thread."""
+"""Python's message, in a plain ``RuntimeError``, when the system refuses a thread."""
 
 
 def is_refused_thread(error: BaseException) -> bool:
-    """Whether an error says that the system refused a thread, so that the same may succeed later."""
+    """Return whether an error says that the system refused a thread, so that the same call may succeed later."""
     return isinstance(error, NoThreadError) or (isinstance(error, RuntimeError) and _REFUSED_THREAD in str(error))
 
 
 class ForkedError(StreamClientException):
-    """Something that was started before a fork was used in the child, which has none of its threads.
+    """An object that was started before a fork was used in the child, which has none of its threads.
 
-    Make it in the child, after the fork. The one in the parent goes on undisturbed.
+    Make it in the child, after the fork. The parent's object goes on undisturbed.
     """
 
 
 class WorkerFailedError(StreamClientError):
-    """A worker ended by itself, of one error or of one in each of several streams.
+    """A worker ended by itself, because of an error in one or several streams.
 
-    The message is what the log said when it happened; of several streams, one sentence each.
+    The message repeats the log's message of that moment, with one sentence per stream.
     """
 
     def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
         super().__init__(message)
         self.errors: Mapping[str, BaseException] = MappingProxyType(dict(errors))
-        """What each stream failed of, by its name; by the tunnel's id for a ``TunnelWorker``."""
+        """The error of each stream, by the stream's name; by the tunnel's id for a ``TunnelWorker``."""
 
     @classmethod
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
-        """For these errors. A fault of this package keeps its traceback; an error that was foreseen says all itself."""
+        """Make the error for ``errors``. A fault of this package keeps its traceback; a foreseen error needs none."""
         failed = cls("; ".join(sentences[name] for name in errors), errors)
         faults = [error for error in errors.values() if not is_foreseen(error)]
         failed.__cause__ = faults[0] if faults else None
@@ -136,8 +139,8 @@ class WorkerFailedError(StreamClientError):
 class DependencyException(StreamClientError):
     """A call to the service failed (Java: ``DependencyException``).
 
-    ``kind`` says what may be concluded; ``code``, ``http_status`` and ``request_id`` are what the service answered, or
-    ``None`` if no answer came.
+    ``kind`` states the conclusion that the caller may draw. ``code``, ``http_status`` and ``request_id`` come from the
+    service's answer; they are ``None`` if no answer came.
     """
 
     def __init__(
@@ -162,14 +165,14 @@ class DependencyException(StreamClientError):
 
 
 class UnreadableAnswerError(DependencyException):
-    """An answer came as it was sent, and cannot be read: the service, or what lies between, is at fault.
+    """An answer arrived as it was sent and cannot be read: the service, or a system on the way to it, is at fault.
 
-    Nothing of it was used, and the request may be repeated as after a network error.
+    No part of it was used. The request may be repeated as after a network error.
     """
 
 
 def is_foreseen(error: BaseException) -> bool:
-    """Whether it comes from a setting or the service, so that its text says all and a traceback nothing."""
+    """Return whether an error comes from a setting or the service, so that its text suffices without a traceback."""
     return isinstance(error, ConfigurationError | DependencyException)
 
 
@@ -181,15 +184,15 @@ class ShutdownException(StreamClientError):
 
 
 class FencedException(ShutdownException):
-    """A destination refused a write because a later owner of the shard, one with a greater epoch, has written there.
+    """A destination refused a write because a later owner of the shard, with a greater epoch, has written there.
 
-    The lease is lost, whatever the worker believes by now; nothing of the refused write was stored. Destinations raise
-    it, and so should a sink of your own that compares ``ShardInfo.epoch``.
+    The lease is lost, whatever the worker believes; no part of the refused write was stored. Destinations raise it, and
+    a sink of your own that compares ``ShardInfo.epoch`` should raise it too.
     """
 
 
 class TrimmedDataException(StreamClientException):
-    """Records behind the requested position are past the stream's retention and gone (``OTSTrimmedDataAccess``)."""
+    """Records after the requested position are past the stream's retention and gone (``OTSTrimmedDataAccess``)."""
 
 
 class CodecError(StreamClientException, ValueError):
@@ -197,7 +200,7 @@ class CodecError(StreamClientException, ValueError):
 
 
 class DisorderError(CodecError):
-    """The records of a page do not rise, as those of a shard do: the service, or what lies between, is at fault."""
+    """The records of a page are out of order: the service, or a system on the way to it, is at fault."""
 
 
 class ApplicationException(StreamClientException):
@@ -205,4 +208,4 @@ class ApplicationException(StreamClientException):
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A column of the rows has another type than that of the destination; nothing was written."""
+    """A column of the rows has another type than in the destination; nothing was written."""

@@ -1,4 +1,4 @@
-"""What users implement or are handed: processors, checkpointers, markers, lease managers, retry strategies."""
+"""The interfaces of users: processors, checkpointers, markers, lease managers, retry strategies."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ class InitializationInput:
 
     shard_info: ShardInfo
     initial_checkpoint: str
-    """Where reading starts: the stored checkpoint."""
+    """The position at which reading starts: the stored checkpoint."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
     pending_checkpoint: PendingCheckpoint | None = None
-    """What an earlier processor prepared and nobody completed. Either complete it, by storing its ``value`` before
-    ``initialize`` returns: reading then starts behind it. Or leave it: the next batches end at that very record."""
-    progress: Progress | None = None
-    """What was processed before the stored checkpoint, as far as anybody has stored it."""
-    lost_behind: str | None = None
-    """The stored checkpoint, if records behind it have left the stream and that is accepted, by somebody or by
-    ``ClientConfig.trimmed_data_policy``: ``initial_checkpoint`` is then the oldest record left."""
-    is_replay: bool = False
-    """Whether these are parked records that ``replay_parked`` delivers again, and not the shard itself.
+    """A checkpoint that an earlier processor prepared and did not complete.
 
-    All of them are of one key and come in their order, one in each call. They are older than what the sink has of the
-    shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor position, and leave
-    both as they are: insert by the change's own place (``shard_info.shard_id`` and ``record.sequence_info``) if it is
+    To complete it, store its ``value`` before ``initialize`` returns: reading then starts after it. To leave it, do
+    nothing: the next batches end at the same record."""
+    progress: Progress | None = None
+    """The progress up to the stored checkpoint, as far as it was stored."""
+    lost_behind: str | None = None
+    """The stored checkpoint, if records after it have left the stream and an operator or
+    ``ClientConfig.trimmed_data_policy`` has accepted the loss; ``initial_checkpoint`` is then the oldest record
+    left."""
+    is_replay: bool = False
+    """Whether ``replay_parked`` delivers parked records again, instead of a worker delivering the shard.
+
+    All records have the same key and come in their order, one in each call. They are older than the sink's data of the
+    shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor position, and change
+    neither. Insert each record under its own identity (``shard_info.shard_id`` and ``record.sequence_info``) if it is
     absent. Raise an error if the sink cannot do that: the records then stay parked, with that reason."""
 
 
@@ -55,22 +58,24 @@ class ProcessRecordsInput:
     """Argument of ``IRecordProcessor.process_records``."""
 
     records: Sequence[StreamRecord]
-    """Oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set. Immutable; a worker's are made when
-    they are first looked at, and compare equal to the tuple of them."""
+    """The records, oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set.
+
+    The sequence is immutable. A worker's records are made when they are first read; the sequence equals the tuple of
+    them."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The same records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
+        """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
 
-        One row per record, in order. Records of a whole read are not made for it. The layout is that of
-        ``streamclient.wire.columns``; a schema names the attribute columns, and their types, that columns are made of,
-        all other cells are listed beside them. Any thread.
+        There is one row per record, in order. The records of a whole read are not made for it. The layout is that of
+        ``streamclient.wire.columns``. A schema names the attribute columns that become columns, and their types; all
+        other cells are listed beside them. Usable from any thread.
 
         Raises:
             CodecError: the records are not of one table.
-            ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing: where the codec is
-                not compiled, and for a part of a read.
+            ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is needed and missing. It is
+                needed where the codec is not compiled, and for a part of a read.
         """
         return records_by_column(self.records, schema)
 
@@ -86,11 +91,13 @@ class ShutdownInput:
 class IRecordProcessor(ABC):
     """Processes the records of one shard.
 
-    Calls for one instance never overlap, and come from the worker's executor, not always on the same thread. Records
+    Calls for one instance never overlap. They come from the worker's executor, not always on the same thread. Records
     arrive in order, at least once: after a crash, a hand-over or a failure, reading resumes at the last checkpoint.
-    An exception concerns only this shard. What follows is the choice of ``ClientConfig.failure_policy``; by default the
-    processor gets ``shutdown(PROCESS_RESTART)``, and a new one starts from the last checkpoint after a pause. A policy
-    may deliver records again to the same processor, in the same or in smaller batches. No record is ever skipped.
+
+    An exception concerns only this shard; ``ClientConfig.failure_policy`` decides the next step. By default the
+    processor gets ``shutdown(PROCESS_RESTART)``, and a new processor starts from the last checkpoint after a pause. A
+    policy may deliver records again to the same processor, in the same or in smaller batches. No record is ever
+    skipped.
     """
 
     @abstractmethod
@@ -99,7 +106,7 @@ class IRecordProcessor(ABC):
 
     @abstractmethod
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Process one batch. Call ``checkpointer.checkpoint()`` once everything up to here is safe."""
+        """Process one batch; call ``checkpointer.checkpoint()`` once all records up to here are safe."""
 
     @abstractmethod
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
@@ -111,11 +118,14 @@ class IRecordProcessorFactory(ABC):
 
     @abstractmethod
     def create_processor(self) -> IRecordProcessor:
-        """Make a new processor. Called in the worker's executor; it may raise, which counts as a failed start."""
+        """Make a new processor.
+
+        The worker calls it in its executor. It may raise, which counts as a failed start.
+        """
 
 
 RecordProcessorFactory = IRecordProcessorFactory | Callable[[], IRecordProcessor]
-"""What ``Worker`` accepts: a factory object or any callable without arguments that makes a processor."""
+"""The factory that ``Worker`` accepts: an object, or any callable without arguments that makes a processor."""
 
 
 class IRecordProcessorCheckpointer(ABC):
@@ -125,23 +135,23 @@ class IRecordProcessorCheckpointer(ABC):
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Store a position in the lease, and return once the status table has it.
 
-        Without a value, stores ``largest_permitted_checkpoint_value``. A value must be a position that this
-        checkpointer once named as largest permitted, or ``SHARD_END``; it never moves where reading continues.
+        Without ``checkpoint_value``, store ``largest_permitted_checkpoint_value``. A value must be ``SHARD_END`` or a
+        position that this checkpointer once named as largest permitted. Storing never changes where reading continues.
 
         Raises:
             ShutdownException: the lease is lost; nothing was stored.
             DependencyException: the status table gave no usable answer; the position may or may not be stored.
-            ConfigurationError: the value is not a position of this shard, or lies before a stored one.
+            ConfigurationError: the value is not a position of this shard, or is before a stored position.
         """
 
     @abstractmethod
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """First phase of a checkpoint in two: store what a sink is about to commit, and return once it is stored.
+        """Store the intended commit of a sink: the first phase of a two-phase checkpoint. Return once it is stored.
 
-        Afterwards commit to the sink, then call ``checkpoint()`` on what is returned. If this process dies in between,
-        the next processor of the shard finds value and state as ``InitializationInput.pending_checkpoint`` and knows
-        exactly one batch that may or may not be committed. Preparing again replaces what was prepared; a stored
-        checkpoint removes it, but for one at the position that was stored before. Values, errors and threads as in
+        Then commit to the sink, and call ``checkpoint()`` on the returned object. If this process dies in between, the
+        next processor of the shard gets value and state as ``InitializationInput.pending_checkpoint``, so exactly one
+        known batch may or may not be committed. Preparing again replaces the prepared checkpoint. A stored checkpoint
+        removes it, unless it repeats the position that was stored before. Values, errors and threads are as in
         ``checkpoint``; ``state`` has at most 64 KiB.
         """
 
@@ -152,10 +162,10 @@ class IRecordProcessorCheckpointer(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is stored any more, because the lease is lost or the processor was shut down.
+        """Whether nothing can be stored any more, because the lease is lost or the processor was shut down.
 
-        For code that waits or works for long: what it does then is in vain. An implementation that cannot tell says
-        ``False``.
+        Code that waits or works for long asks this, because its further work would be in vain. An implementation that
+        cannot tell returns ``False``.
         """
         return False
 
@@ -166,11 +176,14 @@ class IPreparedCheckpoint(ABC):
     @property
     @abstractmethod
     def pending(self) -> PendingCheckpoint:
-        """What was stored."""
+        """The pending checkpoint as it was stored."""
 
     @abstractmethod
     def checkpoint(self) -> None:
-        """Second phase: store the prepared position as the checkpoint. Errors as in ``checkpointer.checkpoint``."""
+        """Store the prepared position as the checkpoint: the second phase.
+
+        Errors are as in ``checkpointer.checkpoint``.
+        """
 
 
 class IShutdownMarker(ABC):
@@ -188,22 +201,25 @@ class IShutdownMarker(ABC):
 class ILeaseManager(ABC):
     """Stores the leases of one stream. Implementations are thread-safe.
 
-    Every conditional operation compares the stored row with the lease it is given, applies its change atomically, and
-    answers whether it was applied. A row that is absent fails every condition. ``False`` means surely not applied by
-    this call; ``DependencyException`` with ``kind`` AMBIGUOUS means unknown.
+    Every conditional operation compares the stored row with the given lease, applies its change atomically, and returns
+    whether it was applied. An absent row fails every condition. ``False`` means that this call surely did not apply the
+    change; ``DependencyException`` with ``kind`` AMBIGUOUS means that this is unknown.
     """
 
     @abstractmethod
     def create_lease_table_if_not_exists(self) -> bool:
-        """Create the store; returns whether this call created it."""
+        """Create the store; return whether this call created it."""
 
     @abstractmethod
     def wait_until_lease_table_ready(self) -> bool:
-        """Wait until the store answers; returns whether it did within the configured time."""
+        """Wait until the store answers; return whether it did within the configured time."""
 
     @abstractmethod
     def list_leases(self) -> Sequence[Lease]:
-        """All leases of the stream, by lease key. Not a snapshot. Malformed rows are left out and logged."""
+        """Return all leases of the stream by lease key.
+
+        This is not a snapshot; malformed rows are left out and logged.
+        """
 
     @abstractmethod
     def create_lease(self, lease: Lease) -> bool:
@@ -211,37 +227,37 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def get_lease(self, lease_key: str) -> Lease | None:
-        """The lease, or ``None`` if there is no such row."""
+        """Return the lease, or ``None`` if its row does not exist."""
 
     @abstractmethod
     def renew_lease(self, lease: Lease) -> bool:
-        """Counter + 1, if counter, owner and stealer are those of ``lease``."""
+        """Set counter + 1, if counter, owner and stealer are those of ``lease``."""
 
     @abstractmethod
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Owner = ``owner``, stealer cleared, counter + 1, if counter and owner are those of ``lease``.
+        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are those of ``lease``.
 
-        With ``checkpoint``, that value is written in the same step (restores a row that was reset).
+        With ``checkpoint``, the same step writes that value (it restores a row that was reset).
         """
 
     @abstractmethod
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+        """Set stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
 
     @abstractmethod
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Owner = stealer = ``new_owner``, counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are those of ``lease``."""
 
     @abstractmethod
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``.
+        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are those of ``lease``.
 
-        What ``prepare_lease`` stored is removed in the same step, unless ``checkpoint`` is stored already and another
-        position was prepared: ``PendingCheckpoint.survives``.
+        The same step removes the checkpoint that ``prepare_lease`` stored, unless ``checkpoint`` is stored already and
+        another position was prepared: see ``PendingCheckpoint.survives``.
         """
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Pending = ``pending``, counter + 1, if counter and owner are those of ``lease``.
+        """Set pending = ``pending`` and counter + 1, if counter and owner are those of ``lease``.
 
         Override it to offer two-phase checkpoints; this default refuses them.
         """
@@ -254,9 +270,10 @@ class ILeaseManager(ABC):
         """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
 
     def draw_epoch(self, lease_key: str) -> int:
-        """A number greater than every one drawn before for this key, by any process; called once per acquisition.
+        """Return a number greater than all numbers that any process drew before for this key.
 
-        Override it: this default is the row's counter, which grows only until somebody puts the row anew.
+        The worker calls it once per acquisition. Override it: this default returns the row's counter, which grows only
+        until the row is put anew.
         """
         lease = self.get_lease(lease_key)
         if lease is None:
@@ -267,7 +284,7 @@ class ILeaseManager(ABC):
         """Drop what ``draw_epoch`` keeps for a key whose shard has left the stream for good."""
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
-        """Renew many; one answer per lease, in order. Override where the store can do it in fewer requests."""
+        """Renew ``leases``; return one answer per lease, in order. Override it where the store needs fewer requests."""
         answers: list[bool | Exception] = []
         for lease in leases:
             try:
@@ -278,38 +295,38 @@ class ILeaseManager(ABC):
 
 
 class IParkingStore(ABC):
-    """Keeps records that were set aside, until they are replayed or discarded. Thread-safe.
+    """Keeps parked records until they are replayed or discarded. Thread-safe.
 
-    Calls may take their time: a worker makes them in the executor of the user code, and the shard waits. Whatever a
-    method raises is named in the shard's status, and the call is repeated: nothing is skipped while a store is down.
+    Calls may take long: a worker makes them in the executor of the user code, and the shard waits. The shard's status
+    names the error that a method raises, and the worker repeats the call: nothing is skipped while a store is down.
     ``streamclient`` has stores, and ``streamclient.testing.check_parking_store`` checks one of your own.
     """
 
     @abstractmethod
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Store records, and return once they would survive a crash.
+        """Store ``records``, and return once they would survive a crash.
 
-        One that is already there, by stream, shard and ``record_id``, stays as it is. If it raises, any part of them
-        may be stored.
+        A record that is stored already (same stream, shard and ``record_id``) stays as it is. If the call raises, any
+        part of the records may be stored.
         """
 
     @abstractmethod
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """What is parked, of one stream or of all: by stream and shard, then by ``record_id``."""
+        """Yield the parked records of one stream or of all, by stream and shard, then by ``record_id``."""
 
     @abstractmethod
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """Forget records; those that are not there do no harm."""
+        """Remove ``records``; absent records are ignored."""
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """The keys of a stream that have parked records, once for each shard that these are of.
+        """Return the keys of a stream that have parked records, once for each shard of these records.
 
-        It includes whatever was parked before the call, by any worker. Override it where the store can do better than
-        reading every record.
+        It includes all records that any worker parked before the call. Override it where the store can avoid reading
+        every record.
         """
         keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
         for parked in self.parked(stream_id):
-            # In the order of record ids, so that the first of each is the smallest.
+            # The records come by record id, so the first of each key is the smallest.
             key = parked.record.primary_key
             keys.setdefault(
                 (key, parked.shard_id), ParkedKey(key, parked.shard_id, parked.record_id, parked.generation)
@@ -318,7 +335,7 @@ class IParkingStore(ABC):
 
 
 class RetryableAction(Enum):
-    """What is about to be retried; names as in the Java client."""
+    """The action that is about to be retried; names as in the Java client."""
 
     TASK_BLOCK_ON_PARENT_SHARD = "TASK_BLOCK_ON_PARENT_SHARD"
     TASK_INITIALIZE = "TASK_INITIALIZE"
@@ -339,27 +356,27 @@ class RetryableAction(Enum):
 
 
 class IMetrics(ABC):
-    """Takes in what a worker measures; ``streamclient.metrics.metric_table`` names it all.
+    """Receives the measurements of a worker; ``streamclient.metrics.metric_table`` names all metrics.
 
-    Called from the worker's own threads, several at a time, the one that renews the leases among them: return at once
-    and never wait. A verb that blocks for as long as a lease lasts costs all leases. Every call has exactly the labels
-    that the metric names. An error that is raised here is logged once, and does not disturb the worker.
+    The worker calls it from its own threads, several at a time, including the thread that renews the leases. So return
+    at once and never wait: a method that blocks for the lease duration costs all leases. Every call has exactly the
+    labels that the metric names. An error raised here is logged once and does not disturb the worker.
     """
 
     @abstractmethod
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
-        """A counter grew by ``amount``, which is never negative."""
+        """Add ``amount``, which is never negative, to a counter."""
 
     @abstractmethod
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
-        """A gauge has a new value."""
+        """Set a gauge to a new value."""
 
     @abstractmethod
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """One more value of a histogram."""
+        """Add a value to a histogram."""
 
     def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not everybody keeps series
-        """The series with these labels has ended: its shard is no longer held. It may begin again later."""
+        """End the series with these labels, because its shard is no longer held. It may begin again later."""
 
 
 class IRetryStrategy(ABC):
@@ -367,8 +384,8 @@ class IRetryStrategy(ABC):
 
     @abstractmethod
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Whether to try again, after ``retries`` retries so far. Conditional writes are read back before a retry."""
+        """Return whether to try again after ``retries`` retries. Conditional writes are read back before a retry."""
 
     @abstractmethod
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """How long to wait before that retry."""
+        """Return how long to wait before that retry, in milliseconds."""

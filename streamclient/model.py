@@ -31,25 +31,28 @@ class CheckpointPosition:
 
 @frozen
 class PendingCheckpoint:
-    """The first half of a two-phase checkpoint: what a sink is about to commit, as stored beside the checkpoint."""
+    """The first half of a two-phase checkpoint: a batch to be committed to a sink, stored beside the checkpoint."""
 
     value: str
-    """The position behind the batch."""
+    """The position after the batch."""
     state: bytes
-    """What the sink wants to know after a crash, for example the name of its transaction."""
+    """The sink's own data for use after a crash, for example the name of its transaction."""
     records: int
-    """How many records lie between the stored checkpoint and ``value``: a repeated batch is cut at the same record."""
+    """The number of records between the stored checkpoint and ``value``: a repeated batch is cut at the same record."""
     epoch: int
-    """Epoch of the acquisition that prepared it."""
+    """The epoch of the acquisition that prepared the checkpoint."""
     last: SequenceInfo | None = field(default=None, eq=False)
-    """The last of these records, by which the batch is found though others of it have left the stream meanwhile;
-    ``None`` where nobody has stored it. It says no more than the rest, so it makes no difference."""
+    """The position of the last of these records; ``None`` if it was not stored.
+
+    It finds the batch even when other records of it have left the stream meanwhile. It repeats the information of other
+    fields, so it is left out of comparisons."""
 
     def survives(self, value: str, stored: str) -> bool:
-        """Whether it is still prepared once ``value`` is the checkpoint in place of ``stored``.
+        """Return whether this stays prepared when ``value`` replaces ``stored`` as the checkpoint.
 
-        Whoever stores once more what is stored already says nothing of the batch behind it, which a sink may have
-        committed: a processor does so that failed before it looked, and stores its position at its end.
+        Storing the stored position once more says nothing about the batch after it, which a sink may have committed. A
+        processor does that when it failed before it looked at the pending checkpoint and stores its position at its
+        end.
         """
         return value == stored != self.value
 
@@ -59,17 +62,18 @@ class Pause:
     """An operator's order to hold a shard without reading it. Python workers obey it; Java workers do not know it."""
 
     request_id: str
-    """New for each order, so that an old answer cannot pass for a new one."""
+    """A new id for each order, so that an old answer cannot pass for a new one."""
     by: str
     reason: str
     until_micros: int | None = None
-    """Microseconds since 1970 by the clock of whoever obeys; ``None`` until it is resumed."""
+    """The end of the pause in microseconds since 1970, by the clock of the worker that obeys; ``None`` until it is
+    resumed."""
     accepts_end: bool = False
-    """Whether the order is to believe that the shard has ended. Such an order holds nothing: its time is over from the
+    """Whether the order is to believe that the shard has ended. Such an order pauses nothing: its time is over from the
     beginning, and it counts for a while from then on."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Its fields, as they are stored and printed: that of the end only where it says something."""
+        """Return the fields as they are stored and printed; ``accepts_end`` only if it is set."""
         plain = asdict(self)
         if not self.accepts_end:
             del plain["accepts_end"]
@@ -78,42 +82,43 @@ class Pause:
 
 @frozen
 class Progress:
-    """What was processed up to the stored checkpoint; kept beside it, for operators and for balancing by load."""
+    """The progress up to the stored checkpoint; kept beside it, for operators and for balancing by load."""
 
     record_micros: int
-    """Time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first."""
+    """The time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first
+    record."""
     records: int
-    """Processed since the lease was created, repetitions included."""
+    """The number of records processed since the lease was created, repetitions included."""
     bytes: int
-    """Of the processed records, as read from the service."""
+    """The bytes of the processed records, as read from the service."""
 
 
 @frozen(eq=True)
 class Lease:
-    """One row of the status table: who reads one shard, and how far it got.
+    """One row of the status table: the worker that reads a shard, and its position.
 
-    A lease is a snapshot. Operations never change it in place; each conditional operation compares the row with the
-    snapshot it is given, and a caller that was accepted derives the next snapshot itself.
+    A lease is a snapshot. Operations never change it in place: each conditional operation compares the row with the
+    given snapshot, and after a success the caller derives the next snapshot itself.
     """
 
     lease_key: str
     """The shard id (column ``StatusValue``)."""
     stream_id: str
     owner: str = ""
-    """Worker identifier; empty when the lease was never owned."""
+    """The owner's worker identifier; empty if the lease was never owned."""
     counter: int = 0
-    """Optimistic lock and heartbeat: every write of an owner moves it by one."""
+    """Optimistic lock and heartbeat: every write of an owner adds one."""
     stealer: str = ""
-    """Worker that asked for the lease; equal to ``owner`` when it was handed over and not yet picked up."""
+    """The worker that asked for the lease; equal to ``owner`` when the lease was handed over and not yet picked up."""
     checkpoint: str = CheckpointPosition.TRIM_HORIZON
     """``TRIM_HORIZON``, ``SHARD_END``, or the iterator of the next record to read."""
     parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=_frozen_names)
 
-    # From here on: columns of our own. Java workers leave them alone; they vanish if a row is put anew.
+    # The columns below are our own. Java workers leave them alone; they vanish if a row is put anew.
     pending: PendingCheckpoint | None = None
     pause: Pause | None = None
     pause_taken: str = ""
-    """The pause that the owner obeys by now, as ``<request id> <owner>``: nothing reads the shard any more."""
+    """The pause that the owner obeys, as ``<request id> <owner>``: the owner no longer reads the shard."""
     progress: Progress | None = None
 
     @property
@@ -128,12 +133,12 @@ class Lease:
 
     @property
     def is_marked(self) -> bool:
-        """Whether another worker asked its present owner for it."""
+        """Whether another worker has asked the present owner for the lease."""
         return self.stealer not in ("", self.owner)
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether it waits for the worker named as owner to pick it up."""
+        """Whether the lease waits for the worker named as owner to pick it up."""
         return self.owner != "" and self.stealer == self.owner
 
     def __str__(self) -> str:
@@ -151,7 +156,7 @@ class Shard:
 
     @property
     def parent_shard_ids(self) -> frozenset[str]:
-        """The parents that the stream names; they may already have left the listing."""
+        """The parents that the stream names; the listing may no longer contain them."""
         return frozenset(parent for parent in (self.parent_id, self.parent_sibling_id) if parent)
 
 
@@ -163,11 +168,11 @@ class ShardInfo:
     stream_id: str
     parent_shard_ids: frozenset[str]
     lease_identifier: str
-    """New for each acquisition: the same shard acquired again has another one, however soon, and by whichever worker.
-    Processors that follow each other without the lease being acquired in between are told the same."""
+    """An identifier of the acquisition. Each acquisition of the shard has a new one, however soon it follows and
+    whichever worker makes it. Consecutive processors of one acquisition get the same identifier."""
     epoch: int = 0
-    """Grows with each acquisition by a Python worker, also if the lease's row was deleted or put anew in between: a
-    destination that remembers the greatest it has seen can refuse a late writer."""
+    """A number that grows with each acquisition by a Python worker, even if the lease's row was deleted or put anew in
+    between. A destination that remembers the greatest epoch can fence late writers."""
     table_name: str = ""
     """The data table, as the ``StreamConfig`` names it."""
 
@@ -182,19 +187,19 @@ class ShutdownReason(Enum):
     """The shard ended. Call ``checkpointer.checkpoint()`` to record it: children wait for that."""
 
     STOLEN = "STOLEN"
-    """The lease is about to be handed to another worker, in balancing or because this worker stops.
-    It is still held: a checkpoint works, and the next owner continues from it."""
+    """The lease is about to be handed over to another worker, for balance or because this worker stops. It is still
+    held: a checkpoint works, and the next owner continues from it."""
 
     PAUSED = "PAUSED"
-    """Somebody paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor continues
-    from it on this worker or the next owner. The Java client has no such reason."""
+    """An operator paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor
+    continues from it on this worker or the next owner. The Java client has no such reason."""
 
     PROCESS_DONE = "PROCESS_DONE"
-    """The processor's own marker, ``mark_for_process_done``. Still held: a checkpoint works."""
+    """The processor called ``mark_for_process_done``. The lease is still held: a checkpoint works."""
 
     PROCESS_RESTART = "PROCESS_RESTART"
-    """The processor's own marker, ``mark_for_process_restart``, or its own failure: a new processor will start
-    from the stored checkpoint. Still held: a checkpoint works, but never covers a batch that failed."""
+    """The processor called ``mark_for_process_restart`` or failed: a new processor will start from the stored
+    checkpoint. The lease is still held: a checkpoint works, but never covers a failed batch."""
 
 
 class WorkerStatus(Enum):
@@ -211,11 +216,12 @@ class ShardState(Enum):
 
     WAITING_ON_PARENT_SHARDS = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
-    """A processor is being made, or will be once what ``reason`` names is over."""
+    """A processor is being made, or will be made once the cause in ``reason`` is over."""
 
     PROCESSING = "PROCESSING"
     PAUSED = "PAUSED"
-    """Held, and not read because somebody said so; ``reason`` says who. The Java client has no such state."""
+    """The shard is held and not read, because an operator paused it; ``reason`` names the operator. The Java client has
+    no such state."""
 
     SHUTTING_DOWN = "SHUTTING_DOWN"
     SHUTDOWN_COMPLETE = "SHUTDOWN_COMPLETE"
@@ -223,18 +229,18 @@ class ShardState(Enum):
 
 @frozen
 class TrimmedRange:
-    """Records that were deleted by the stream's retention before they were read: what is known of where they lay."""
+    """Records that the stream's retention deleted before they were read, and their known position."""
 
     shard_id: str
     position: str
-    """Where reading stood: everything from here to ``first_left`` is lost."""
+    """The reader's position: all records from here to ``first_left`` are lost."""
     last_processed_micros: int | None
-    """Time of the last record that was processed, by the service's clock, in microseconds since 1970; ``None`` if
-    none is known."""
+    """The time of the last processed record, by the service's clock, in microseconds since 1970; ``None`` if it is
+    unknown."""
     last_processed: SequenceInfo | None
-    """Its place in the shard; ``None`` if an earlier process read it."""
+    """The position of the last processed record in the shard; ``None`` if an earlier process read it."""
     first_left: SequenceInfo | None
-    """Place and time of the oldest record that was still there when the loss was met; ``None`` if there was none."""
+    """The position and time of the oldest remaining record when the loss was met; ``None`` if no record remained."""
 
     def __str__(self) -> str:
         return (
@@ -257,7 +263,7 @@ class TrimmedRange:
 
 @frozen
 class ShardStatus:
-    """What one held shard is doing, and, where it does not move, the named reason."""
+    """The activity of one held shard, and the named reason where the shard does not move."""
 
     shard_id: str
     state: ShardState
@@ -265,26 +271,27 @@ class ShardStatus:
     reason: str = ""
     """Why the shard does not move, naming the parent, error or call it waits for; empty while it moves."""
     failures: int = 0
-    """Failures of the processor in a row since the last batch that succeeded."""
+    """Consecutive failures of the processor since the last successful batch."""
     reason_kind: ReasonKind = ReasonKind.NONE
     user_code_seconds: float = 0.0
-    """How long the present call into user code has been running; 0.0 when none is."""
+    """The duration of the present call into user code; 0.0 when no call is running."""
     lag_seconds: float | None = None
-    """Age of the oldest record that may be unread, so how far the shard is behind; 0.0 when it is caught up, ``None``
-    while nothing is known. See ``docs/retention.md`` for the clock it is measured by."""
+    """The lag: the age of the oldest record that may be unread. It is 0.0 when the shard is caught up, and ``None``
+    while it is unknown. ``docs/retention.md`` names the clock that measures it."""
     time_to_loss_seconds: float | None = None
-    """How long the stream still keeps the oldest record that may be unread; ``None`` when nothing is unread, or while
-    nothing is known."""
+    """The time for which the stream still keeps the oldest record that may be unread; ``None`` if no record is unread,
+    or while this is unknown."""
     forecast: str = ""
-    """Whether the shard is caught up, when it will be, or when records will be lost; empty while nothing is known."""
+    """A sentence that says that the shard is caught up, when it will be, or when records will be lost; empty while this
+    is unknown."""
     lost: TrimmedRange | None = None
-    """What was lost, if the shard stopped for that."""
+    """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
-    """What ``reason`` puts into words, for programs; the first one gives ``reason_kind``."""
+    """The values of ``reason``, for programs; the first gives ``reason_kind``."""
 
     @property
     def has_consumer(self) -> bool:
-        """Whether the shard has a processor on this worker, or gets one without waiting for anything but time."""
+        """Whether the shard has a processor on this worker, or waits only for time until it gets one."""
         if self.state in (ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED, ShardState.SHUTDOWN_COMPLETE):
             return False
         is_about_to_start = self.state is ShardState.INITIALIZING
@@ -294,7 +301,7 @@ class ShardStatus:
 @checks.explains_names
 @frozen
 class InitialPosition:
-    """Where a shard without a stored checkpoint starts. Use one of the three constructors."""
+    """The start of a shard without a stored checkpoint. Use one of the three constructors."""
 
     kind: str = field(
         validator=checks.Check("one of oldest, latest and timestamp", ("oldest", "latest", "timestamp").__contains__)
@@ -325,50 +332,52 @@ class InitialPosition:
 
 
 class OnFailure(Enum):
-    """What happens to a record whose processing keeps failing."""
+    """The treatment of a record whose processing keeps failing."""
 
     RESTART = "RESTART"
-    """A new processor starts from the stored checkpoint, after a pause that grows, for ever. Nothing is set aside."""
+    """A new processor starts from the stored checkpoint, after a growing pause, without end. Nothing is parked."""
 
     STOP_SHARD = "STOP_SHARD"
-    """The shard stops and names the record; its lease stays held until somebody decides."""
+    """The shard stops and names the record; its lease stays held until an operator decides."""
 
     PARK = "PARK"
-    """The record is stored in the parking store, and the shard goes on behind it."""
+    """The record is stored in the parking store, and the shard goes on after it."""
 
 
 @frozen
 class ParkedRecord:
-    """A record that was set aside because it could not be processed, or because an earlier one of its key was."""
+    """A record that was parked because its processing failed, or because an earlier record of its key was parked."""
 
     record_id: str
-    """Names the change within its shard: its place in the shard's order and a digest of its content. The ids of a shard
-    sort as its records; the same record parked again, after a crash, has the same id, however the pages were cut."""
+    """The id of the change within its shard: its position in the shard's order and a digest of its content.
+
+    The ids of a shard sort like its records. The same record parked again, after a crash, has the same id, however the
+    pages were cut."""
     stream_id: str
     shard_id: str
     record: StreamRecord
     position: str
-    """Where the page with it was read: an iterator, or ``TRIM_HORIZON``."""
+    """The position at which its page was read: an iterator, or ``TRIM_HORIZON``."""
     index: int
-    """Its place in that page, from 0."""
+    """The index of the record in that page, from 0."""
     generation: int
-    """1 in the shard where a record of its key was parked first, and one more in each child shard after that. The
-    records of a key are replayed by generation, then by ``record_id``."""
+    """A number that is 1 in the shard where a record of its key was parked first, and grows by one in each child shard.
+    The records of a key are replayed by generation, then by ``record_id``."""
     error: str
-    """Type and text of what was raised, or why it was set aside without being tried."""
+    """The type and text of the exception, or the reason for parking the record without trying it."""
     traceback: str
-    """Where it was raised; empty if it was not tried."""
+    """The traceback of the exception; empty if the record was not tried."""
     attempts: int
-    """Calls of ``process_records`` that failed with it; 0 if it was not tried."""
+    """The number of failed calls of ``process_records`` with the record; 0 if it was not tried."""
     parked_micros: int
-    """When it was parked, in microseconds since 1970 by the clock of the worker's machine."""
+    """The time of parking, in microseconds since 1970 by the clock of the worker's machine."""
 
 
 class BalanceBy(Enum):
-    """What is made even among the workers of a fleet."""
+    """The quantity that is balanced among the workers of a fleet."""
 
     COUNT = "count"
-    """Numbers of leases."""
+    """The number of leases."""
 
     RECORDS = "records"
     """Records per second."""
@@ -384,13 +393,13 @@ class ParkedKey:
     key: PrimaryKey
     shard_id: str
     first_record_id: str
-    """The smallest of them in this shard."""
+    """The smallest id of the key's parked records in this shard."""
     generation: int
-    """Theirs."""
+    """The generation of these records."""
 
 
 class TrimmedDataPolicy(Enum):
-    """What to do with a shard whose next records are past retention. Either way it is reported first."""
+    """The treatment of a shard whose next records are past retention. The loss is reported first in either case."""
 
     STOP_SHARD = "STOP_SHARD"
     """Keep the lease, read nothing, and say so in the shard's status until an operator decides."""
@@ -400,35 +409,35 @@ class TrimmedDataPolicy(Enum):
 
 
 class MetricKind(Enum):
-    """How the values of a metric are to be read."""
+    """The meaning of a metric's values."""
 
     COUNTER = "counter"
-    """Only grows, from zero at the start of the process."""
+    """A value that only grows, from zero at the start of the process."""
 
     GAUGE = "gauge"
     """The present state."""
 
     HISTOGRAM = "histogram"
-    """How long each of many things took, in seconds."""
+    """Durations of many events, in seconds."""
 
 
 @frozen(eq=False, repr=False)
 class Metric:
-    """One thing that is measured. ``streamclient.metrics.metric_table`` has them all; each is equal to itself only."""
+    """One measured quantity. ``streamclient.metrics.metric_table`` lists all of them; each equals only itself."""
 
     name: str
-    """As Prometheus wants it: with the unit at the end, and ``_total`` behind that for a counter."""
+    """The name as Prometheus requires it: it ends with the unit, and a counter's with ``_total`` after the unit."""
     kind: MetricKind
     unit: str
-    """In UCUM as OpenTelemetry wants it: ``s``, ``By``, or what is counted, in braces."""
+    """The unit in UCUM, as OpenTelemetry requires it: ``s``, ``By``, or the counted thing in braces."""
     help: str
-    """What one value says, in a sentence."""
+    """The meaning of one value, in a sentence."""
     labels: tuple[str, ...]
-    """What tells its series apart; every value comes with exactly these."""
+    """The labels that tell its series apart; every value has exactly these labels."""
 
     @property
     def dotted_name(self) -> str:
-        """As OpenTelemetry wants it: words joined by dots, without unit and ``_total``, which its exporters add."""
+        """The name for OpenTelemetry: words joined by dots, without unit and ``_total``, which its exporters add."""
         plain = self.name.removesuffix("_total").removesuffix("_seconds").removesuffix("_bytes")
         return plain.replace("_", ".")
 

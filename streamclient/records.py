@@ -1,6 +1,6 @@
 """Change records as frozen values.
 
-A record is what one write to the table left in its stream. Nothing above the codec depends on how a record is stored:
+A record is the trace of one write to the table in its stream. Only the codec depends on the storage of a record: other
 code reads the attributes below, never the layout.
 """
 
@@ -20,7 +20,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 NATIVE: Any = None
-"""The compiled codec, where it serves. Chosen once, at import, as the classes below live in it."""
+"""The compiled codec if it is in use. It is chosen once, at import, because the classes below live in it."""
 
 if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
     try:
@@ -32,7 +32,7 @@ if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
 
 
 class _Unmade:
-    """What columns are made of, until somebody asks for them."""
+    """The raw cells of a record until its columns are read."""
 
     __slots__ = ("cells", "make")
 
@@ -42,7 +42,7 @@ class _Unmade:
 
 
 class _OnDemand:
-    """The slot of ``StreamRecord.columns``, as an attribute that makes what is unmade."""
+    """The slot of ``StreamRecord.columns`` as an attribute that makes the columns when they are first read."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -68,10 +68,10 @@ def _setter(slot: Any) -> Any:
 
 
 def _compact(attrs_class: _Class) -> _Class:
-    """The class with the storage of the compiled codec, which fills it from a page and makes what is asked for.
+    """Return the class with the storage of the compiled codec, which fills it from a page and makes columns on demand.
 
-    Everything that attrs made stays; only the slots are others. The collector does not track these objects: made from
-    a page they hold plain values, which cannot refer back to them.
+    Everything that attrs made stays; only the slots change. The garbage collector does not track these objects: a page
+    fills them with plain values, which cannot refer back to them.
     """
     made: Any = attrs_class
     if NATIVE is None:
@@ -86,21 +86,21 @@ def _compact(attrs_class: _Class) -> _Class:
 
 
 KeyValue = int | str | bytes
-"""What a primary key column may hold: INTEGER, STRING, BINARY."""
+"""The values of a primary key column: INTEGER, STRING, BINARY."""
 
 PrimaryKey = tuple[tuple[str, KeyValue], ...]
 """Key columns as (name, value), in the table's key order."""
 
 ColumnValue = int | float | bool | str | bytes
-"""What an attribute column may hold: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
+"""The values of an attribute column: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
 
 
 def readable_position(text: str) -> str:
-    """A position for logs and screens: ``TRIM_HORIZON``, ``SHARD_END``, or an iterator's own numbers.
+    """Format a position for logs and screens: ``TRIM_HORIZON``, ``SHARD_END``, or the numbers of an iterator.
 
-    An iterator names stream and shard, which every line about it does anyway, and a place in the shard, of which only
-    the service knows the meaning: ``iterator 0/40`` on the local server, four numbers on the real one. What is not of
-    this form is shown by its end.
+    An iterator names its stream, its shard and a position in the shard. Every log line names stream and shard anyway,
+    and only the service knows the meaning of the position: the result is ``iterator 0/40`` for the local server and
+    four numbers for the real service. Texts of another form are shown by their end.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -119,14 +119,15 @@ def readable_position(text: str) -> str:
 
 
 LONGEST_PLAIN_POSITION = 24
-"""Shorter texts are no iterators of a service, and are shown as they are."""
+"""Texts of at most this length are not iterators of a service, and are shown as they are."""
 
 _PLACES = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
-"""Of the local server, and of the one iterator of the real service that is documented; of another length, hex."""
+"""The layouts of the local server and of the only documented iterator of the real service; other lengths are shown as
+hex."""
 
 
 class RecordType(Enum):
-    """What happened to the row (Java: ``StreamRecord.RecordType``)."""
+    """The kind of change to the row (Java: ``StreamRecord.RecordType``)."""
 
     PUT = "PUT"
     """The whole row was replaced by the columns of this record."""
@@ -139,7 +140,7 @@ class RecordType(Enum):
 
 
 class ColumnType(Enum):
-    """Type of a column as the table definition names it."""
+    """The type of a column in the table definition."""
 
     INTEGER = "INTEGER"
     DOUBLE = "DOUBLE"
@@ -149,7 +150,7 @@ class ColumnType(Enum):
 
 
 class ColumnOperation(Enum):
-    """What happened to one column (Java: ``RecordColumn.ColumnType``)."""
+    """The kind of change to one column (Java: ``RecordColumn.ColumnType``)."""
 
     PUT = "PUT"
     DELETE_ONE_VERSION = "DELETE_ONE_VERSION"
@@ -159,11 +160,11 @@ class ColumnOperation(Enum):
 @_compact
 @frozen(order=True)
 class SequenceInfo:
-    """Position of a record inside its shard. Order is (epoch, timestamp, row index); never compare across shards."""
+    """Position of a record in its shard, ordered by (epoch, timestamp, row index); never compare it across shards."""
 
     epoch: int
     timestamp_micros: int
-    """When the service took the write, microseconds since 1970, by the clock of the server that took it."""
+    """The time of the write in microseconds since 1970, by the clock of the server that accepted it."""
     row_index: int
     """Position among the rows of one batch, which share epoch and timestamp."""
 
@@ -184,7 +185,7 @@ class RecordColumn:
     """The cell's version in milliseconds; ``None`` for ``DELETE_ALL_VERSION``."""
 
     def __str__(self) -> str:
-        # A name may be any text, line ends and equals signs included: what is not plain is shown as a literal.
+        # A name may be any text, with line ends and equals signs: other names than identifiers are shown as literals.
         name = self.name if self.name.isidentifier() else repr(self.name)
         version = "" if self.timestamp_millis is None else f"@{self.timestamp_millis}"
         if self.operation is ColumnOperation.PUT:
@@ -203,24 +204,26 @@ class StreamRecord:
     """The cells that this change wrote or deleted; a column may occur more than once, with different versions."""
     sequence_info: SequenceInfo = SequenceInfo(0, 0, 0)
     original_columns: tuple[RecordColumn, ...] | None = None
-    """The previous cells of the stream's origin columns; ``None`` where the stream delivers none."""
+    """The previous cells of the stream's origin columns; ``None`` if the stream delivers none."""
 
     @property
     def key(self) -> dict[str, KeyValue]:
-        """The primary key as a dictionary, made anew at each access."""
+        """The primary key as a new dictionary at each access."""
         return dict(self.primary_key)
 
     def apply_to(self, row: Mapping[str, ColumnValue] | None) -> dict[str, ColumnValue] | None:
-        """The row as this change leaves it: a new dictionary of its key columns and its attributes, by name.
+        """Return the row after this change: a new dictionary of its key columns and attributes, by name.
 
-        ``row`` is what the changes before left, ``None`` where there is no row; it is not changed. So a table is folded
-        up, one key at a time, by ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
+        ``row`` is the row before this change, or ``None`` if it does not exist; it is not changed. To fold up a table,
+        one key at a time: ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
 
-        PUT replaces the whole row; UPDATE sets and removes columns, and makes the row if there is none and it sets any;
-        DELETE gives ``None``. A dictionary holds one version of each column, the newest that this record writes. That
-        is the whole row of a table that keeps one version per cell and whose writers leave versions to the service, as
-        is usual. Otherwise two things differ from the table: a write of an *older* version than the one there counts
-        as newest, and ``DELETE_ONE_VERSION`` removes the column, where the table may go on with another version of it.
+        PUT replaces the whole row. UPDATE sets and removes columns, and creates an absent row if it sets a column.
+        DELETE returns ``None``.
+
+        The dictionary holds one version of each column: the newest that this record writes. It is the whole row if the
+        table keeps one version per cell and its writers leave versions to the service, as is usual. Otherwise two
+        things differ from the table: a write of an *older* version counts as the newest, and ``DELETE_ONE_VERSION``
+        removes the column, although the table may keep another version of it.
         """
         if self.record_type is RecordType.DELETE:
             return None
@@ -255,14 +258,14 @@ def record_of_cells(
     *,
     make: Callable[[Any], tuple[RecordColumn, ...]],
 ) -> StreamRecord:
-    """A record whose columns ``make`` makes of the cells when they are asked for: that costs as much as reading them.
+    """Return a record whose columns ``make`` makes from ``cells`` on demand, which costs as much as reading the cells.
 
-    The compiled codec knows a way of its own, so with its storage they are made at once.
+    The compiled codec makes columns in its own way, so with its storage they are made at once.
     """
     if NATIVE is not None:
         return StreamRecord(record_type, primary_key, make(cells), sequence_info, original_columns)
     record = _new_record(StreamRecord)
-    for_type, for_key, for_columns, for_sequence, for_originals = _SLOTS  # as the constructor, in half of its time
+    for_type, for_key, for_columns, for_sequence, for_originals = _SLOTS  # the constructor's work in half of its time
     for_type(record, record_type)
     for_key(record, primary_key)
     for_columns(record, _Unmade(make, cells))
@@ -276,6 +279,9 @@ _SLOTS = tuple([_setter(getattr(StreamRecord, one.name)) for one in fields(Strea
 
 
 def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:
-    """Where one of some records stands in its shard. Those of a page, which are made on demand, are not made for it."""
+    """Return the position of the record at ``index``.
+
+    Records of a page, which are made on demand, are not made for it.
+    """
     find: Callable[[int], SequenceInfo] | None = getattr(records, "sequence_info", None)
     return records[index].sequence_info if find is None else find(index)

@@ -1,1 +1,1 @@
-"""The ground floor: what every room may use, and what knows no room."""
+"""The base package: code that every other package may use, and that uses no other package."""

@@ -1,4 +1,4 @@
-"""Public names of a package that are loaded when they are first used."""
+"""Public names of a package that are loaded on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package: ``homes`` says for each name which module below the package has it."""
+    """Return the ``__getattr__`` of a package; ``homes`` maps each public name to its module below the package."""
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -1,7 +1,7 @@
-"""Loaded with the package: the SDK, imported later, does not print that it has no native codec.
+"""Silence the SDK's warning about its missing native codec; loaded with the package.
 
-It warns of that twice on every import, on every Python for which it ships none; without any configuration of logging
-Python prints it. Nothing else that the SDK logs is touched.
+The SDK warns twice on every import, on every Python without that codec, and Python prints the warning unless logging is
+configured. The SDK's other log lines stay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long to wait before trying again: arithmetic, and the two default strategies.
+"""Pauses before retries: arithmetic, and the two default strategies.
 
-Nothing here sleeps. Callers ask for a number and set a timer, so that no thread is blocked by a pause.
+Nothing here sleeps. Callers get a number and set a timer, so that no pause blocks a thread.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 
 LARGEST_EXPONENT = 62
-"""Doubling stops here: 2 to the 62nd milliseconds is far above any cap, and larger powers only cost time."""
+"""The exponent at which doubling stops: 2 to the 62nd milliseconds is far above any cap, and larger powers only cost
+time."""
 
 DEFAULT_RETRIES = 10
-"""Retries of one action, as in the Java client: eleven attempts, 5.5 s of pauses."""
+"""The retries of one action, as in the Java client: eleven attempts, 5.5 s of pauses."""
 
 DEFAULT_STEP_MILLIS = 100
 DEFAULT_LONGEST_MILLIS = 1_000
 
 LONGEST_STRATEGY_MILLIS = 86_400_000
-"""Longest pause that a user's retry strategy may ask for, a day; a larger number is a mistake in its unit."""
+"""The longest pause that a user's retry strategy may return, a day; a larger number is a mistake in its unit."""
 
 RETRY_SHARE = 0.05
-"""Share of the lease duration before a failed call about leases is repeated, doubling up to the renewal interval: one
-second of the default twenty, so that several tries fit into what is left of a lease."""
+"""The first pause after failed calls about leases, as a share of the lease duration; it doubles up to the renewal
+interval. It is one second of the default twenty, so that several tries fit into the rest of a lease."""
 
 MOST_DOUBLINGS = 16
 
 JITTER_SHARE = 0.25
-"""Pauses are shortened by up to a quarter, so that shards which failed together do not come back together."""
+"""The largest share by which a pause is shortened, so that shards that failed together do not retry together."""
 
 
 def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) -> int:
-    """Pause after the n-th failure in a row: the shortest after the first, doubling up to the longest.
+    """Return the pause after consecutive ``failures``: the shortest after the first, doubling up to the longest.
 
     Zero failures need no pause.
     """
@@ -45,7 +46,7 @@ def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) ->
 
 
 def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
-    """Pause of calls about leases after that many failures in a row: none after the first, then doubling."""
+    """Return the pause of calls about leases after consecutive ``failures``: none after the first, then doubling."""
     if failures <= 1:
         return 0.0
     longest = config.renewer_interval_millis / 1_000
@@ -54,17 +55,17 @@ def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
 
 
 def with_jitter(millis: int, dice: random.Random) -> float:
-    """The pause, shortened at random by at most ``JITTER_SHARE``; never longer than given."""
+    """Return the pause, shortened at random by at most ``JITTER_SHARE``; never longer than ``millis``."""
     return millis * (1.0 - JITTER_SHARE * dice.random())
 
 
 def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Exception, retries: int) -> float | None:
-    """What a user's strategy says: the pause before a retry, in seconds, or ``None`` for no retry.
+    """Ask a user's strategy: return the pause before a retry, in seconds, or ``None`` for no retry.
 
-    It is user code, which may take its time and raise: never call this in an owner thread.
+    The strategy is user code, which may take long and raise: never call this in an owner thread.
 
     Raises:
-        ConfigurationError: it answers with something that is no pause.
+        ConfigurationError: the strategy's answer is not a pause.
     """
     if not checks.done("should_retry", strategy.should_retry(action, error, retries)):
         return None
@@ -77,12 +78,12 @@ def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Except
 class LeaseRetryStrategy(IRetryStrategy):
     """Default for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
 
-    Up to ten retries, with pauses of 100 ms more each time, at most 1 s. Conditional writes are not repeated by it: an
-    uncertain one is read back first.
+    Up to ten retries; each pause is 100 ms longer, at most 1 s. It does not repeat conditional writes: an uncertain
+    write is read back first.
     """
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Whether the service may answer differently next time, and fewer than ten retries were made."""
+        """Return whether the service may answer differently next time, and fewer than ten retries were made."""
         return (
             isinstance(error, DependencyException)
             and error.kind is not ErrorKind.PERMANENT
@@ -90,5 +91,5 @@ class LeaseRetryStrategy(IRetryStrategy):
         )
 
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """min(100 * (retries + 1), 1000)."""
+        """Return min(100 * (retries + 1), 1000)."""
         return min(DEFAULT_STEP_MILLIS * (retries + 1), DEFAULT_LONGEST_MILLIS)

@@ -1,7 +1,7 @@
-"""Settings are checked when they are made: one kind of check, one wording of refusals, one answer to misspelt names.
+"""Checks of settings when they are made: one kind of check, one wording of refusals, one help for misspelt names.
 
-A ``Check`` is a validator of an attrs field, and checks an argument by ``require``. What it refuses becomes a
-``ConfigurationError`` that says which setting, what was given, and what is expected.
+A ``Check`` is a validator of an attrs field; ``require`` checks an argument. A refused value raises a
+``ConfigurationError`` that names the setting, the given value and the expected value.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _Value = TypeVar("_Value")
 _Member = TypeVar("_Member", bound=Enum)
 
 LONGEST_SHOWN = 200
-"""Characters of a refused value that are shown; whoever passed a document by mistake needs no more of it."""
+"""The characters of a refused value that are shown; a document passed by mistake need not be shown whole."""
 
 CLOSE_ENOUGH = 0.6
-"""How like a known name an unknown one must be to be taken for it; the default of ``difflib``."""
+"""The similarity at which an unknown name is taken for a known one; the default of ``difflib``."""
 
 
 @frozen
 class Check:
-    """What a setting must be."""
+    """The requirement of a setting."""
 
     expected: str
-    """Completes the sentence "it must be ..."."""
+    """The end of the sentence "it must be ..."."""
     fits: Callable[[Any], bool]
     hides: bool = False
     """Whether a refused value is a secret, so that only its type is told."""
     because: Callable[[Any], str] = lambda value: ""
-    """What to say of a refused value besides, if it needs more words than ``expected``."""
+    """Explains why a value is refused, if ``expected`` does not suffice."""
 
     def __call__(self, instance: object, attribute: Attribute[Any], value: Any) -> None:
         """Check the value of a field."""
         self.require(attribute.name, value)
 
     def require(self, name: str, value: _Value) -> _Value:
-        """The value, if it fits.
+        """Return the value if it fits.
 
         Raises:
-            ConfigurationError: it does not.
+            ConfigurationError: the value does not fit.
         """
         if not self.fits(value):
             raise self.refusal(name, value, self.because(value))
@@ -66,7 +66,7 @@ class Check:
 
 
 def shown(value: object) -> str:
-    """A value for a message; long ones are cut."""
+    """Return a value for a message; long values are cut."""
     try:
         text = repr(value)
     except Exception as error:
@@ -78,12 +78,12 @@ def shown(value: object) -> str:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an integer, and not a truth value, which Python counts among them."""
+    """Return whether a value is an integer and not a truth value, which Python counts as an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def whole(least: int, most: int | None = None) -> Check:
-    """A whole number within bounds."""
+    """Return the check for a whole number within bounds."""
     if most is not None:
         return Check(f"a whole number from {least} to {most}", lambda value: is_whole(value) and least <= value <= most)
     text = "a whole number above 0" if least == 1 else f"a whole number of at least {least}"
@@ -91,7 +91,7 @@ def whole(least: int, most: int | None = None) -> Check:
 
 
 def number(expected: str, fits: Callable[[float], bool]) -> Check:
-    """A finite number for which ``fits`` holds; ``expected`` says which."""
+    """Return the check for a finite number for which ``fits`` holds; ``expected`` describes it."""
 
     def is_number(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value) and fits(value)
@@ -107,7 +107,7 @@ def _is_finite(value: float) -> bool:
 
 
 def optional(check: Check) -> Check:
-    """The same, or ``None``."""
+    """Return a check that also accepts ``None``."""
     expected = f"{check.expected} or None"
     return Check(expected, lambda value: value is None or check.fits(value), check.hides, check.because)
 
@@ -117,7 +117,7 @@ not_negative = whole(0)
 flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
 LONGEST_IDENTIFIER_BYTES = 1_024
-"""What the service takes as a value of a primary key, in which names of workers, tables and streams are stored."""
+"""The longest value of a primary key in the service; names of workers, tables and streams are stored in such values."""
 
 
 def _why_no_identifier(value: object) -> str:
@@ -135,7 +135,7 @@ def _why_no_identifier(value: object) -> str:
 identifier = Check(
     text.expected, lambda value: text.fits(value) and not _why_no_identifier(value), because=_why_no_identifier
 )
-"""A name that is stored in a table, or names one."""
+"""The check for a name that is stored in a table or names one."""
 any_text = Check("a string", lambda value: isinstance(value, str))
 secret = Check("a non-empty string", text.fits, hides=True)
 names = Check(
@@ -147,7 +147,8 @@ port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 _OTHER_UNITS = range(10**9, 10**13)
-"""Seconds and milliseconds since 1970 from the year 2001 on. As microseconds they are of 1970, before any stream."""
+"""The range of times since 1970, from the year 2001 on, in seconds or milliseconds. As microseconds they are in 1970,
+before any stream."""
 micros = Check(
     "microseconds since 1970, as a whole number, and neither seconds nor milliseconds",
     lambda value: is_whole(value) and value >= 0 and value not in _OTHER_UNITS,
@@ -155,15 +156,15 @@ micros = Check(
 
 
 def host_and_port(endpoint: str) -> tuple[str, int]:
-    """Where an endpoint is.
+    """Return the host and the port of an endpoint.
 
     Raises:
-        ConfigurationError: nobody can connect there, whatever the network does.
+        ConfigurationError: the endpoint cannot be connected to in any network.
     """
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname or "", parts.port
-        host.encode("idna")  # as sockets do, which refuse empty and long labels
+        host.encode("idna")  # sockets do the same and refuse empty and long labels
         why = "nobody listens at port 0" if port == 0 else "" if host else "it has no host"
     except ValueError as error:  # a UnicodeError is one
         why = str(error)
@@ -193,12 +194,12 @@ endpoint = Check("http(s)://host[:port]", _is_endpoint)
 
 
 def instance(kind: type, expected: str = "") -> Check:
-    """An instance of a class."""
+    """Return the check for an instance of a class."""
     return Check(expected or f"{_article(kind.__name__)} {kind.__name__}", lambda value: isinstance(value, kind))
 
 
 def implementation(interface: type) -> Check:
-    """An object that has all methods of an interface which it must have; not a class of such objects."""
+    """Return the check for an object with all required methods of an interface; a class of such objects fails."""
     public = [name for name, value in vars(interface).items() if callable(value) and not name.startswith("_")]
     methods = sorted(getattr(interface, "__abstractmethods__", ())) or public
 
@@ -212,14 +213,15 @@ def implementation(interface: type) -> Check:
 
 
 def function(of: str) -> Check:
-    """A plain function, or anything else that can be called and does its work; ``of`` says with what, or what it makes.
+    """Return the check for a plain function, or another object that does its work when it is called.
 
-    What is async or a generator is refused: its calls only make what would do the work if it were run.
+    ``of`` names its arguments or its result. Async functions and generators are refused: a call only makes an object
+    that would do the work if it were run.
     """
     return Check(f"callable {of}", lambda value: callable(value) and not deferring(value), because=deferring)
 
 
-# --- what does its work when it is called ----------------------------------------------------------------------------
+# --- functions that do their work when they are called ---------------------------------------------------------------
 
 _DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
     (inspect.iscoroutinefunction, "an async function"),
@@ -230,14 +232,14 @@ _DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
 PLAIN = (
     "write a plain function, without async and yield, that has done its work when it returns (it may call asyncio.run)"
 )
-"""What to do."""
+"""The advice in refusals."""
 
 
 def deferring(called: object, *, may_yield: bool = False) -> str:
-    """Why calls do no work, but only make what would do it if something ran it; empty if they do it.
+    """Return why calls only make an object that would do the work if it were run; empty if calls do the work.
 
-    Looks behind ``functools.partial`` and at ``__call__``. Generators are all right where a caller iterates:
-    ``may_yield``.
+    It looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted, because the
+    caller iterates.
     """
     if isinstance(called, type):
         return ""  # a call makes an instance
@@ -251,7 +253,7 @@ def deferring(called: object, *, may_yield: bool = False) -> str:
 
 
 def deferring_method(interface: type, value: object) -> str:
-    """Why calls of a method of an object, or of instances of a class, do no work; empty if all do theirs."""
+    """Return why a method of an object, or of a class's instances, does no work when called; empty if all do."""
     for name in dir(interface):
         method = getattr(interface, name)
         if name.startswith("_") or not callable(method):
@@ -264,17 +266,17 @@ def deferring_method(interface: type, value: object) -> str:
 
 
 _ITERATED = ("Iterable", "Iterator", "Sequence")
-"""Answers that callers go through, so that a generator may give them."""
+"""The return types that callers iterate, so that a generator may provide them."""
 
 
 def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
-    """The answer of a call of user code that has done its work; ``call`` names it.
+    """Return the answer of a call of user code that has done its work; ``call`` names the call.
 
-    A plain function may hide one that defers, as a lambda around it does. What it gave is closed, so that Python says
-    nothing more of it.
+    A plain function may return a deferred object, as a lambda does. That object is closed, so that Python does not warn
+    about it.
 
     Raises:
-        ConfigurationError: it has not: the answer would do it if something ran it.
+        ConfigurationError: the answer would do the work only if it were run.
     """
     if answer is None or isinstance(answer, _PLAIN_ANSWERS) or not _is_deferred(answer, may_yield=may_yield):
         return answer
@@ -289,7 +291,7 @@ def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
 
 
 _PLAIN_ANSWERS = (bool, int, float, str, bytes, list, tuple, dict)
-"""Answers that need no second look."""
+"""The types of answers that need no further check."""
 
 
 def _is_deferred(answer: object, *, may_yield: bool) -> bool:
@@ -305,14 +307,14 @@ executor = Check(
 
 
 def _is_client(value: object) -> bool:
-    # Whoever has a client has imported the SDK; importing it here would cost every command half a second.
+    # A program with a client has imported the SDK; importing it here would cost every command half a second.
     sdk = sys.modules.get("tablestore")
     return sdk is not None and isinstance(value, sdk.OTSClient)
 
 
 class _ClientCheck(Check):
     def require(self, name: str, value: _Value) -> _Value:
-        """The value, if it is a client of an endpoint that can be one."""
+        """Return the value if it is a client with a valid endpoint."""
         super().require(name, value)
         host_and_port(cast(Any, value).host)
         why = deferring(getattr(cast(Any, value).credentials_provider, "get_credentials", None))
@@ -322,7 +324,8 @@ class _ClientCheck(Check):
 
 
 client = _ClientCheck("a tablestore.OTSClient", _is_client)
-"""The SDK's asynchronous client is none: its calls are coroutines, and all of this package uses threads."""
+"""The check for a client. It refuses the SDK's asynchronous client, whose calls are coroutines: this package uses
+threads."""
 
 
 def _article(word: str) -> str:
@@ -333,10 +336,10 @@ def _article(word: str) -> str:
 
 
 def choice(name: str, kind: type[_Member], given: object) -> _Member:
-    """A member of an enum; given as such, or as a string: its name or its value, in any case.
+    """Return a member of an enum, given as such or as a string: its name or its value, in any case.
 
     Raises:
-        ConfigurationError: it is none; ``name`` is that of the setting.
+        ConfigurationError: ``given`` is not a member; ``name`` is the setting's.
     """
     if isinstance(given, kind):
         return given
@@ -354,10 +357,10 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
 
 
 def explains_names(made: _Made) -> _Made:
-    """Decorates a class or function that takes settings: an unknown or missing keyword is refused with what was meant.
+    """Decorate a class or function that takes settings: refuse unknown or missing keywords with a helpful message.
 
     Raises:
-        ConfigurationError: from the decorated one, in place of Python's ``TypeError``.
+        ConfigurationError: from the decorated object, instead of Python's ``TypeError``.
     """
     if isinstance(made, type):
         made.__init__ = _explained(made.__init__, made.__name__)  # type: ignore[misc]
@@ -385,10 +388,10 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the setting most like ``name``, or else a list of all.
+    """Return a question that names the most similar setting, or a list of all settings.
 
-    Only letters and digits count: ``setLeaseDurationMillis``, as the Java client has it, is ``lease_duration_millis``,
-    and so is ``leasedurationmillis``, as Spark hands it over.
+    Only letters and digits count: ``setLeaseDurationMillis`` of the Java client is ``lease_duration_millis``, and so is
+    ``leasedurationmillis``, as Spark hands it over.
     """
     names = sorted(known)
     return _hint(_letters(name), {_letters(each): each for each in names}) or f"; it has {', '.join(names)}"
@@ -412,7 +415,7 @@ def _hint(given: str, known: dict[str, Any]) -> str:
 
 
 def missing_extra(problem: str, extra: str) -> ConfigurationError:
-    """The refusal of what needs a library that an extra of this package brings. The package is on no index."""
+    """Return the error for a missing library that an extra of this package brings. The package is on no index."""
     return ConfigurationError(
         f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
         f'pip install ".[{extra}]"'

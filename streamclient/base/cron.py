@@ -1,6 +1,6 @@
-"""What people plan by the wall clock: jobs at the times of cron expressions, driven by APScheduler.
+"""Jobs by the wall clock: cron expressions, driven by APScheduler.
 
-Nothing on which a lease depends is here: that is timed by the owner thread, whose clock never steps.
+No lease depends on this module: the owner thread times leases, with a clock that never steps.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from streamclient.errors import ConfigurationError, NoThreadError, is_refused_th
 _log = logs.logger(__name__)
 
 _scheduler_log = logs.logger(f"{__name__}.apscheduler")
-"""Where APScheduler's own lines would go: every job added and run, which says nothing to anybody. What is wrong is
-logged here by ``CronSchedule``."""
+"""The logger of APScheduler's own lines, which report every job added and run and are not useful. ``CronSchedule`` logs
+errors itself."""
 _scheduler_log.setLevel(logging.CRITICAL + 1)
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _NUMBERED_DAYS = re.compile(r"(?:(?P<first>[0-7])(?:-(?P<last>[0-7]))?|\*)(?:/(?P<step>[1-9]\d*))?")
-"""One part of the fifth field of a cron expression, if it names weekdays by numbers."""
+"""A part of the fifth field of a cron expression with weekdays as numbers."""
 
 
 def named_weekdays(expression: str) -> str:
-    """The expression with names for numbers of weekdays: 0 and 7 are Sunday in cron, and 0 is Monday in APScheduler."""
+    """Return the expression with names for weekday numbers: in cron 0 and 7 are Sunday, in APScheduler 0 is Monday."""
     *others, last = expression.split() or [""]
     return " ".join([*others, ",".join(_named(part) for part in last.split(","))])
 
@@ -46,10 +46,10 @@ def _named(part: str) -> str:
 
 
 def check_expression(name: str, expression: object) -> None:
-    """Refuse what is no cron expression, or one whose time never comes; ``name`` is that of the setting.
+    """Refuse an invalid cron expression, or one that never fires; ``name`` is the setting's.
 
     Raises:
-        ConfigurationError: it is one of these.
+        ConfigurationError: the expression is refused.
     """
     now = datetime.now(timezone.utc)
     if _trigger(name, expression).get_next_fire_time(None, now) is None:
@@ -69,7 +69,7 @@ def _trigger(name: str, expression: object) -> Any:
         made = CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc)
         if fields[2][0] == "*" or fields[4][0] == "*":
             return made
-        # Cron takes a day that either of the two fields names, APScheduler one that both do.
+        # Cron fires on a day that either of the two fields names, APScheduler on a day that both name.
         either = [*fields[:4], "*"], [*fields[:2], "*", *fields[3:]]
         return OrTrigger([CronTrigger.from_crontab(" ".join(each), timezone=timezone.utc) for each in either])
     except ValueError as error:
@@ -80,17 +80,17 @@ def _trigger(name: str, expression: object) -> Any:
 
 
 class CronSchedule:
-    """Runs jobs at the times of cron expressions, in UTC, one at a time in one thread, which is there while they run.
+    """Runs jobs at the times of cron expressions, in UTC, one at a time in one thread, which exists while they run.
 
-    Of times that were missed, because the machine slept or its clock was set, one is made up for. A time that comes
-    while the same job still runs is left out. An error of a job is logged and ends nothing. It keeps no process alive.
+    If the machine slept or its clock was set, only one of the missed times is made up for. A time that comes while the
+    same job still runs is skipped. An error of a job is logged and ends nothing. The schedule keeps no process alive.
 
     Args:
-        name: begins the name of the thread.
+        name: the beginning of the thread's name.
     """
 
     def __init__(self, name: str) -> None:
-        # Imported here: it takes a tenth of the SDK's time, and most programs plan nothing by the wall clock.
+        # Imported here: it takes a tenth of the SDK's time, and most programs plan no jobs.
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         self._pool = DaemonPool(f"{name}-cron", 1)
@@ -98,18 +98,18 @@ class CronSchedule:
         self.scheduler: Any = BackgroundScheduler(
             logger=_scheduler_log,
             executors={"default": _quiet_executor(self._pool)},
-            # Without a grace time of None a late run would be dropped, with no more than a warning.
+            # Without a grace time of None a late run would be dropped with only a warning.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
             daemon=True,
         )
-        """APScheduler's own; its jobs have the names that were given."""
+        """APScheduler's scheduler; its jobs have the given names."""
 
     def add(self, name: str, expression: str, function: Callable[[], object]) -> None:
-        """Plan a job, which has a name of its own here.
+        """Plan a job under a name that is unique in this schedule.
 
         Raises:
-            ConfigurationError: the expression is none, or names a time that never comes; the message names the job.
+            ConfigurationError: the expression is invalid, or never fires; the message names the job.
         """
         check_expression(name, expression)
 
@@ -124,22 +124,22 @@ class CronSchedule:
         self.scheduler.add_job(run, _trigger(name, expression), id=name, name=name)
 
     def start(self) -> None:
-        """Begin to run by the clock; returns at once.
+        """Start to run jobs; return at once.
 
         Raises:
-            NoThreadError: the system refused its thread.
+            NoThreadError: the system refused the thread.
         """
         try:
             self.scheduler.start()
         except RuntimeError as error:
-            with suppress(RuntimeError):  # it waits for the thread that there is not
+            with suppress(RuntimeError):  # it waits for the missing thread
                 self.scheduler.shutdown(wait=False)
             if is_refused_thread(error):
                 raise NoThreadError.of("jobs that are planned by the clock", error) from error
             raise
 
     def stop(self, wait_seconds: float | None = None) -> bool:
-        """Run no more, and wait for a run that is under way, by default for as long as it takes; whether it has ended.
+        """Stop running jobs and wait for the present run, by default without limit; return whether it has ended.
 
         Safe to call twice, and without ``start``.
         """
@@ -150,7 +150,7 @@ class CronSchedule:
 
 
 def _quiet_executor(pool: DaemonPool) -> Any:
-    """Runs jobs in a pool, and logs where its scheduler does, not under a name of its own in the program's log."""
+    """Return an executor that runs jobs in a pool and logs to the scheduler's logger, not under its own name."""
     from apscheduler.executors.pool import BasePoolExecutor  # noqa: PLC0415
 
     class QuietExecutor(BasePoolExecutor):  # type: ignore[misc]  # the library has no types
@@ -164,7 +164,7 @@ def _quiet_executor(pool: DaemonPool) -> Any:
         def submit_job(self, job: Any, run_times: Any) -> None:
             try:
                 super().submit_job(job, run_times)
-            except NoThreadError as error:  # which its scheduler would log where nobody listens
+            except NoThreadError as error:  # its scheduler would log this to a silenced logger
                 _log.error("job %s was not run; it is run again at its next time: %s", job.name, error)
 
     return QuietExecutor()

@@ -1,4 +1,4 @@
-"""A signal as an exception in the main thread, which nothing swallows."""
+"""A signal as an exception in the main thread that no code can swallow."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from types import FrameType
 from typing import Any
 
 AGAIN_SECONDS = 0.02
-"""Until an exception that was swallowed is raised again: what swallowed it, a callback mostly, is over by then."""
+"""The time until a swallowed exception is raised again: the code that swallowed it, usually a callback, is over by
+then."""
 
 MOST_TRIES = 50
-"""How often the thread that raises it again is asked for, if the system refuses threads: for a second. The main thread
-waits meanwhile, and is told of the exception by Python if it is lost after all."""
+"""The number of times that a thread for raising it again is requested, for a second, if the system refuses threads. The
+main thread waits meanwhile; if the exception is lost after all, Python reports it there."""
 
 
 class RaisedBySignal:
-    """While installed, a signal raises an exception in the main thread; with ``once``, further ones change nothing.
+    """While installed, a signal raises an exception in the main thread.
 
-    A handler may run anywhere, also where the interpreter lets nothing out: in a ``__del__``, or in the callback of a
-    weak reference, of which each import runs several. What is raised there goes to ``sys.unraisablehook`` and no
-    further; the program would go on as if the signal had not come. Here it is raised again, until it gets out.
+    With ``once``, further signals change nothing. ``error`` makes the exception; for ``None`` the signal raises none.
+    Main thread only.
 
-    ``error`` makes the exception; ``None`` leaves that signal without one. Main thread only.
+    A handler may run anywhere, even where the interpreter swallows exceptions: in a ``__del__``, or in the callback of
+    a weak reference, of which each import runs several. An exception raised there only reaches ``sys.unraisablehook``;
+    the program would continue as if the signal had not come. Here it is raised again until it propagates.
     """
 
     def __init__(self, number: int, error: Callable[[], BaseException | None], *, once: bool) -> None:
@@ -41,7 +43,7 @@ class RaisedBySignal:
         self._handler_before = signal.signal(self._number, self.came)
 
     def remove(self) -> None:
-        """Let what was there before handle it, unless somebody else has taken it over."""
+        """Restore the earlier handler, unless other code has installed its own meanwhile."""
         if signal.getsignal(self._number) == self.came:
             signal.signal(self._number, self._handler_before)
         if sys.unraisablehook == self._unraisable:
@@ -50,11 +52,11 @@ class RaisedBySignal:
 
     @property
     def has_raised(self) -> bool:
-        """Whether an exception was raised, and not swallowed."""
+        """Whether an exception was raised and not swallowed."""
         return self._raised is not None
 
     def came(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handle the signal."""
         if self._once and self.has_raised:
             return
         error = self._error()
@@ -65,7 +67,7 @@ class RaisedBySignal:
     def _unraisable(self, unraisable: Any) -> None:
         if unraisable.exc_value is not None and unraisable.exc_value is self._raised:
             self._raised = None
-            # Bare, as this may stand in the middle of anything: a Thread takes locks that may be held right here.
+            # No Thread object: this may interrupt any code, and a Thread takes locks that may be held here.
             for _ in range(MOST_TRIES):
                 try:
                     _thread.start_new_thread(self._come_again, ())

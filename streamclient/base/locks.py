@@ -3,11 +3,11 @@
 Laws:
 
 - A lock belongs to the process that took it, and ends with that process, however it ends. A forked child neither keeps
-  it nor gives it up; a program that is started does not inherit it.
+  nor releases it; a started program does not inherit it.
 - Reading, copying or closing the file elsewhere in the process does not end it. POSIX record locks, which SQLite uses,
   end with the first ``close`` of the file anywhere in the process; these are ``flock``, and ``msvcrt.locking`` on
   Windows.
-- A file that carries a lock is never deleted: whoever waits for the deleted one would hold nothing.
+- A locked file is never deleted: a process that waits for the deleted file would then hold nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import IO
 
 _RETRY_SECONDS = 0.05
-"""Between two attempts where the system cannot wait for a lock itself."""
+"""The pause between two attempts where the system cannot wait for a lock itself."""
 
 _LOCKED_BYTE = 1 << 62
-"""Windows locks bytes, and nobody else reads a locked one: this one is after every file's end."""
+"""The byte that is locked on Windows, after every file's end: no other process can read a locked byte."""
 
 _HELD_ELSEWHERE = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-"""What the systems answer for a lock that another holder has."""
+"""The systems' errors for a lock that another holder has."""
 
 _LONGEST_NOTE_BYTES = 64
-"""Of what the holder writes into its file: a process id."""
+"""The bytes that the holder writes into its file: a process id."""
 
 
 class LockHeldError(Exception):
-    """Another holder has the lock. ``pid`` is its process id, ``None`` if it is not known."""
+    """Another holder has the lock. ``pid`` is its process id, ``None`` if it is unknown."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         by = "another holder" if pid is None else f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
@@ -47,13 +47,13 @@ class LockHeldError(Exception):
 
 
 class HeldLock:
-    """The lock of a file of its own, from ``__init__`` to ``release`` or the end of the process."""
+    """The lock of a dedicated file, from ``__init__`` to ``release`` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         """Create the file if it is missing, lock it without waiting, and write this process's id into it.
 
         Raises:
-            LockHeldError: another holder has it, in this process or in another one.
+            LockHeldError: another holder has the lock, in this process or in another one.
             OSError: the file cannot be opened, or its file system has no locks.
         """
         self.path = path
@@ -71,21 +71,21 @@ class HeldLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds the lock. A child that was forked from the holder does not."""
+        """Whether this process holds the lock; a child that was forked from the holder does not."""
         return self._descriptor is not None and self._pid == os.getpid()
 
     def release(self) -> None:
-        """Give the lock up. Does nothing the second time, and nothing in a forked child."""
+        """Release the lock. Does nothing the second time, and nothing in a forked child."""
         descriptor, self._descriptor = self._descriptor, None
         _HELD.discard(self)
         if descriptor is not None and self._pid == os.getpid():
-            # Unlocked and not only closed: a child may have been forked that has not closed its copy yet.
+            # Unlock before closing: a forked child may not have closed its copy yet.
             with suppress(OSError):
                 _unlock(descriptor)
             os.close(descriptor)
 
     def leave_to_parent(self) -> None:
-        """Close the copy of a forked child. It must not unlock: copies of a descriptor share the lock."""
+        """Close a forked child's copy, without unlocking, because copies of a descriptor share the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -103,13 +103,13 @@ def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        # Unlocked and not only closed: a child that was forked meanwhile has a copy of the file, and would keep it.
+        # Unlock before closing: a child that was forked meanwhile has a copy of the file and would keep the lock.
         if owner == os.getpid():
             _unlock(descriptor)
 
 
 _HELD: weakref.WeakSet[HeldLock] = weakref.WeakSet()
-"""Locks of this process, which a forked child has to leave to its parent."""
+"""The locks of this process, which a forked child has to leave to its parent."""
 
 
 def _forked() -> None:

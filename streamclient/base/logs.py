@@ -1,9 +1,8 @@
-"""Loggers of the package: an entry is one line, and a handler, filter or formatter that raises costs that line alone.
+"""Loggers of the package: an entry is one line, and an error of a handler, filter or formatter costs only that line.
 
-Python passes on what a filter raises, and what a handler raises that does not catch it, to the caller that logs. Here
-that is an owner of leases, a reader, a server: none of them may end because a log cannot be written. Names and texts
-of others are escaped: a message of a service or a user could otherwise begin an entry of its own, or steer the terminal
-that shows the log.
+Python passes exceptions of filters, and of handlers that do not catch them, to the code that logs. Here that is an
+owner of leases, a reader or a server, which must not end because a log cannot be written. Foreign names and texts are
+escaped: a message of a service or a user could otherwise fake an entry, or control the terminal that shows the log.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from typing import Any
 from streamclient.errors import printable
 
 MOST_LOGGED_CHARACTERS = 16_384
-"""Of an entry: several errors, or a stack, each of which has a bound of its own."""
+"""The characters of an entry: several errors, or a stack, each with its own bound."""
 
 _CONTINUES = "\n  "
-"""Begins a further line of an entry, as of a stack: a line so far from the margin passes for no entry of its own."""
+"""The beginning of an entry's further lines, as of a stack: an indented line cannot pass for an entry."""
 
 
 class SteadyLogger(logging.Logger):
-    """What a logger of the package does besides: it raises nothing that its handlers raise."""
+    """A logger that never raises the errors of its handlers."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Hand a record over; a failure is told on standard error, once for the process.
+        """Handle a record; report the first failure of the process on standard error.
 
-        An exception that may be a signal's, as the main thread gets it, is passed on.
+        An exception in the main thread that may come from a signal is raised.
         """
-        with suppress(Exception):  # arguments may be of any class; the handlers complain of what cannot be formatted
+        with suppress(Exception):  # arguments of any class; handlers report the error
             make_printable(record)
         try:
             super().handle(record)
@@ -44,7 +43,7 @@ class SteadyLogger(logging.Logger):
             _tell_once(error)
 
     def makeRecord(self, name: str, level: int, *arguments: Any, **named: Any) -> logging.LogRecord:  # noqa: N802
-        """A record by the program's factory, or by Python's own if that fails."""
+        """Make a record by the program's factory, or by Python's own if that fails."""
         try:
             return super().makeRecord(name, level, *arguments, **named)
         except Exception as error:
@@ -54,10 +53,10 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, whatever names and texts of others stand in it, and bound its length.
+    """Put an entry on one line, whatever foreign names and texts it contains, and bound its length.
 
-    Lines that are indented, as those of a stack, stay below it. An entry that is so already stays as it was made, with
-    its template. Raises what formatting it raises.
+    Indented lines, as of a stack, stay below it. An entry in this form stays unchanged, with its template. Formatting
+    errors are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(each, None) for each in message.rstrip("\n").split(_CONTINUES))
@@ -77,7 +76,7 @@ def _steady(kind: type[logging.Logger]) -> type[logging.Logger]:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of that name, as ``logging.getLogger`` gives it, and steady from now on."""
+    """Return the logger ``name``, as ``logging.getLogger`` does, and make it steady."""
     found = logging.getLogger(name)
     if not isinstance(found, SteadyLogger):
         found.__class__ = _steady(type(found))  # type: ignore[arg-type]  # a class is hashable; the program may have its own kind of loggers
@@ -85,7 +84,7 @@ def logger(name: str) -> logging.Logger:
 
 
 _told = threading.Lock()
-"""Held for good from the first failure on."""
+"""A lock that is held for good after the first reported failure."""
 
 
 def _tell_once(error: BaseException) -> None:
@@ -96,6 +95,6 @@ def _tell_once(error: BaseException) -> None:
             f"streamclient: a handler, filter or formatter of the log raised {type(error).__name__}: {error}; lines "
             "are missing from the log, nothing else is disturbed, and further failures are not reported\n"
         )
-    except BaseException:  # there may be no standard error, and the text of an error is the program's, too
+    except BaseException:  # standard error may be missing, and the text of an error is user code
         if threading.current_thread() is threading.main_thread() and not isinstance(sys.exc_info()[1], Exception):
             raise

@@ -1,4 +1,4 @@
-"""What is logged of an outage: a line once a minute, however often and by however many it is met."""
+"""Log lines about an outage: one a minute, however often and by however many threads it is met."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Callable, Hashable
 from streamclient.errors import printable
 
 REPEAT_SECONDS = 60.0
-"""Between two lines about one outage: whoever watches knows that it goes on, and finds other lines in between."""
+"""The time between two lines about one outage: a reader of the log sees that it goes on, and finds other lines in
+between."""
 
 MOST_REMEMBERED = 100
-"""Outages that are told apart; more at once are no outages any more."""
+"""The outages that are told apart; more at once are not single outages any more."""
 
 
 class OutageLog:
-    """Logs what may be repeated many times a second. Thread-safe.
+    """Logs lines that may be repeated many times a second. Thread-safe.
 
-    Of the lines about one outage the first of each minute is logged, and says how many were left out since the last;
-    the others are logged as DEBUG.
+    For each outage the first line of a minute is logged, with the number of lines left out since the last; the others
+    are logged as DEBUG.
     """
 
     def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +31,7 @@ class OutageLog:
         self._said: dict[Hashable, tuple[float, int]] = {}
 
     def log(self, level: int, outage: Hashable, text: str, *arguments: object) -> None:
-        """Log a line about an outage; what is equal counts as the same one."""
+        """Log a line about an outage; equal values of ``outage`` are the same outage."""
         left_out = self._news(outage)
         if left_out is None:
             self._logger.debug(text, *arguments)
@@ -39,7 +40,7 @@ class OutageLog:
         self._logger.log(level, "%s%s", told, f" ({left_out} more like this were left out)" if left_out else "")
 
     def _news(self, outage: Hashable) -> int | None:
-        """How many lines were left out since the last one; ``None`` to leave out this one, too."""
+        """Return the number of lines left out since the last one; ``None`` to leave out this line too."""
         now = self._monotonic()
         with self._lock:
             said_at, left_out = self._said.get(outage, (None, 0))

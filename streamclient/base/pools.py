@@ -1,11 +1,11 @@
-"""Threads that do not keep a process alive, and what follows when the system refuses one.
+"""Threads that do not keep a process alive, and the rules for refused threads.
 
-The pools of the standard library are joined when the interpreter exits, so one hung call in user code would undo a
-shutdown that promised to be bounded. The threads here are daemons and end by themselves when idle.
+The interpreter joins the pools of the standard library when it exits, so one hung call in user code would defeat a
+bounded shutdown. The threads here are daemons and end by themselves when idle.
 
-The system refuses a thread where a limit is reached, of a user or of a container. A call is then either queued or
-refused, never both: ``DaemonPool`` queues it if it has a thread that will come to it, and raises ``NoThreadError`` if
-it has none. ``once`` gives executors of others that law; those of the standard library keep the calls that they refuse.
+The system refuses a thread at a limit of a user or a container. A call is then either queued or refused, never both:
+``DaemonPool`` queues it if it has a thread that will come to it, and raises ``NoThreadError`` otherwise. ``once`` gives
+the same rule to other executors; those of the standard library keep the calls that they refuse.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 IDLE_SECONDS = 60.0
-"""A thread without work ends after this long, as in Java's cached pools."""
+"""The time after which a thread without work ends, as in Java's cached pools."""
 
 
 def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread:
-    """Start a thread of its own that runs ``target``.
+    """Start a new thread that runs ``target``.
 
     Raises:
-        NoThreadError: the system refused it; ``target`` will never run.
+        NoThreadError: the system refused the thread; ``target`` will never run.
     """
     thread = threading.Thread(target=target, name=name, daemon=daemon)
     try:
@@ -45,7 +45,7 @@ def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True
 class DaemonPool(Executor):
     """Runs calls on up to ``most_threads`` daemon threads, made when needed.
 
-    The number of waiting calls has no bound of its own: the worker keeps at most a few calls per lease under way.
+    The number of waiting calls is not bounded here: the worker keeps at most a few calls per lease under way.
     """
 
     def __init__(self, name: str, most_threads: int) -> None:
@@ -90,7 +90,7 @@ class DaemonPool(Executor):
         return future
 
     def grow(self) -> bool:
-        """Start the threads that waiting calls lack, as many as the system allows; whether none is lacking any more."""
+        """Start the missing threads for waiting calls, as far as the system allows; return whether none is missing."""
         with self._changed:
             while self.is_short and self._calls and len(self._threads) < self._most_threads:
                 try:
@@ -103,7 +103,7 @@ class DaemonPool(Executor):
             return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept nothing more; with ``wait``, return when the last running call did."""
+        """Accept no more calls; with ``wait``, return when the last running call has returned."""
         self._birthplace.require(f"pool {self._name}")
         with self._changed:
             self._closed = True
@@ -118,13 +118,13 @@ class DaemonPool(Executor):
             self.join(None)
 
     def join(self, timeout_seconds: float | None) -> bool:
-        """After ``shutdown``: wait for the threads to end; whether they all did in time."""
+        """Wait for the threads to end after ``shutdown``; return whether they all did in time."""
         self._birthplace.require(f"pool {self._name}")
         with self._changed:
             return self._changed.wait_for(lambda: not self._threads, timeout_seconds)
 
     def _add_thread(self) -> None:
-        """The lock is held, so a thread counts before it looks for its first call."""
+        """Add a thread. The caller holds the lock, so the thread counts before it looks for its first call."""
         thread = threading.Thread(target=self._work, name=f"{self._name}-{next(self._numbers)}", daemon=True)
         self._threads.add(thread)
         try:
@@ -134,7 +134,7 @@ class DaemonPool(Executor):
             raise NoThreadError.of(f"pool {self._name}", error) from error
 
     def _work(self) -> None:
-        bell = threading.Lock()  # held while nobody rings: far cheaper to wait for than a condition
+        bell = threading.Lock()  # held until a call arrives: far cheaper to wait for than a condition
         bell.acquire()
         while True:
             found = self._next_call(bell)
@@ -144,7 +144,7 @@ class DaemonPool(Executor):
             del found
 
     def _next_call(self, bell: threading.Lock) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """The next call; ``None`` once this thread has left the pool."""
+        """Return the next call; ``None`` once this thread has left the pool."""
         while True:
             with self._changed:
                 if self._calls:
@@ -180,15 +180,15 @@ def run_call(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 def once(executor: Executor) -> Executor:
-    """The same executor, of whose calls none runs that it refused."""
+    """Wrap an executor so that a refused call never runs."""
     return executor if isinstance(executor, DaemonPool | _OnceExecutor) else _OnceExecutor(executor)
 
 
 class _OnceExecutor(Executor):
-    """An executor of others.
+    """A wrapper of another executor.
 
-    The standard library's queue a call before they start its thread, and keep it there when that is refused: it runs
-    later, after its caller was told that it does not.
+    The standard library's executors queue a call before they start its thread, and keep it queued if that is refused:
+    it runs later, although its caller was told that it does not.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -197,7 +197,7 @@ class _OnceExecutor(Executor):
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Result]:
-        """Run a call; if this raises, it never does."""
+        """Run a call; if this raises, the call never runs."""
         call = _OnceCall(partial(fn, *args, **kwargs))
         try:
             return self._executor.submit(call)
@@ -208,7 +208,7 @@ class _OnceExecutor(Executor):
 
 
 class _OnceCall:
-    """One call: begun by a thread, or refused."""
+    """A call that either a thread has begun or the system has refused."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -216,11 +216,11 @@ class _OnceCall:
         self.future: Future[Any] = Future()
 
     def refuse(self) -> bool:
-        """Have it never run; whether it had not begun."""
+        """Prevent the call; return whether it had not begun."""
         return self._first.acquire(blocking=False)
 
     def __call__(self) -> Any:
-        """Run it, unless it was refused."""
+        """Run the call, unless it was refused."""
         if not self._first.acquire(blocking=False):
             return None
         self.future.set_running_or_notify_cancel()

@@ -1,7 +1,7 @@
 """Positions in a shard: the oldest record, an iterator, or the end.
 
-A position points at the next record to read. Its text is what column ``Checkpoint`` of the status table holds, so a
-position survives restarts and is understood by Java workers.
+A position points at the next record to read. Column ``Checkpoint`` of the status table holds its text, so a position
+survives restarts and Java workers understand it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamclient.records import SequenceInfo
 
 @frozen
 class Position:
-    """Where reading continues."""
+    """The position at which reading continues."""
 
     text: str
 
@@ -31,7 +31,7 @@ class Position:
 
     @property
     def is_shard_end(self) -> bool:
-        """Whether the shard is closed and nothing is left to read."""
+        """Whether the shard is closed and completely read."""
         return self.text == CheckpointPosition.SHARD_END
 
     @property
@@ -50,17 +50,17 @@ def no_progress(
     last: SequenceInfo | None,
     before: SequenceInfo | None,
 ) -> str:
-    """Why a page brings no progress although it has records, which is the service's fault; empty if it brings some.
+    """Return why a page with records brings no progress, which is the service's fault; empty if it brings some.
 
-    Records of a shard rise strictly, and the next iterator stands after them. That records rise inside of a page is
-    checked where they are decoded.
+    Records of a shard rise strictly, and the next iterator is after them. The decoder checks that the records inside a
+    page rise.
 
     Args:
         asked: the position that was read.
-        following: the next one; ``None`` at the end of the shard.
-        first: where the first record stands that is known of the page, or ``None`` if it has no records.
-        last: where its last one stands.
-        before: the last record that the same reader took of the shard before, if it took one since it began.
+        following: the next position; ``None`` at the end of the shard.
+        first: the position of the page's first known record; ``None`` without records.
+        last: the position of its last record.
+        before: the last record that this reader took of the shard; ``None`` if it took none yet.
     """
     if first is None or last is None:
         return ""
@@ -72,59 +72,60 @@ def no_progress(
 
 
 def is_after(place: SequenceInfo, before: SequenceInfo | None) -> bool:
-    """Whether a record may follow the last one that was taken of its shard, if one was.
+    """Return whether a record at ``place`` may follow the last record taken of its shard, if any.
 
-    A record without a time tells nothing: rows of a tunnel's full data have none.
+    A record without a time is accepted: rows of a tunnel's full data have none.
     """
     return before is None or place > before or not (place.timestamp_micros and before.timestamp_micros)
 
 
 @frozen
 class Judged:
-    """What a reader may do with a page."""
+    """The verdict on a page."""
 
     why: str = ""
-    """Why the page cannot be true; empty if it can. Nothing of a page in doubt is used, its next position least."""
+    """The reason why the page cannot be true; empty if it can. A reader uses no part of a doubtful page, least of all
+    its next position."""
     taken: int = 0
-    """Records at its beginning that were taken before, as the way to the last one is read once more."""
+    """The number of its first records that were taken before, when the way to the last record is read again."""
     is_way: bool = False
-    """Whether all of its records lie before the last one that was taken, so that its next position does, too."""
+    """Whether all its records are before the last taken record, so that its next position is, too."""
 
 
 NEW = Judged()
-"""A page that goes on after the last record."""
+"""The verdict on a page that continues after the last record."""
 
 
 @define
 class ReadTrail:
-    """The last record that a reader took of its shard, and the place from which that was read.
+    """The last record that a reader took of its shard, and the position from which it was read.
 
-    A page in doubt says nothing of its own place, nor of what follows: it may be another shard's, or its place may be
-    wrong, as the page before led there. So the reader goes back to the place of the last record, which was right, and
-    reads the way from there once more. It believes that way when it comes past the last record itself: no other shard
-    has that one. What comes after is new, and is given once. If the way is in doubt, too, the reader goes on where it
-    was, and so on in turns: what is right of the two lets it pass.
+    A doubtful page proves nothing about its own position or its next one: it may be another shard's, or the page before
+    may have led to a wrong position. So the reader goes back to the position of the last record, which was right, and
+    reads the way from there again. It trusts that way when it passes the last record itself, because no other shard has
+    that record. The records after it are new, and are delivered once. If the way is doubtful too, the reader returns to
+    its former position, and tries both in turns: the right one lets it pass.
     """
 
     last: SequenceInfo | None = None
     _place: str = ""
-    """Where the page was read that has the last record; empty if nothing may be read there again."""
+    """The position of the page with the last record; empty if it must not be read again."""
     _doubted: str = ""
-    """While the way is read once more, where the reader was."""
+    """The reader's former position, while the way is read again."""
 
     @property
     def goes_back(self) -> bool:
-        """Whether the way to the last record is read once more."""
+        """Whether the way to the last record is being read again."""
         return bool(self._doubted)
 
     def judge(self, asked: str, following: str | None, count: int, place: Callable[[int], SequenceInfo]) -> Judged:
-        """Judge the page that was read at `asked`; nothing is remembered of it.
+        """Judge the page that was read at ``asked``, without remembering it.
 
         Args:
             asked: the position that was read.
-            following: the next one; ``None`` or the text of ``SHARD_END`` at the end of the shard.
-            count: records of the page.
-            place: where each of them stands, by its number.
+            following: the next position; ``None`` or the text of ``SHARD_END`` at the end of the shard.
+            count: the number of records in the page.
+            place: returns the position of a record by its index.
         """
         if not count:
             return NEW if not self._doubted else Judged(f"the page has no records, and up to {self.last} it had some")
@@ -141,15 +142,15 @@ class ReadTrail:
         return Judged(taken=taken, is_way=True)
 
     def take(self, asked: str, last: SequenceInfo) -> None:
-        """Remember the last record of a page that was read at `asked`. Full data has no places, so no way back."""
+        """Remember the last record of a page that was read at ``asked``; full data has no positions, so no way back."""
         self.last, self._place, self._doubted = last, asked if last.timestamp_micros else "", ""
 
     def arrive(self) -> None:
-        """The last record was met again, and reading goes on after it."""
+        """Note that the last record was met again; reading continues after it."""
         self._doubted = ""
 
     def turn(self, asked: str) -> str:
-        """The position to read next, after a page at `asked` that is in doubt."""
+        """Return the position to read after a doubtful page at ``asked``."""
         if self._doubted or not self._place:
             there, self._doubted = self._doubted or asked, ""
             return there
@@ -157,7 +158,7 @@ class ReadTrail:
         return self._place
 
     def forget_way(self) -> str:
-        """The records at the place of the last one have left the stream: the position where the reader was."""
+        """Return the reader's former position, because the records before it have left the stream."""
         there, self._doubted, self._place = self._doubted, "", ""
         return there
 

@@ -1,6 +1,7 @@
-"""Which process this is, whether another one still runs, and whether this one was forked.
+"""The identity of this process, the state of others, and whether this one was forked.
 
-For names of workers, for whoever reads them, and for all that has threads: a child has none of its parent's.
+It serves the names of workers, their readers, and all code with threads: a forked child has none of its parent's
+threads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from streamclient.errors import ForkedError
 
 STOPPED_STATES = frozenset("Tt")
-"""States of Linux's ``/proc/PID/stat``: stopped by a signal, stopped by a debugger."""
+"""The states of Linux's ``/proc/PID/stat`` for stopped by a signal and stopped by a debugger."""
 ENDED_STATES = frozenset("ZX")
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -24,25 +25,25 @@ _RANDOM_BYTES = 4
 
 
 class _Forks:
-    """How many forks lie between the first process and this one.
+    """The number of forks between the first process and this one.
 
-    A number is compared faster than a process id, for which the system has to be asked.
+    Comparing it is faster than asking the system for a process id.
     """
 
     count = 0
 
     @classmethod
     def happened(cls) -> None:
-        """In a child, before anything else of it runs."""
+        """Count a fork, in a child, before its other code runs."""
         cls.count += 1
 
 
-if hasattr(os, "register_at_fork"):  # there is none on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # Windows has none, because it does not fork
     os.register_at_fork(after_in_child=_Forks.happened)
 
 
 class Birthplace:
-    """The process that something was made in, or started in. Cheap enough to be looked at in every call."""
+    """The process in which an object was made or started; cheap enough to check in every call."""
 
     __slots__ = ("_forks",)
 
@@ -51,14 +52,14 @@ class Birthplace:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this process, and no parent of it."""
+        """Return whether this is that process, and not its child."""
         return self._forks == _Forks.count
 
     def require(self, what: str, instead: str = "make it in the child, after the fork") -> None:
-        """Refuse to use in a child what was started in its parent.
+        """Refuse to use, in a child, an object that was started in its parent.
 
         Raises:
-            ForkedError: this process was forked since; ``what`` names the thing.
+            ForkedError: this process was forked since; ``what`` names the object.
         """
         if self._forks != _Forks.count:
             raise ForkedError(
@@ -68,7 +69,7 @@ class Birthplace:
 
 
 class OwnName:
-    """A name that no other process has, not even a child of the one that it was made in."""
+    """A name that no other process has, not even a child of the process that made it."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -85,7 +86,7 @@ class OwnName:
 
 
 def unique_name() -> str:
-    """A name that no other process has: host and process id for people, and a random part.
+    """Return a name that no other process has: host and process id for people, and a random part.
 
     The first two do not suffice: containers may share a host's name, and each counts its processes from 1.
     """
@@ -93,10 +94,10 @@ def unique_name() -> str:
 
 
 def process_space() -> str:
-    """Identifies what this process's id counts in: a boot of a machine, and there a namespace of process ids.
+    """Return an id of the space of this process's id: a boot of a machine, and in it a namespace of process ids.
 
-    Twelve hexadecimal digits; equal ones mean that ids can be compared. Empty where the system does not say, which is
-    everywhere but on Linux: then nothing can be known about a process by its id.
+    It has twelve hexadecimal digits; process ids can be compared if these are equal. It is empty where the system does
+    not provide it, which is everywhere except on Linux: then a process id says nothing about a process.
     """
     try:
         said = f"{_BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(_PID_NAMESPACE)}"
@@ -106,9 +107,9 @@ def process_space() -> str:
 
 
 def process_state(pid: int) -> str | None:
-    """The letter of a process's state, ``None`` if there is no such process or only what is left of one.
+    """Return the letter of a process's state; ``None`` if the process does not exist or has ended.
 
-    ``R`` where the system tells no more than that it is there. A process id means nothing unless its
+    It is ``R`` where the system tells only that the process exists. A process id means nothing unless its
     ``process_space`` is this process's own.
     """
     try:
@@ -126,5 +127,5 @@ def _answers(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # there, but not ours
+        return True  # it exists, but it is not ours
     return True

@@ -1,7 +1,7 @@
-"""Why a held shard does not move, as values.
+"""The reasons why a held shard does not move, as values.
 
-A reason is made where it is known, compared by whoever decides, and turned into words here alone. Texts of user code
-and of the service are details of a reason: nothing is ever read out of them.
+A reason is made where it is known, compared by the code that decides, and turned into words only here. Texts of user
+code and of the service are details of a reason: no code parses them.
 """
 
 from __future__ import annotations
@@ -15,81 +15,84 @@ from attrs import frozen
 from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
-"""Of a traceback that is told or stored, its inner end; recursion that ran away makes endless ones."""
+"""The characters of a traceback that are logged or stored, its inner end; runaway recursion makes endless ones."""
 
 
 class ReasonKind(Enum):
-    """What a held shard waits for, in one word; ``ShardStatus.reason`` has the details."""
+    """The kind of thing that a held shard waits for; ``ShardStatus.reason`` has the details."""
 
     NONE = "none"
-    """For nothing: it moves, or is caught up."""
+    """Nothing: the shard moves, or is caught up."""
 
     LEASE = "lease"
-    """For something about its lease, for example a hand-over."""
+    """A step of its lease, for example a hand-over."""
 
     PARENTS = "parents"
     PAUSED = "paused"
     USER_CODE = "user_code"
-    """For a call into user code that takes long, or for a thread of the executor."""
+    """A long call into user code, or a thread of the executor."""
 
     PROCESSOR = "processor"
-    """For the pause after its processor failed."""
+    """The end of the pause after its processor failed."""
 
     PARKING = "parking"
-    """For the parking store, which failed."""
+    """The parking store, which failed."""
 
     READING = "reading"
-    """For the stream: reads fail or take long."""
+    """The stream: reads fail or take long."""
 
     CHECKPOINT = "checkpoint"
-    """For the status table's answer to a checkpoint."""
+    """The status table's answer to a checkpoint."""
 
     DECISION = "decision"
-    """For somebody: it stopped at a record that failed or at a loss."""
+    """A decision of an operator: the shard stopped at a failed record or at a loss."""
 
     FINISHED = "finished"
 
 
 class Cause(Enum):
-    """What exactly a held shard waits for. Each cause is of one ``ReasonKind``; the subject is what it names."""
+    """The exact cause of a held shard's wait.
+
+    Each cause has one ``ReasonKind``; the subject is the thing that it names.
+    """
 
     # Its lease, before anything of it is read.
     FINISHED = "finished"
     PARENT = "parent"
-    """The subject is a shard before it, perhaps a grandparent, that is not finished."""
+    """The subject is an unfinished parent, perhaps a grandparent."""
     PARENT_ROW_MISSING = "parent_row_missing"
-    """The subject is a shard before it that has no lease row, so that nobody knows yet whether it is finished."""
+    """The subject is a parent without a lease row, so that it is unknown whether the parent is finished."""
     PARENT_CIRCLE = "parent_circle"
-    """The stream lists it before itself; the subject is the shards that are each other's parents."""
+    """The stream lists the shard as its own ancestor; the subject is the shards that are each other's parents."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
     LEAVING_PAUSE = "leaving_pause"
-    """A pause is over, and the lease row has to say so first."""
+    """A pause is over, and the lease row must record that first."""
     PREVIOUS_PROCESSOR = "previous_processor"
-    """A call of the processor that had this shard before, on this worker, has not returned."""
+    """A call of this worker's earlier processor of the shard has not returned."""
     PREVIOUS_CHECKPOINT = "previous_checkpoint"
     EPOCH = "epoch"
     """The number of this acquisition is being drawn."""
     LOOK = "look"
-    """The worker has to see first that no other process has its name."""
+    """The worker must first check that no other process has its name."""
 
     # Its lease, while it is read or was.
     ASKED_FOR = "asked_for"
-    """The subject is the worker that asked for it."""
+    """The subject is the worker that asked for the lease."""
     GIVEN_AWAY = "given_away"
     STALLED = "stalled"
-    """Its consumer makes no progress, so its lease runs out."""
+    """The consumer makes no progress, so the lease runs out."""
     LEASE_LOST = "lease_lost"
-    """Only a call of user code that has not returned is left of it here."""
+    """The lease is lost; only a call of user code that has not returned remains here."""
     WORKER_FAILED = "worker_failed"
-    """Its worker has failed, and leaves it to others; the detail says how."""
+    """The worker has failed, and leaves the shard to others; the detail names the error."""
     WORKER_ENDED = "worker_ended"
     CLOSING = "closing"
-    """Its processor is being shut down; the subject is the ``ShutdownReason`` it hears."""
+    """The processor is being shut down; the subject is the ``ShutdownReason`` that it gets."""
 
     # Orders.
     PAUSED = "paused"
-    """The subject is who paused it."""
+    """The subject is the operator who paused it."""
     PAUSED_BY_PROGRAM = "paused_by_program"
 
     # User code; the subject is the call.
@@ -103,11 +106,11 @@ class Cause(Enum):
     PARKING_QUEUED = "parking_queued"
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
-    """It tries again by itself; the detail says when. Comes behind the reason it tries again for."""
+    """It will be tried again automatically; the detail says when. It follows the reason for the retry."""
     PRESENT_TRY = "present_try"
-    """It is being tried again just now. Comes behind the reason it tries again for."""
+    """It is being tried again now. It follows the reason for the retry."""
     STRATEGY_ASKED = "strategy_asked"
-    """The user's retry strategy is asked whether and when. Comes behind the reason it is asked about."""
+    """The user's retry strategy decides whether and when to retry. It follows the reason for the retry."""
 
     # The stream.
     READING_FAILED = "reading_failed"
@@ -115,19 +118,19 @@ class Cause(Enum):
     """A read waits for a thread of the fetch pool."""
     READ_RUNS = "read_runs"
     TURN = "turn"
-    """A channel of a tunnel waits until fewer others are in work."""
+    """A channel of a tunnel waits until fewer other channels are in work."""
     CHANNEL_GIVEN_UP = "channel_given_up"
-    """A channel of a tunnel is not known to the service, or not understood; the subject is the channel."""
+    """The service does not know a channel of a tunnel, or its state is not understood; the subject is the channel."""
     FINDING_LOSS = "finding_loss"
     END_NOT_SHOWN = "end_not_shown"
     """A page says that the shard has ended, and the list of shards does not show it."""
     NO_PROGRESS = "no_progress"
-    """The service gives records again, or the same place, so that reading would never end; the detail says what."""
+    """The service repeats records or the position, so that reading would never end; the detail names the fault."""
 
     # The status table, in the middle of reading.
     CHECKPOINT = "checkpoint"
 
-    # Somebody has to decide.
+    # An operator has to decide.
     FAILING_RECORD = "failing_record"
     """The subject names the record."""
     PARKED_SHARE = "parked_share"
@@ -137,23 +140,23 @@ class Cause(Enum):
 
     @property
     def kind(self) -> ReasonKind:
-        """The kind it belongs to."""
+        """The kind of the cause."""
         return _WORDS[self].kind
 
 
 @frozen
 class Reason:
-    """One thing that a held shard waits for."""
+    """A reason for a held shard's wait."""
 
     cause: Cause
     subject: str = ""
-    """What the cause names: a shard, a worker, a call, a record; see ``Cause``."""
+    """The thing that the cause names: a shard, a worker, a call, a record; see ``Cause``."""
     detail: str = ""
-    """What is known besides, for people: the text of an error, a duration."""
+    """More details for people: the text of an error, a duration."""
 
     @property
     def kind(self) -> ReasonKind:
-        """The same in one of few words."""
+        """The kind of the reason's cause."""
         return self.cause.kind
 
 
@@ -162,7 +165,7 @@ class _Words:
     kind: ReasonKind
     phrase: str
     more: str = ": {detail}"
-    """Follows the phrase if there is a detail."""
+    """The text after the phrase if there is a detail."""
 
 
 _CLOSING = {
@@ -257,30 +260,30 @@ BEFORE_READING = frozenset(
         Cause.CHANNEL_GIVEN_UP,
     }
 )
-"""Causes that keep a shard without a processor of its own."""
+"""The causes that keep a shard without a processor of its own."""
 
 
 def text_of(*reasons: Reason) -> str:
-    """The reasons in words, one behind the other."""
+    """Return the reasons in words, one after the other."""
     return "; ".join(map(_words_of, reasons))
 
 
 def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
-    """The kind of the first of several reasons."""
+    """Return the kind of the first of several reasons."""
     return next((reason.kind for reason in reasons), ReasonKind.NONE)
 
 
 def described(error: BaseException) -> str:
-    """Type and text of an error on one line, as reasons and logs quote it; never raises.
+    """Return the type and text of an error on one line, as reasons and logs quote it; never raises.
 
-    The text of a user's exception is user code, so an owner thread is told a ``Raised`` instead.
+    The text of a user's exception is user code, so owner threads use a ``Raised`` instead.
     """
     name = type(error).__name__
     return _quoted(lambda: printable(f"{name}: {error}"), f"{name}, whose text cannot be told: it")
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an error, whose messages have one line each, without its beginning where it is long."""
+    """Return the traceback of an error, with messages of one line each; a long one loses its beginning."""
     text = "".join(traceback.format_exception(error))
     for each in _chain(error):
         try:
@@ -294,18 +297,18 @@ def traceback_of(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str | None:
-    """The same, if it is not what any handler of logs makes of the error by itself."""
+    """Return the traceback if it differs from the one that handlers of logs make of the error themselves."""
     told = traceback_of(error)
     return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
 
 
 def _lines(error: BaseException, told: str) -> list[str]:
-    """Those of a message of this package are its own."""
+    """Return the lines of an error's message; a message of this package keeps its own lines."""
     return told.split("\n") if isinstance(error, StreamClientError) else [told]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those of which its traceback tells, each once."""
+    """Yield the error and the other errors of its traceback, each once."""
     found, waiting = {}, [error]
     while waiting:
         each = waiting.pop()
@@ -317,27 +320,27 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def encodable(text: str) -> str:
-    """The text, with what UTF-8 has no bytes for escaped: file names of another encoding bring it into messages."""
+    """Return the text with escapes for characters that UTF-8 cannot encode, for example of file names."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 @frozen(eq=False)
 class Raised:
-    """What a call raised, with its words, which were made in the thread that ran the call.
+    """The error of a call, with its text, which the thread of the call has made.
 
-    For owner threads, which run no user code: of the error itself they look at nothing but its type.
+    It is for owner threads, which run no user code: they read only the type of the error itself.
     """
 
     error: BaseException
     text: str
-    """Type and text."""
+    """The type and text of the error."""
     traceback: str
     code: str
-    """What the service called it, if it came from there."""
+    """The service's code of the error, if it came from the service."""
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Never raises, whatever the error does."""
+        """Make the value for an error; never raises, whatever the error does."""
         return cls(
             error,
             described(error),
@@ -346,22 +349,22 @@ class Raised:
         )
 
     def is_a(self, kind: type[BaseException]) -> bool:
-        """Whether the error is of a type; unlike ``isinstance`` it asks the error nothing."""
+        """Return whether the error is of a type; unlike ``isinstance`` it runs no code of the error."""
         return issubclass(type(self.error), kind)
 
 
 def times(count: int) -> str:
-    """Once, or n times."""
+    """Return "once" or the number of times."""
     return "once" if count == 1 else f"{count} times"
 
 
 def failed_calls(count: int) -> str:
-    """One failed call, or n of them."""
+    """Return the number of failed calls in words."""
     return "one failed call" if count == 1 else f"{count} failed calls"
 
 
 def _quoted(words: Callable[[], str], otherwise: str) -> str:
-    """What somebody else's code says, or that it raised: also SystemExit, as wherever user code runs."""
+    """Return the text from foreign code, or the fact that it raised, even SystemExit, as for all user code."""
     try:
         return encodable(words())
     except BaseException as raised:

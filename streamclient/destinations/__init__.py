@@ -1,6 +1,6 @@
-"""Rows into places outside, each once: what a commit is, and destinations that keep it.
+"""Destinations: tables outside that store the rows of each commit exactly once.
 
-Importing this package imports none of the libraries behind the destinations; they come with extras, for example
+Importing this package imports none of the libraries that the destinations use. Extras install them, for example
 ``pip install ".[delta]"`` in a checkout.
 """
 

@@ -1,8 +1,8 @@
-r"""One commit of one shard, what joins it to the one before, and what every destination decides with it.
+r"""One commit of one shard, its link to the commit before, and the decisions that all destinations share.
 
-A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. Whatever
-happens to writers then shows in that log: a repeat is recognised by its digest, an older owner by its epoch, and a
-hole by a digest that names no commit before it.
+A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. That log
+shows whatever happens to writers: a repeat is recognised by its digest, an older owner by its epoch, and a hole by a
+``previous_digest`` that no earlier commit has.
 
 The chain rule. The digest of a commit is the SHA-256, as 64 hexadecimal letters, of the ASCII bytes of this JSON
 array, written without spaces and with every character beyond ASCII as ``\uXXXX``::
@@ -11,7 +11,8 @@ array, written without spaces and with every character beyond ASCII as ``\uXXXX`
 
 ``previous_digest`` is the empty text in a shard's first commit, and ``content`` the digest of the records
 (``streamclient.destinations.rows.digest``). The epoch is left out on purpose: a successor that finishes the batch of a
-dead owner stores the same batch, and it must have the same digest to be recognised. So is the loss, which is a note.
+dead owner stores the same batch, which must have the same digest to be recognised. ``is_past_loss`` is left out too: it
+is a note.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 CHAIN = "streamclient-commit-1"
-"""Names the chain rule above; another rule gets another name, so that digests of both are never equal by design."""
+"""The name of the chain rule above. Another rule gets another name, so that their digests are never equal by design."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
-"""Epoch and number of a commit share one signed 64-bit integer where a log orders by one (``Commit.order``)."""
+"""Limits of a commit's epoch and number: ``Commit.order`` puts both into one signed 64-bit integer."""
 
 _JSON_NAMES = {
     "application": "application",
@@ -58,7 +59,7 @@ _JSON_NAMES = {
 }
 _NUMERIC = {"epoch", "number", "count"}
 _PAST_LOSS = "past_loss"
-"""In JSON only where it is so, as it seldom is."""
+"""A JSON key that is written only when the value is true, which is rare."""
 
 
 @frozen
@@ -69,24 +70,24 @@ class Commit:
     """The fleet that reads the shard: epochs of two status tables cannot be compared."""
     shard: str
     epoch: int
-    """Of the lease's owner, ``ShardInfo.epoch``."""
+    """The epoch of the lease's owner, ``ShardInfo.epoch``."""
     number: int
-    """1 for the shard's first commit in this destination, and one more for each next one."""
+    """1 for the shard's first commit in this destination; each next commit adds 1."""
     start: str
-    """The checkpoint that the records lie behind: an iterator, or ``TRIM_HORIZON``."""
+    """The checkpoint before the first record: an iterator, or ``TRIM_HORIZON``."""
     end: str
-    """The checkpoint behind the last of them; ``SHARD_END`` once the shard has no more."""
+    """The checkpoint after the last record; ``SHARD_END`` once the shard has no more records."""
     count: int
-    """Records between both; 0 where only the position moved."""
+    """Records between ``start`` and ``end``; 0 if only the position moved."""
     content: str
     """Digest of the records, in the order of their sequence."""
     previous_digest: str
-    """``digest`` of the commit before; empty in the first one."""
+    """``digest`` of the commit before; empty in the first commit."""
     digest: str
-    """By the chain rule over everything but the epoch and the loss."""
+    """The digest by the chain rule: over everything but the epoch and ``is_past_loss``."""
     is_past_loss: bool = False
-    """Whether records behind ``start`` had left the stream before they were read, and that was accepted: the others are
-    those that were left."""
+    """Whether records after ``start`` were lost before they were read, and the loss was accepted. The commit then holds
+    the records that remained."""
 
     @classmethod
     def after(
@@ -102,11 +103,12 @@ class Commit:
         content: str,
         is_past_loss: bool = False,
     ) -> Commit:
-        """The commit that follows ``last``, the destination's last one of the shard.
+        """Return the commit that follows ``last``, the destination's last commit of the shard.
 
         Raises:
-            StreamClientException: it does not begin where ``last`` ends, or is of another application or shard: the
-                destination and the status table disagree, and whatever was written would leave a hole or repeat rows.
+            StreamClientException: the commit does not begin where ``last`` ends, or has another application or shard.
+                The
+                destination and the status table disagree, and a write would leave a hole or repeat rows.
             ConfigurationError: a value is out of range.
         """
         made = cls(
@@ -129,7 +131,7 @@ class Commit:
 
     @classmethod
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
-        """A commit without records of a "shard" that the stream does not have: its end is what the log is to say."""
+        """Return a commit without records for a "shard" that no stream has; its ``end`` is the note for the log."""
         return cls.after(
             last,
             application=application,
@@ -143,24 +145,27 @@ class Commit:
 
     @property
     def order(self) -> int:
-        """Grows from commit to commit of a shard, for logs that compare one integer: ``epoch << 32 | number``."""
+        """A number that grows with each commit of a shard, for logs that order by one integer.
+
+        It is ``epoch << 32 | number``.
+        """
         return self.epoch << 32 | self.number
 
     def keeps(self, promised: Commit) -> bool:
-        """Whether this has the very records that another commit promised, whatever came before that one.
+        """Return whether this commit has exactly the records that ``promised`` announced, whatever commit came before.
 
-        What was promised while the destination's commits were out of sight follows none of them.
+        A commit that was promised while the destination's commits were out of sight follows none of them.
         """
         names = ("application", "shard", "start", "end", "count", "content")
         return all(getattr(self, name) == getattr(promised, name) for name in names)
 
     @property
     def is_intact(self) -> bool:
-        """Whether the digest is that of the other values."""
+        """Whether ``digest`` agrees with the other values."""
         return self.digest == self.chain_digest()
 
     def chain_digest(self) -> str:
-        """What the chain rule gives for these values."""
+        """Return the digest that the chain rule gives for these values."""
         values = [
             CHAIN,
             self.previous_digest,
@@ -175,20 +180,20 @@ class Commit:
         return sha256(json.dumps(values, separators=(",", ":")).encode("ascii")).hexdigest()
 
     def to_plain(self) -> dict[str, Any]:
-        """The values under their JSON names."""
+        """Return the values under their JSON names."""
         plain = {name: getattr(self, own) for own, name in _JSON_NAMES.items()}
         return plain | {_PAST_LOSS: True} if self.is_past_loss else plain
 
     def to_json(self) -> str:
-        """As stored in logs and as the state of a two-phase checkpoint."""
+        """Return the JSON text that logs and the state of a two-phase checkpoint store."""
         return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_plain(cls, plain: object) -> Commit:
-        """Read what ``to_plain`` gave. The digest is taken as it stands: ask ``is_intact``.
+        """Read the result of ``to_plain``. The digest is not checked here: ask ``is_intact``.
 
         Raises:
-            CodecError: the value is no commit.
+            CodecError: the value is not a commit.
         """
         if not isinstance(plain, dict):
             raise CodecError(f"a commit is a JSON object, not {plain!r}")
@@ -201,7 +206,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Commit:
-        """Read what ``to_json`` wrote; ``CodecError`` for anything else."""
+        """Read the text that ``to_json`` wrote; raise ``CodecError`` for any other text."""
         try:
             return cls.from_plain(json.loads(text))
         except ValueError as error:
@@ -238,32 +243,33 @@ def _check_continues(last: Commit, commit: Commit) -> None:
 
 
 class FencedCommit(FencedException):
-    """Commits were refused because a later owner of a shard has committed there; nothing of them was stored."""
+    """Commits were refused because a later owner of a shard has committed there; none of them was stored."""
 
     def __init__(self, message: str, shards: Iterable[str]) -> None:
         super().__init__(message)
         self.shards = frozenset(shards)
-        """The shards that have a later owner; commits of the others may be sent again without these."""
+        """The shards that have a later owner. Commits of the other shards may be sent again without these."""
 
 
 @frozen
 class LogEntry:
-    """One entry of a destination's log, oldest first as ``Destination.log`` gives them."""
+    """One entry of a destination's log; ``Destination.log`` returns the oldest first."""
 
     place: str
-    """Where it stands, for messages: a version, a snapshot."""
+    """The entry's position in the log, for messages: a version, a snapshot."""
     commits: tuple[Commit, ...] = ()
     carried: tuple[Commit, ...] = ()
-    """Last commits of shards, repeated here because the entries that held them are cleared away."""
+    """Last commits of shards, repeated here because the entries that held them are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """Records of the shard up to a commit that is carried on, by its digest, where they were counted."""
+    """Number of a shard's records up to a carried commit, by the commit's digest, if they were counted."""
     damage: str = ""
-    """Why the entry could not be read, or cannot be relied upon; empty if all is well."""
+    """The reason why the entry cannot be read or relied upon; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()
-    """Those of its commits whose epoch or number the entry says otherwise elsewhere; then it has a damage."""
+    """Commits of this entry to which another part of the entry gives another epoch or number; ``damage`` is then
+    set."""
 
     def to_json(self) -> str:
-        """What stands in the log of the destination."""
+        """Return the text that the destination's log stores."""
         lists = {"commits": self.commits, "carried": self.carried}
         plain = {name: [one.to_plain() for one in commits] for name, commits in lists.items() if commits}
         for one in plain.get("carried", ()):
@@ -273,7 +279,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read what ``to_json`` wrote; what cannot be read becomes ``damage``, as a proof must name it."""
+        """Read the text that ``to_json`` wrote; an unreadable text becomes ``damage``, as a proof must name it."""
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
@@ -284,7 +290,7 @@ class LogEntry:
 
 
 def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
-    """Each shard's last commit of one application, from entries that stand in order."""
+    """Return each shard's last commit of one application, from entries in order."""
     found: dict[str, Commit] = {}
     for entry in entries:
         for commit in (*entry.carried, *entry.commits):
@@ -296,7 +302,7 @@ def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
 
 
 def gone(what: str) -> DependencyException:
-    """The error for a table that was seen and is not there any more."""
+    """Return the error for a table that was seen and no longer exists."""
     return DependencyException(
         f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
         "to begin anew, write to another destination from the beginning, as a new one here would begin in the middle",
@@ -305,9 +311,9 @@ def gone(what: str) -> DependencyException:
 
 
 def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> bool:
-    """Whether all of ``commits`` are in a log with these last commits; else each of them may be stored now.
+    """Return whether all of ``commits`` are in a log with these last commits; if not, each of them may be stored now.
 
-    Every destination asks this with a view of its log, and then stores under the condition that the view still holds.
+    Every destination asks this with a view of its log, and then stores on condition that the view still holds.
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
@@ -327,10 +333,10 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 
 
 def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
-    """Whether entries of a log hold all of these commits.
+    """Return whether entries of a log hold all of these commits.
 
-    For a try that follows an error: the commits may be in since then, and a successor may have followed them already.
-    Their writer is fenced, but what it wrote is stored, and it must be told so.
+    A retry after an error asks this: the commits may have been stored since, and a successor may have followed them
+    already. Their writer is fenced, but its commits are stored, and it must be told so.
     """
     digests = {one.digest for entry in entries for one in entry.commits}
     return all(one.digest in digests for one in commits)
@@ -360,10 +366,11 @@ def _refuse_out_of_line(last: Commit | None, commit: Commit) -> None:
 
 
 def check_commits(commits: Sequence[Commit], application: str) -> None:
-    """Refuse what no destination may be given, before any effect.
+    """Refuse commits that no destination may be given, before any effect.
 
     Raises:
-        ConfigurationError: there is none, a shard occurs twice, a digest is wrong, or the application is another one.
+        ConfigurationError: there is no commit, a shard occurs twice, a digest is wrong, or the application is another
+            one.
     """
     if not commits:
         raise ConfigurationError("a commit needs at least one shard; rows without a commit could not be recognised")
@@ -381,90 +388,95 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
 
 
 class Destination(Protocol):
-    """Where rows go, each once. ``streamclient.testing.contracts.destination_contract`` checks one of your own.
+    """A table that stores each row exactly once.
 
-    One handle is used by one thread at a time; any number of handles, in any processes, may be open over one place.
-    Reading methods show everything that any handle had stored before the call.
+    ``streamclient.testing.contracts.destination_contract`` tests a destination of your own.
+
+    One thread at a time uses a handle. Any number of handles, in any processes, may be open over one table. Reading
+    methods
+    show everything that any handle had stored before the call.
     """
 
     @property
     def application(self) -> str:
-        """The fleet whose commits this handle reads and writes; others' in the same place are left alone."""
+        """The fleet whose commits this handle reads and writes; those of other fleets in the table are left alone."""
 
     def probe(self) -> None:
-        """Check that the place can do what exactly-once needs; nothing of it is changed.
+        """Check that the table can do what exactly-once needs, without changing it.
 
         Raises:
-            ConfigurationError: it cannot; the message says what to change. ``commit`` asks this by itself first.
+            ConfigurationError: it cannot; the message says what to change. The first ``commit`` asks this by itself.
         """
 
     def columns(self) -> Schema | None:
-        """The columns of the rows stored so far; ``None`` before the first ones, or if any columns will do.
+        """Return the columns of the rows stored so far; ``None`` before the first rows, or if any columns will do.
 
         Rows in ``commit`` may have fewer columns or more, but a column of the same name has the same type.
         """
 
     def last_commits(self, shards: Sequence[str]) -> Mapping[str, Commit | None]:
-        """The last commit of each of these shards; ``None`` for a shard without one."""
+        """Return the last commit of each of these shards; ``None`` for a shard without one."""
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """Store rows and commits in one step, if each commit follows the last one of its shard; return once it is safe.
+        """Store rows and commits in one step, if each commit follows the last of its shard; return once all is safe.
 
-        A repeat of the last commits of all these shards changes nothing and returns. If it raises, either nothing is
-        stored or, for a ``DependencyException`` whose kind is AMBIGUOUS, nobody knows: repeat it, or ask
-        ``last_commits`` before going on.
+        A repeat of the last commits of all these shards changes nothing and returns. After an error nothing is stored,
+        unless it is a ``DependencyException`` whose kind is AMBIGUOUS. The outcome is then unknown: repeat the call, or
+        ask ``last_commits`` before going on.
 
         Raises:
             FencedCommit: a later owner has committed one of the shards; nothing was stored.
             UnfitValueError: a column's type is not that of the destination; nothing was stored. Ask ``columns`` again.
             StreamClientException: a commit does not follow the last one; nothing was stored.
-            DependencyException: the place does not answer, or is too busy with others' commits.
+            DependencyException: the table does not answer, or is too busy with commits of other writers.
         """
 
     def log(self) -> Iterable[LogEntry]:
-        """Every entry that the log still has, oldest first, of all applications."""
+        """Return every entry that the log still has, oldest first, of all applications."""
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterable[Table]:
-        """The stored rows, of some shards or of all, in any order and in parts that fit in memory."""
+        """Return the stored rows of ``shards``, by default of all, in any order and in parts that fit in memory."""
 
     def close(self) -> None:
-        """Let go of connections. May be called more than once."""
+        """Release connections. May be called more than once."""
 
 
 @runtime_checkable
 class RowFiles(Protocol):
-    """A destination whose rows lie in files, which can be read one by one: what one has lost does not hide the rest."""
+    """A destination whose rows are in files that can be read one by one: a damaged file does not hide the others."""
 
     def files(self) -> Iterable[tuple[str, Callable[[], Iterable[Table]]]]:
-        """The name of each file, and how to read its rows, in parts that fit in memory."""
+        """Return the name of each file, and a function that reads its rows in parts that fit in memory."""
 
 
 @runtime_checkable
 class Fences(Protocol):
-    """A destination that can list the shards whose late writers it refuses, those too that its log has lost wholly."""
+    """A destination that can list the shards whose late writers it refuses, even those that its log has lost."""
 
     def fenced_shards(self) -> Iterable[str]:
-        """The shards of its application that have a last commit, by what it goes by and not by its log."""
+        """Return the shards of its application that have a last commit by the fence, whatever the log says."""
 
 
 class MergingDestination(Destination, Protocol):
-    """A destination whose rows have a key and are replaced, beside those that are only added to."""
+    """A destination whose rows have a key and can be replaced, as well as appended."""
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """Find rows by these columns, in their stored names. Called before anything else, and always with the same."""
+        """Find rows by ``columns``, in their stored names. Call it first, and always with the same columns."""
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """Replace the rows with these keys by what ``fold`` makes of them, with the commits, in one step.
+        """Replace the rows with these keys by the result of ``fold``, together with the commits, in one step.
 
-        ``keys`` has the key columns, and each key once. ``fold`` is given the rows that are there, with all columns,
-        and returns those that shall be there, at most one for each key. It is called again if another writer was
-        quicker, so it must have no effect of its own. What is stored is made of the very rows that are replaced.
+        ``keys`` has the key columns, and each key once. ``fold`` is given the present rows, with all columns, and
+        returns
+        the rows to store instead, at most one for each key. If another writer was quicker it is called again, so it
+        must not
+        have side effects. The stored rows are always made from exactly the rows that they replace.
 
-        Errors, repeats and fences as in ``commit``; whatever ``fold`` raises comes through, and nothing is stored.
+        Errors, repeats and fences are as in ``commit``. An error of ``fold`` is raised on, and nothing is stored.
         """
 
     def another(self) -> MergingDestination:
-        """A further handle over the same place, for another thread."""
+        """Return a further handle over the same table, for another thread."""
 
     def rows_below(self, column: str, bound: int) -> Iterable[Table]:
-        """The rows whose value in a column of numbers is below a bound, in parts that fit in memory."""
+        """Return the rows whose value in the numeric ``column`` is below ``bound``, in parts that fit in memory."""

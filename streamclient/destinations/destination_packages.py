@@ -1,4 +1,4 @@
-"""The heavy libraries, imported on first use, and their errors, which become ours at one border.
+"""The heavy libraries, imported on first use, and the translation of their errors into ours.
 
 ``import streamclient.destinations`` works without them.
 """
@@ -20,20 +20,20 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def pyarrow() -> Any:
-    """The module ``pyarrow``."""
+    """Return the module ``pyarrow``."""
     return load("pyarrow", "delta")
 
 
 def compute() -> Any:
-    """The module ``pyarrow.compute``."""
+    """Return the module ``pyarrow.compute``."""
     return load("pyarrow.compute", "delta")
 
 
 def load(module: str, extra: str) -> Any:
-    """A module that an extra of this package installs.
+    """Import a module that an extra of this package installs.
 
     Raises:
-        ConfigurationError: it is not there; the message says what to install.
+        ConfigurationError: the module is missing; the message says what to install.
     """
     try:
         return import_module(module)
@@ -42,23 +42,24 @@ def load(module: str, extra: str) -> Any:
 
 
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
-"""What libraries raise of a content that is not what they expect; so do those of Arrow, JSON and Pydantic."""
+"""Errors that libraries (Arrow, JSON, Pydantic too) raise for content that they do not expect."""
 
 _GONE = ("not found", "does not exist", "no such")
 _DAMAGED = ("json error", "parquet error", "no table metadata")
-"""What stands in the errors of delta-rs, which has one type for nearly all of them, and in those of catalogs."""
+"""Texts that mark damage in the errors of delta-rs, which has one type for nearly all of them, and in those of
+catalogs."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SAID_MAX = 600
-"""Letters of another package's message: the cause stands in them, and more of it in the chain of errors."""
+"""Letters kept of another package's message: they contain the cause, and the chain of errors has the rest."""
 
 
 @contextmanager
 def own_errors(place: str) -> Iterator[None]:
-    """Raise errors of other packages as ours, with the table that they are of and what to do.
+    """Raise errors of other packages as ours, with the table that they concern and the remedy.
 
     Raises:
-        DependencyException: it cannot be reached, or what is there cannot be read.
+        DependencyException: the table cannot be reached, or its content cannot be read.
     """
     try:
         yield
@@ -83,15 +84,15 @@ def _own(error: Exception, place: str) -> DependencyException:
 
 
 def _sentence(text: str) -> str:
-    """What an error says in one line: delta-rs colours it, breaks it into many, and adds places in its own code."""
+    """Return an error's text as one line; delta-rs colours it, breaks it up, and adds positions in its own code."""
     plain = _COLOURS.sub("", text).partition("\n   0: ")[0]
     return " ".join(plain.split())[:_SAID_MAX]
 
 
 def raises_own(function: _Function) -> _Function:
-    """Let a function over a destination, its first argument, raise our errors only, with the attribute ``place``.
+    """Make a function whose first argument is a destination raise our errors only, with its attribute ``place``.
 
-    Iterators too, at each step.
+    An iterator that it returns raises our errors too, at each step.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -111,7 +112,7 @@ def raises_own(function: _Function) -> _Function:
 
 
 def reading_own(place: str, read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
-    """What reads a file of a table, with our errors only."""
+    """Wrap a function that reads a file of a table so that it raises our errors only."""
 
     def reading() -> Iterator[Any]:
         with own_errors(place):

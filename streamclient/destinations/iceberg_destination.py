@@ -1,4 +1,4 @@
-"""Iceberg as a destination, through pyiceberg: rows and commits are one change of the table's metadata.
+"""Iceberg as a destination, through pyiceberg: one change of the table's metadata holds rows and commits.
 
 The commits of a step stand in the summary of its snapshot, the last one of each shard in a property of the table. The
 catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
@@ -42,11 +42,11 @@ ENTRY = "streamclient"
 """Key of our entry in the summary of a snapshot."""
 
 LAST = "streamclient.last."
-"""Before application and shard, the property with the shard's last commit: it stays when snapshots expire."""
+"""Prefix of the property with a shard's last commit, before application and shard. It stays when snapshots expire."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
-    # Each commit writes the metadata anew; without these, all earlier ones stay.
+    # Each commit writes the metadata anew; without these properties, all earlier metadata files stay.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -54,7 +54,7 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 _REFUSALS_MAX = 2
-"""The first one may come from a table that another writer's new column has made old."""
+"""The first refusal may be due to a handle that is out of date because another writer has added a column."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
 _identifier = checks.Check(
@@ -65,14 +65,14 @@ _identifier = checks.Check(
 
 @checks.explains_names
 class IcebergDestination:
-    """An Iceberg table that is written exactly once, by any number of processes; see ``Destination``.
+    """An Iceberg table that any number of processes write exactly once; see ``Destination``.
 
     A commit writes the table's metadata anew, with all snapshots: expire them now and then, as Iceberg's users do
     (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
 
     Args:
-        catalog: a catalog of pyiceberg's; it decides which of two writers is first.
-        identifier: namespace and name, for example ``"lake.orders"``. The namespace must be there.
+        catalog: a pyiceberg catalog; it decides which of two writers is first.
+        identifier: namespace and name, for example ``"lake.orders"``. The namespace must exist.
         application: the fleet that writes; one per status table.
         answer_seconds: how long a commit is tried, and how long each call of the catalog may take, those of the last
             try too. Keep it well below the lease's duration.
@@ -94,7 +94,7 @@ class IcebergDestination:
         self._application = application
         self._answer_seconds = answer_seconds
         self._has_seen = False
-        """Whether the table was there: then it is never created anew."""
+        """Whether the table was seen; it is then never created anew."""
 
     @property
     def application(self) -> str:
@@ -103,12 +103,12 @@ class IcebergDestination:
 
     @property
     def place(self) -> str:
-        """Which table it is, for messages."""
+        """The name of the table, for messages."""
         return self._identifier
 
     @raises_own
     def probe(self) -> None:
-        """Check the properties of the table, if it is there; see ``Destination.probe``."""
+        """Check the properties of the table, if it exists; see ``Destination.probe``."""
         self._load()
 
     @raises_own
@@ -135,7 +135,7 @@ class IcebergDestination:
             try:
                 table = self._load()
                 if table is None:
-                    is_stored({}, commits)  # what follows commits is refused before a table is made without them
+                    is_stored({}, commits)  # refuses wrong commits before a table is made without them
                     table = self._create(rows)
                 if self._is_stored(table, commits, is_repeated=is_repeated):
                     return
@@ -144,7 +144,7 @@ class IcebergDestination:
                 return
             except StreamClientError:
                 raise
-            except Exception as error:  # whatever it is, the commit may be in
+            except Exception as error:  # after any error the commit may still be stored
                 refusals += isinstance(error, _RowsAreRefusedError)
                 if refusals == _REFUSALS_MAX:
                     raise StreamClientException(
@@ -167,7 +167,7 @@ class IcebergDestination:
         if table is None:
             return
         snapshots = _unbroken(table)
-        # Those of Iceberg's first format have no numbers, so nobody can tell whether there were others before them.
+        # Snapshots of Iceberg's first format have no sequence numbers, so earlier snapshots cannot be ruled out.
         if snapshots and snapshots[0].sequence_number != 1:
             lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
             yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
@@ -207,7 +207,7 @@ class IcebergDestination:
                 yield path, reading_own(f"{self.place}, file {path},", partial(_tables_of, table, task))
 
     def close(self) -> None:
-        """The catalog is the caller's."""
+        """Do nothing: the catalog belongs to the caller."""
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class IcebergDestination:
         return table
 
     def _create(self, rows: ArrowTable) -> Table:
-        """Make the table; if somebody else made it meanwhile, that one."""
+        """Create the table, or return the one that another writer has created meanwhile."""
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
             schema = check_table_types(rows.schema)
@@ -248,7 +248,7 @@ class IcebergDestination:
         return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
 
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
-        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
         try:
             return is_stored(self._lasts(table, [one.shard for one in commits]), commits)
         except StreamClientError:
@@ -273,7 +273,7 @@ class IcebergDestination:
             sent.append(updates)
             _commit_or_find(table, send, updates, requirements)
 
-        # Of the handle alone, which is let go of after this.
+        # The patch is on this handle only, which is dropped after this.
         setattr(table, "_do_commit", sending)  # noqa: B010
         try:
             self._transact(table, rows, commits)
@@ -296,7 +296,7 @@ class IcebergDestination:
 
 
 class _RowsAreRefusedError(Exception):
-    """pyiceberg refuses rows, its cause says why, before it asks the catalog for anything: as it would again."""
+    """pyiceberg refuses the rows before it asks the catalog, and would refuse them again; the cause says why."""
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -306,14 +306,14 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
-    """Commit; if that is refused, look whether it is in all the same.
+    """Commit; after a refusal, look whether the commit is stored nevertheless.
 
-    A transport that sends a request again after a lost answer makes a commit conflict with itself. pyiceberg takes
-    every conflict for a commit that is not in, and deletes the files of its snapshot: of the table's present one.
+    A transport that repeats a request after a lost answer makes a commit conflict with itself. pyiceberg takes every
+    conflict for a commit that is not stored, and deletes the files of its snapshot, here the table's present one.
 
     Raises:
-        CommitFailedException: it is not in.
-        CommitStateUnknownException: nobody knows, so nothing may be deleted.
+        CommitFailedException: the commit is not stored.
+        CommitStateUnknownException: the outcome is unknown, so no file may be deleted.
     """
     errors = load("pyiceberg.exceptions", "iceberg")
     try:
@@ -329,7 +329,7 @@ def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[A
 
 
 def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
-    """The rows of one file."""
+    """Yield the rows of one file."""
     reading, expressions = load("pyiceberg.io.pyarrow", "iceberg"), load("pyiceberg.expressions", "iceberg")
     schema = _schema_of(table)
     scan = reading.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue())
@@ -337,14 +337,14 @@ def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
 
 
 def _snapshots(table: Table) -> list[Snapshot]:
-    """Oldest first."""
+    """Return the snapshots, oldest first."""
     return sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
 
 
 def _unbroken(table: Table) -> list[Snapshot]:
-    """The snapshots behind the last one that has expired.
+    """Return the snapshots after the last one that has expired.
 
-    A tag or a branch keeps single ones before: what followed their commits is no longer known.
+    A tag or a branch keeps single snapshots before it, whose successors are no longer known.
     """
     found: list[Snapshot] = []
     last = 0  # the first snapshot of a table has the sequence number 1
@@ -363,21 +363,21 @@ def _entries(table: Table) -> Iterator[LogEntry]:
 
 
 def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
-    """One, or none if somebody else made the snapshot."""
+    """Yield our entry of a snapshot; nothing if another program made the snapshot."""
     text = snapshot.summary.additional_properties.get(ENTRY) if snapshot.summary else None
     if text is not None:
         yield LogEntry.from_json(str(snapshot.snapshot_id), text)
 
 
 def _set_back(entry: LogEntry) -> LogEntry:
-    """The entry of a snapshot that the present one does not descend from."""
+    """Return the entry of a snapshot that is not an ancestor of the present one, marked as damaged."""
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
     return evolve(entry, damage=entry.damage or text)
 
 
 def _refuse_required(table: Table, rows: Schema) -> None:
-    """Rows need not have every column. pyiceberg would refuse them too, and print why on the standard output."""
+    """Refuse rows that lack a required column; pyiceberg would too, but print the reason to standard output."""
     for path, is_there in _required(table.schema().as_arrow(), rows, ()):
         name = ".".join(path)
         raise ConfigurationError(
@@ -388,7 +388,7 @@ def _refuse_required(table: Table, rows: Schema) -> None:
 
 
 def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
-    """Paths of fields that the table requires and rows do not have without fail, and whether they have them at all."""
+    """Yield the paths of required fields that rows may lack, and for each whether the rows have the field."""
     pa = pyarrow()
     given = {one.name: one for one in rows}
     for one in table:
@@ -400,7 +400,7 @@ def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ..
 
 
 def _fields(kind: DataType) -> list[Field]:
-    """The fields within a type, as Iceberg names them. A map has no keys that are null."""
+    """Return the fields within a type, as Iceberg names them. Map keys are never null."""
     pa = pyarrow()
     if pa.types.is_map(kind):
         return [kind.item_field.with_name("value")]
@@ -410,7 +410,7 @@ def _fields(kind: DataType) -> list[Field]:
 
 
 def _widened(rows: ArrowTable) -> ArrowTable:
-    """The rows, with integers of 8 and 16 bits as those of 32, the smallest that Iceberg has. No value changes."""
+    """Return the rows with integers of 8 and 16 bits as those of 32, the smallest in Iceberg. No value changes."""
     schema = pyarrow().schema([one.with_type(_wider(one.type)) for one in rows.schema])
     return rows if schema == rows.schema else rows.cast(schema)
 
@@ -431,7 +431,7 @@ def _wider_field(field: Field) -> Field:
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:
-    """Empty lists and maps are what pyiceberg may write for those that are null, also in a struct."""
+    """Refuse null lists and maps, also in a struct: pyiceberg may write them as empty ones."""
     for one in rows.schema:
         if _has_null_lists(rows.column(one.name)):
             raise ConfigurationError(
@@ -454,7 +454,7 @@ def _schema_of(table: Table) -> Schema:
 
 
 def _usual(kind: DataType) -> DataType:
-    """The type that rows have, where pyiceberg gives the one for large values."""
+    """Return the ordinary type of rows for one of pyiceberg's types for large values."""
     pa = pyarrow()
     if pa.types.is_map(kind):
         return pa.map_(_usual(kind.key_type), _usual(kind.item_type))

@@ -1,6 +1,6 @@
-"""The rule of a destination and nothing else: rows and commits in the memory of one process.
+"""The rules of a destination and nothing else: rows and commits in the memory of one process.
 
-For tests of whoever writes to destinations, and the shortest example of one.
+It serves tests of code that writes to destinations, and is the shortest example of a destination.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class MemoryPlace:
-    """What any number of handles share."""
+    """The table that any number of handles share."""
 
     tables: list[Table] = field(factory=list)
     entries: list[LogEntry] = field(factory=list)
@@ -45,7 +45,7 @@ class MemoryDestination:
         return self._application
 
     def probe(self) -> None:
-        """Memory can do what is needed."""
+        """Do nothing: memory can do what exactly-once needs."""
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""
@@ -89,7 +89,7 @@ class MemoryDestination:
             yield table.filter(compute().field(column) < bound)
 
     def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
-        """Add rows to those that are kept, if these commits follow."""
+        """Append rows to ``kept``, if these commits follow the last ones."""
         pa = pyarrow()
         found = last_of(self.place.entries, self._application)
         if is_stored({one.shard: found.get(one.shard) for one in commits}, commits):
@@ -117,4 +117,4 @@ class MemoryDestination:
                 yield wanted
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to release."""

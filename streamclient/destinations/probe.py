@@ -1,8 +1,8 @@
-"""Does this store refuse the second of two that create the same object? Asked by doing it.
+"""A test by experiment of whether a store refuses the second of two writers that create the same object.
 
-A store that ignores the question answers "created" to both, and acknowledged commits get lost without any error.
-delta-rs does not find out, as it looks before it writes. So a scratch object is created twice, by the very request that
-a commit is made with.
+A store that ignores the condition answers "created" to both, and acknowledged commits get lost without any error.
+delta-rs does not notice, as it looks before it writes. The probe therefore creates a scratch object twice, by the same
+kind of request as a commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamclient.destinations.delta.object_stores import Location
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 
 SCRATCH = "_streamclient_probe"
-"""Directory of the scratch objects, beside the table's files; readers and clean-up of Delta leave ``_`` names alone."""
+"""Directory of the scratch objects, next to the table's files. Delta's readers and clean-up ignore names with ``_``."""
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -40,13 +40,13 @@ _LOST = "acknowledged commits would get lost there without an error"
 
 
 def probe_store(location: Location, seconds: float) -> None:
-    """Raise unless the store refuses to create an object that is there.
+    """Raise unless the store refuses to create an object that exists.
 
-    Stores that do it by their nature (Amazon S3 itself, Azure, Google, HDFS) are not asked.
+    Stores that do it by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
 
     Raises:
-        ConfigurationError: it does not, or it cannot be asked.
-        DependencyException: it does not answer.
+        ConfigurationError: the store does not refuse, or cannot be probed.
+        DependencyException: the store does not answer.
     """
     if location.scheme == "file":
         _probe_directory(Path(location.path))
@@ -62,8 +62,8 @@ def probe_store(location: Location, seconds: float) -> None:
 
 
 def _probe_directory(directory: Path) -> None:
-    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # another handle that probes removes its own
-    # An empty directory that stayed would be in the way of one that is moved back to its place.
+    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # unique, as another handle that probes removes its own
+    # An empty directory that stayed would block a table directory that is moved back to its path.
     made = [one for one in (directory, *directory.parents) if not os.path.exists(one)]
     source, target = scratch / "source", scratch / "target"
     _make(scratch, directory)
@@ -85,7 +85,7 @@ def _probe_directory(directory: Path) -> None:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         scratch.rmdir()
-        with suppress(OSError):  # somebody else has put something into it
+        with suppress(OSError):  # another program has put a file into it
             for one in made:
                 one.rmdir()
 
@@ -113,7 +113,7 @@ def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> No
             )
         second, text = store.send("PUT", name, seconds)
     finally:
-        # It may be there whatever the answers were. Left behind it does no harm, unlike what was found out.
+        # The object may exist whatever the answers were. A leftover is harmless, and the finding matters more.
         with suppress(DependencyException):
             store.send("DELETE", name, seconds)
     if second in {200, 201}:
@@ -145,7 +145,7 @@ class _Keys:
 
 @frozen
 class _S3:
-    """A store with the interface of S3, signed by version 4."""
+    """A store with the interface of S3; requests are signed with version 4."""
 
     host: str
     prefix: str
@@ -182,7 +182,7 @@ class _S3:
 
 @frozen
 class _Oss:
-    """OSS, signed by version 1, as the writer does."""
+    """OSS; requests are signed with version 1, as the writer does."""
 
     host: str
     prefix: str
@@ -246,7 +246,7 @@ def _exchange(
 def sign_s3(
     method: str, path: str, headers: Mapping[str, str], *, access: str, secret: str, region: str, at: datetime
 ) -> dict[str, str]:
-    """The headers of a request without body and query, signed by AWS Signature Version 4; names in lower case."""
+    """Return the headers, in lower case, of a request without body and query, signed by AWS Signature Version 4."""
     stamp = at.strftime("%Y%m%dT%H%M%SZ")
     empty = hashlib.sha256(b"").hexdigest()
     signed = {**headers, "x-amz-content-sha256": empty, "x-amz-date": stamp}
@@ -266,7 +266,7 @@ def sign_s3(
 
 
 def sign_oss(method: str, resource: str, headers: Mapping[str, str], access: str, secret: str) -> str:
-    """The ``Authorization`` of a request by OSS Signature Version 1."""
+    """Return the ``Authorization`` header of a request by OSS Signature Version 1."""
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     own = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-oss-"))
     plain = "\n".join(lower.get(name, "") for name in ("content-md5", "content-type", "date"))

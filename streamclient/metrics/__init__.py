@@ -1,4 +1,4 @@
-"""What a worker measures, and where it goes: Prometheus, OpenTelemetry, memory, or an ``IMetrics`` of your own.
+"""A worker's metrics and their receivers: Prometheus, OpenTelemetry, memory, or an ``IMetrics`` of your own.
 
 Importing this package imports neither of the two libraries; they come with the extras ``prometheus`` and ``otel``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamclient.base._lazy import loader
-from streamclient.metrics.labelled import labelled  # at once: the module of that name would stand in its place
+from streamclient.metrics.labelled import labelled  # now, or the module of that name would take its place
 
 if TYPE_CHECKING:
     from streamclient.metrics.memory_metrics import Distribution, MemoryMetrics, Series
@@ -36,7 +36,7 @@ _HOMES = {
     "PrometheusMetrics": "prometheus",
     "Series": "memory_metrics",
 }
-"""Public name to module; loaded when first used, because a worker without metrics needs no HTTP server."""
+"""The module of each public name; loaded on first use, because a worker without metrics needs no HTTP server."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""What measuring code calls: metrics with their common labels filled in, which never raise."""
+"""The metrics that measuring code calls: common labels are filled in, and no call raises."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class NoMetrics(IMetrics):
 
 
 NO_METRICS = NoMetrics()
-"""The one that is needed."""
+"""The shared instance."""
 
 
 def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
-    """The same metrics with labels added to every call, and without the errors: the first one is logged, no other.
+    """Wrap metrics: add ``labels`` to every call, and suppress errors; only the first error is logged.
 
-    The lease manager and the stream API of a user who makes them by hand want ``stream`` and ``worker``.
+    A lease manager or a stream API that a user makes by hand needs the labels ``stream`` and ``worker``.
     """
     return NO_METRICS if metrics is None or metrics is NO_METRICS else _LabelledMetrics(metrics, labels)
 
 
 class _LabelledMetrics(IMetrics):
-    """Thread-safe as far as what is behind it is.
+    """Thread-safe if the wrapped metrics are.
 
-    ``SystemExit`` is an error like any other, but in the main thread, where it may be a signal's.
+    ``SystemExit`` is an error like any other, except in the main thread, where it may come from a signal.
     """
 
     def __init__(self, metrics: IMetrics, labels: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Metrics kept in this process: for tests, for tools, and as the store from which other systems are fed."""
+"""Metrics kept in this process: for tests, for tools, and as the store that feeds other systems."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
 
 _Key = tuple[str, ...]
-"""Values of the labels, in the order in which the metric names them."""
+"""The values of the labels, in the metric's order."""
 
 
 @frozen
 class Distribution:
-    """What a histogram knows of its values."""
+    """The distribution of a histogram's values."""
 
     count: int = 0
     sum: float = 0.0
     buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
-    """How many values lie at or below each bound of ``SECONDS_BUCKETS``, and, last, all of them."""
+    """The number of values at or below each bound of ``SECONDS_BUCKETS``, and, last, of all values."""
 
 
 @frozen
@@ -36,9 +36,9 @@ class Series:
     metric: Metric
     labels: Mapping[str, str]
     value: float
-    """Total of a counter, value of a gauge, sum of a histogram."""
+    """The total of a counter, the value of a gauge, or the sum of a histogram."""
     distribution: Distribution | None = None
-    """Only for a histogram."""
+    """The distribution of a histogram; ``None`` for other metrics."""
 
     def __str__(self) -> str:
         labels = ",".join(f'{name}="{text}"' for name, text in self.labels.items())
@@ -67,8 +67,8 @@ class _HistogramValues:
 class MemoryMetrics(IMetrics):
     """Keeps the present value of every series. Thread-safe.
 
-    A metric that ``METRICS`` does not have, labels that it does not name, and a verb that is not its own raise
-    ``ConfigurationError`` and change nothing.
+    A metric that is missing from ``METRICS``, labels that it does not name, or a method for another kind of metric
+    raise ``ConfigurationError`` and change nothing.
     """
 
     def __init__(self) -> None:
@@ -106,24 +106,24 @@ class MemoryMetrics(IMetrics):
             tally.add(seconds)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
-        """Drop one series; it need not be there."""
+        """Drop one series; it may be absent."""
         key = _key(metric, metric.kind, labels)
         kept = self._tallies if metric.kind is MetricKind.HISTOGRAM else self._numbers
         with self._lock:
             kept[metric].pop(key, None)
 
     def snapshot(self, *metrics: Metric) -> tuple[Series, ...]:
-        """Every series of these metrics, or of all: by metric as given or as in the table, then as they began.
+        """Return every series of ``metrics``, or of all, by metric as given or as in the table.
 
-        All values are of the same moment. Any thread.
+        The series of one metric come in order of creation. All values are of the same moment. Usable from any thread.
         """
         with self._lock:
             return tuple([series for metric in metrics or METRICS for series in self._series(metric)])
 
     def value(self, metric: Metric, /, **labels: str) -> float | None:
-        """Sum over the series that have these labels, whatever their others; ``None`` if there are none.
+        """Return the sum over the series with these labels, whatever their others; ``None`` if there are none.
 
-        Of a histogram, the number of its values.
+        For a histogram, return the number of its values.
         """
         found = [
             series.value if series.distribution is None else series.distribution.count
@@ -149,7 +149,11 @@ _KNOWN = frozenset(METRICS)
 
 
 def _key(metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> _Key:
-    """The labels' values in the metric's order; raises ``ConfigurationError`` if the call does not fit the metric."""
+    """Return the labels' values in the metric's order.
+
+    Raises:
+        ConfigurationError: the call does not fit the metric.
+    """
     if metric not in _KNOWN:
         raise ConfigurationError(
             f"{metric!r} is not in streamclient.metrics.metric_table, which names all that is kept"

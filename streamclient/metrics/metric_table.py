@@ -1,4 +1,4 @@
-"""Everything that is measured, as values. The documentation's table is drawn from ``METRICS``.
+"""All metrics, as values. The documentation's table is drawn from ``METRICS``.
 
 Laws:
 
@@ -15,7 +15,7 @@ from typing import Final
 from streamclient.model import Metric, MetricKind
 
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
-"""Upper bounds of every histogram: from a read on a local network to a call that takes ten minutes."""
+"""The upper bounds of every histogram: from a read on a local network to a call that takes ten minutes."""
 
 WORKER_LABELS: Final = ("stream", "worker")
 SHARD_LABELS: Final = (*WORKER_LABELS, "shard")
@@ -173,4 +173,4 @@ SCAN_SECONDS: Final = _seconds(
 UNHEALTHY: Final = _gauge("unhealthy", "{worker}", "1 while Worker.health is unhealthy, 0 while it is healthy.")
 
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])
-"""All of them, in the order of this module."""
+"""All metrics, in the order of this module."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
 SCOPE = "streamclient"
-"""Name of the instrumentation scope, under which a view finds these metrics."""
+"""The name of the instrumentation scope, by which a view finds these metrics."""
 
 
 _provider = checks.Check(
@@ -27,11 +27,11 @@ _provider = checks.Check(
 
 @checks.explains_names
 class OpenTelemetryMetrics(MemoryMetrics):
-    """Gives every series to the readers of a meter provider; names as ``Metric.dotted_name``, units in UCUM.
+    """Gives every series to the readers of a meter provider; names are ``Metric.dotted_name``, units are in UCUM.
 
-    Counters and gauges are observable instruments that read what is kept here. An instrument of the other sort reports
-    a series for ever once it has it; these report a shard only while it is held. Histograms are ordinary instruments,
-    and name no shard. Make one for each provider, and share it between all workers of the process.
+    Counters and gauges are observable instruments that read the kept values. Other instruments would report a series
+    for ever once they have it; these report a shard only while it is held. Histograms are ordinary instruments, and
+    name no shard. Make one object for each provider, and share it between all workers of the process.
 
     Args:
         meter_provider: an ``opentelemetry.metrics.MeterProvider``; the global one if ``None``.

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector, CollectorRegistry
 
 STOP_POLL_SECONDS = 0.1
-"""How soon the server notices that it was closed."""
+"""The time in which the server notices that it was closed."""
 
 
 HEALTH_PATH = "/health"
 
 Health = Callable[[], tuple[bool, str]]
-"""Whether what is measured is healthy, and why not. Called in a thread of the server for each request."""
+"""Returns whether the worker is healthy, and why not. A thread of the server calls it for each request."""
 
 
 _registry = checks.Check(
@@ -38,11 +38,11 @@ _registry = checks.Check(
 
 @checks.explains_names
 class PrometheusMetrics(MemoryMetrics):
-    """Keeps every series, and gives them to a registry of ``prometheus_client`` when that is scraped.
+    """Keeps every series, and gives them to a registry of ``prometheus_client`` at each scrape.
 
-    Make one for each registry, and share it between all workers of the process: they are told apart by the label
-    ``worker``. Series of a shard that is no longer held are removed. Several processes need a port each; the
-    multiprocess mode of ``prometheus_client`` does not see these metrics.
+    Make one object for each registry, and share it between all workers of the process: the label ``worker`` tells them
+    apart. Series of a shard that is no longer held are removed. Several processes need a port each; the multiprocess
+    mode of ``prometheus_client`` does not see these metrics.
 
     Args:
         registry: a ``prometheus_client.CollectorRegistry``; the default one of the library if ``None``.
@@ -71,9 +71,9 @@ class PrometheusMetrics(MemoryMetrics):
         """Serve the registry over HTTP in threads of its own, at any path.
 
         Args:
-            port: where Prometheus is told to look; 0 picks a free one, which ``MetricsServer.port`` names.
-            address: of this machine; by default the one that only this machine reaches. Metrics name tables and
-                workers, and nobody has to give a password for them: ``0.0.0.0`` opens them to other machines.
+            port: the port for Prometheus; 0 picks a free one, which ``MetricsServer.port`` names.
+            address: an address of this machine; by default only this machine reaches it. Metrics name tables and
+                workers without asking for a password: ``0.0.0.0`` opens them to other machines.
 
         Raises:
             OSError: the port is taken, or may not be used.
@@ -84,9 +84,9 @@ class PrometheusMetrics(MemoryMetrics):
 
 
 def serve_series(series: Callable[[], Iterable[Series]], health: Health, port: int, address: str) -> MetricsServer:
-    """Serve series from wherever they come, at any path, and the health at ``/health``.
+    """Serve the series of a function at any path, and the health at ``/health``.
 
-    That is a JSON object with ``is_healthy`` and ``reason``, and its status is 200 or 503.
+    The health is a JSON object with ``is_healthy`` and ``reason``, with status 200 or 503.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed.
@@ -125,14 +125,14 @@ class MetricsServer:
         return self._server.server_port
 
     def close(self) -> None:
-        """Stop listening. Calling it again does no harm."""
+        """Stop listening. Further calls do nothing."""
         self._birthplace.require("the server of metrics")
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def __enter__(self) -> MetricsServer:
-        """The server itself."""
+        """Return the server itself."""
         return self
 
     def __exit__(
@@ -159,7 +159,7 @@ def _with_health(handler: Any, health: Health) -> Any:
 
 
 class _Collector:
-    """What a registry asks: at its registration for names, at every scrape for values."""
+    """The collector of a registry: it returns names at its registration, and values at every scrape."""
 
     def __init__(self, snapshot: Callable[[], Iterable[Series]]) -> None:
         from prometheus_client import core, utils  # noqa: PLC0415  # an extra
@@ -173,11 +173,11 @@ class _Collector:
         self._bounds = [*map(utils.floatToGoString, SECONDS_BUCKETS), "+Inf"]
 
     def describe(self) -> list[Any]:
-        """Every metric, without values."""
+        """Return every metric, without values."""
         return [self._family(metric, ()) for metric in METRICS]
 
     def collect(self) -> list[Any]:
-        """Every metric with all its series, of one moment."""
+        """Return every metric with all its series, of one moment."""
         found: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
         for series in self._snapshot():
             found[series.metric].append(series)

@@ -1,4 +1,4 @@
-"""Requests to the service, counted where they are sent."""
+"""Counts of requests to the service, made where they are sent."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Metric
 
 OK: Final = "ok"
-"""Result of a request that was answered as it was meant to be."""
+"""The result of a request with a regular answer."""
 
 UNDECODABLE: Final = "undecodable"
 
 
 def result_of(error: Exception) -> str:
-    """What a failed call counts as: the kind of its error, trimmed, undecodable, or other."""
+    """Return the result that a failed call counts as: the kind of its error, trimmed, undecodable, or other."""
     match error:
         case DependencyException():
-            # The type itself is asked: a class of the user's own may answer nothing else.
+            # Only the type is read: nothing else of a user's own class is safe to call.
             return UNDECODABLE if issubclass(type(error), UnreadableAnswerError) else error.kind.value
         case TrimmedDataException():
             return "trimmed"
@@ -36,6 +36,6 @@ class RequestCounter:
         self._metric = metric
 
     def count(self, operation: str, error: Exception | None = None) -> None:
-        """One request was answered, or failed with an error of this package."""
+        """Count a request that was answered, or that failed with an error of this package."""
         result = OK if error is None else result_of(error)
         self._metrics.increment(self._metric, operation=operation, result=result)

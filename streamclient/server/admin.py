@@ -29,7 +29,7 @@ Arguments = Mapping[str, Any]
 
 @frozen
 class AdminReply:
-    """An answer of the admin surface: JSON."""
+    """A JSON answer of the admin surface."""
 
     status: int
     body: bytes
@@ -77,7 +77,7 @@ class Admin:
             return _reply(500, {"error": "the server failed; see its log"})
 
     def refuse(self, error: ServiceError) -> AdminReply:
-        """The answer to a request that did not come in by the right door."""
+        """Return the answer to a request that the envelope refused."""
         return _reply(error.http_status, {"error": f"{error.code}: {error.message}"})
 
     def _no_route(self, method: str, name: str) -> AdminReply:
@@ -146,7 +146,7 @@ class Admin:
 
 
 def key_from_json(value: Any) -> tuple[KeyPart, ...]:
-    """Leading key values: one value or a list of whole numbers, strings, and ``{"base64": text}`` for bytes."""
+    """Read leading key values: one value or a list of whole numbers, strings, and ``{"base64": text}`` for bytes."""
     parts = value if isinstance(value, list) else [value]
     if not parts:
         raise ValueError("a key needs at least one value")

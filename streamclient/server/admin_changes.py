@@ -1,8 +1,8 @@
-"""What the server writes down.
+"""The changes that the server writes to its storage.
 
-The state in memory is the truth while the server runs. Every request hands the list of changes that it made to the
-storage before it is answered; the storage applies the whole list or nothing. On start, the same state is rebuilt from
-what ``load`` returns. See the page ``server-storage`` of the decisions.
+The state in memory is the truth while the server runs. Before it answers a request, the server hands the list of the
+request's changes to the storage; the storage applies the whole list or nothing. On start, the server rebuilds the same
+state from the result of ``load``. See the page ``server-storage`` of the decisions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 @frozen
 class PutSetting:
-    """A named text of the server as a whole."""
+    """A named setting of the whole server."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class PutTable:
 
 @frozen
 class DropTable:
-    """A table and all its rows are gone."""
+    """The deletion of a table with all its rows."""
 
     table_number: int
 
@@ -48,7 +48,7 @@ class PutRow:
 
 @frozen
 class DeleteRow:
-    """A row is gone."""
+    """The deletion of a row."""
 
     table_number: int
     key: bytes
@@ -64,7 +64,7 @@ class PutStream:
 
 @frozen
 class DropStream:
-    """A stream, its shards and their records are gone."""
+    """The deletion of a stream with its shards and their records."""
 
     stream_number: int
 
@@ -80,7 +80,7 @@ class PutShard:
 
 @frozen
 class DropShard:
-    """A shard is gone; its records went before."""
+    """The deletion of a shard whose records are deleted already."""
 
     shard_number: int
 
@@ -98,7 +98,7 @@ class AppendRecord:
 
 @frozen
 class TrimRecords:
-    """The records of a shard before a position are gone."""
+    """The deletion of a shard's records before a position."""
 
     shard_number: int
     before_position: int
@@ -106,19 +106,19 @@ class TrimRecords:
 
 @frozen
 class PutTunnelPart:
-    """A tunnel without its channels and sessions, or one of these, as JSON; new or replaced."""
+    """A part of a tunnel as JSON, new or replaced: the tunnel's own fields, a channel, or a session."""
 
     tunnel_id: str
     kind: str
     """``tunnel``, ``channel`` or ``session``."""
     part_id: str
-    """Of the channel or session; empty for the tunnel."""
+    """The id of the channel or session; empty for the tunnel."""
     document: str
 
 
 @frozen
 class DropTunnelPart:
-    """A channel or a session is gone."""
+    """The deletion of a channel or a session."""
 
     tunnel_id: str
     kind: str
@@ -127,7 +127,7 @@ class DropTunnelPart:
 
 @frozen
 class DropTunnel:
-    """A tunnel is gone with all its parts."""
+    """The deletion of a tunnel with all its parts."""
 
     tunnel_id: str
 
@@ -148,34 +148,34 @@ Change = (
     | DropTunnelPart
     | DropTunnel
 )
-"""One step that a storage applies."""
+"""A step that a storage applies."""
 
 
 @frozen
 class StoredState:
-    """Everything that a storage holds: each item in the form in which it was handed over, in order of its numbers."""
+    """The whole content of a storage: each item in its committed form, in order of its numbers."""
 
     settings: tuple[PutSetting, ...] = ()
     tables: tuple[PutTable, ...] = ()
     rows: tuple[PutRow, ...] = field(default=(), repr=False)
-    """Per table in ascending order of keys."""
+    """The rows, per table in ascending order of keys."""
     streams: tuple[PutStream, ...] = ()
     shards: tuple[PutShard, ...] = ()
     records: tuple[AppendRecord, ...] = field(default=(), repr=False)
-    """Per shard in ascending order of positions."""
+    """The records, per shard in ascending order of positions."""
     tunnel_parts: tuple[PutTunnelPart, ...] = ()
-    """In no particular order: their documents say it."""
+    """The parts of tunnels, in no particular order; their documents state the order."""
 
 
 class Storage(Protocol):
-    """Where changes go. Called by one thread at a time."""
+    """The receiver of changes. One thread at a time calls it."""
 
     @property
     def keeps(self) -> bool:
-        """Whether changes outlive the process; if not, the server spares itself describing them."""
+        """Whether changes outlive the process; if not, the server does not describe them."""
 
     def load(self) -> StoredState:
-        """All that was committed; called once, before the first commit."""
+        """Return all that was committed; called once, before the first commit."""
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Apply all changes in order, or none. After it returns they survive the end of the process."""

@@ -1,6 +1,6 @@
-"""Requests in any form that HTTP has, by aiohttp: what is not as SDKs send it, and what waits for an injected fault.
+"""Requests in any form that HTTP allows, by aiohttp: requests that no SDK sends, and requests that wait for a fault.
 
-Loaded with the first of them: its import would be a third of the time to the server's first line.
+The first such request loads it: its import would be a third of the time to the server's first line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER_SECONDS = 10 * 365 * 86_400.0
 
 
 class AnyHttp:
-    """Answers whatever comes over the connections that are left to it. Used in the event loop only."""
+    """Answers all requests on the connections that are left to it. Used in the event loop only."""
 
     def __init__(
         self, service: Service, admin: Admin, doors: Doors, connections: Connections, stopping: asyncio.Event
@@ -40,18 +40,18 @@ class AnyHttp:
         self._server = web.Server(self._handle)
 
     def protocol(self) -> web.RequestHandler:
-        """What goes on with one connection."""
+        """Return a protocol that continues one connection."""
         return _Protocol(
             self._server,
             self._service,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER_SECONDS,  # Connections closes what is idle
+            keepalive_timeout=_NEVER_SECONDS,  # Connections closes idle ones
             access_log=None,
             auto_decompress=False,  # the protocol has its own compression, whose size is bounded
         )
 
     async def stop(self, timeout: float) -> None:
-        """Close every connection: idle ones at once, others after their present request, or when time is over."""
+        """Close every connection: idle connections at once, others after their present request or after ``timeout``."""
         for connection in self._server.connections:
             connection.close()
         await self._server.shutdown(timeout)
@@ -99,7 +99,7 @@ class AnyHttp:
         return _cut(request) if isinstance(action, LoseAnswer) else _response(answer)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; whether the server is still running afterwards."""
+        """Wait; return whether the server is still running afterwards."""
         if seconds <= 0:
             return True
         try:
@@ -109,7 +109,7 @@ class AnyHttp:
         return False
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
-        """The body, bounded in size and time."""
+        """Read the body, with bounds on its size and time."""
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise body_too_large()
         transport = request.transport
@@ -142,7 +142,7 @@ class AnyHttp:
 
 
 class _Protocol(web.RequestHandler):
-    """aiohttp's connection, but what it answers by itself is answered as the service would: as an error message."""
+    """aiohttp's connection, which sends aiohttp's own refusals as error messages of the service."""
 
     __slots__ = ("_service",)
 
@@ -157,7 +157,7 @@ class _Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP with 400, and a failure of this server with 500; then close the connection."""
+        """Answer 400 to malformed HTTP and 500 to a failure of this server; then close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer is sent already")
         if status < 500:
@@ -171,7 +171,7 @@ class _Protocol(web.RequestHandler):
 
 
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
-    """Ask for the body if the client waits for that: curl, and the SDKs built on it, do so for a whole second."""
+    """Ask for the body if the client waits for that; curl, and the SDKs built on it, wait for a whole second."""
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:
         transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -187,7 +187,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """Break the connection; the response returned here meets a closed transport and is dropped by aiohttp."""
+    """Break the connection; aiohttp drops the returned response because its transport is closed."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

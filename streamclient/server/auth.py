@@ -1,4 +1,4 @@
-"""Who may call: one key pair for one instance, and the proof that a request was signed with it."""
+"""Authentication: one key pair for one instance, and the proof that a request was signed with it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from streamclient.wire import signature
 DEFAULT_INSTANCE = "local"
 DEFAULT_ACCESS_KEY_ID = "local-access-key-id"
 DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
-"""Fixed, so that a newcomer can copy a client configuration from the documentation. They protect nothing: with them the
-server listens on the loopback interface only, unless somebody insists."""
+"""The default secret is fixed, so that a newcomer can copy a client configuration from the documentation. It protects
+nothing: with it the server listens on the loopback interface only, unless the user allows more."""
 
 _HOST = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?", re.ASCII)
-"""A ``Host`` header: a name or an address, and maybe a port. Nothing else that a URL may hold is taken for one."""
+"""The form of a ``Host`` header: a name or an address, and maybe a port. Other parts of a URL are refused."""
 
 _NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
-"""A host name, by characters and length (RFC 1123; containers have underscores besides)."""
+"""A host name, by characters and length (RFC 1123; containers also use underscores)."""
 
 _SHOWN_CHARACTERS = 100
-"""Of a header that a refusal repeats."""
+"""The characters of a header that a refusal repeats."""
 
 host_names = checks.Check(
     "a sequence of host names, without scheme and port",
@@ -35,10 +35,10 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""Clients use one or two; strangers may ask for any."""
+"""The hosts whose judgement is cached. Clients use one or two; strangers may ask for any."""
 
 _DERIVED_KEYS_CACHED = 64
-"""One per sign date and region in use; deriving costs four MACs per request otherwise."""
+"""The derived keys that are cached, one per sign date and region in use; deriving a key costs four MACs."""
 
 _derive_v4_key = lru_cache(maxsize=_DERIVED_KEYS_CACHED)(signature.derive_v4_key)
 
@@ -65,10 +65,10 @@ class Credentials:
 
 
 def require_own_secret(host: str, port: int, credentials: Credentials) -> None:
-    """Raise unless whoever can reach the server has to know a secret.
+    """Raise unless every client that can reach the server needs a secret.
 
     Raises:
-        ValueError: the server would listen beyond this machine with the secret that everybody can read.
+        ValueError: the server would listen beyond this machine with the published default secret.
     """
     if credentials.access_key_secret == DEFAULT_ACCESS_KEY_SECRET and not is_loopback(host):
         raise ValueError(
@@ -79,7 +79,7 @@ def require_own_secret(host: str, port: int, credentials: Credentials) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether all addresses of a host are reachable from this machine only."""
+    """Return whether all addresses of a host are reachable from this machine only."""
     if not host:
         return False
     try:
@@ -95,20 +95,20 @@ def _lower_case(names: Iterable[str]) -> frozenset[str]:
 
 @frozen
 class Doors:
-    """Under which names the server may be addressed, and from where.
+    """The host names and origins that requests may have.
 
-    Pages in a browser on this machine can reach the port. A page can let a name of its own point here, and then its
-    requests carry that name as ``Host``; every other page's requests carry ``Origin``, which no SDK sends. An address
-    cannot be made to point elsewhere, and names below ``localhost`` mean this machine everywhere. Any other name, also
-    one without dots, is decided by the network that the machine is in, so it has to be given.
+    Pages in a browser on this machine can reach the port. A page can let its own name point here, and then its requests
+    carry that name as ``Host``; the requests of all other pages carry ``Origin``, which no SDK sends. An address cannot
+    be made to point elsewhere, and names below ``localhost`` mean this machine everywhere. The network of the machine
+    decides about any other name, even one without dots, so the user must list it.
     """
 
     names: frozenset[str] = field(converter=_lower_case)
     _judged: dict[str, bool] = field(factory=dict, init=False, eq=False, repr=False)
-    """Hosts that were asked for, and whether they are ours."""
+    """The judgements of requested hosts."""
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Let a request in, or raise a ``ServiceError``. Without ``Host`` it came from no browser."""
+        """Accept a request, or raise a ``ServiceError``. A request without ``Host`` came from no browser."""
         host = headers.get("host", "")
         if host and not self._is_ours(host):
             match = _HOST.fullmatch(host)
@@ -118,7 +118,7 @@ class Doors:
                 f"start the server with --allowed-host {name} (allowed_hosts= in Python)."
             )
         origin = headers.get("origin")
-        if origin is not None:  # one that equals the host proves nothing: the page may have been served under that name
+        if origin is not None:  # even the host's own origin: the page may have been served under that name
             raise auth_failed(f"Requests from web pages are refused; this one is from '{_shown(origin)}'.")
 
     def _is_ours(self, host: str) -> bool:
@@ -130,7 +130,7 @@ class Doors:
         return known
 
     def _judge(self, host: str) -> bool:
-        """Whether it is an address, ``localhost`` or a name below it, or a name that was given."""
+        """Return whether a host is an address, ``localhost`` or a name below it, or a listed name."""
         match = _HOST.fullmatch(host)
         if match is None:
             return False
@@ -157,7 +157,7 @@ class Signer:
     """The secret, or after a V4 request the derived signing key."""
 
     def authorization(self, path: str, headers: Mapping[str, str]) -> str:
-        """Value of the ``Authorization`` header over all given headers."""
+        """Return the ``Authorization`` header over all given headers."""
         return signature.authorization(self.access_key_id, signature.sign_response(self.key, path, headers))
 
 
@@ -185,5 +185,5 @@ def authenticate(path: str, headers: Mapping[str, str], credentials: Credentials
 
 
 def auth_failed(message: str) -> ServiceError:
-    """The error of every failed proof of identity."""
+    """Return the error of every failed authentication."""
     return ServiceError(403, "OTSAuthFailed", message)

@@ -1,4 +1,4 @@
-"""Capacity units: what an answer says that the request consumed. Information only; nothing is ever refused for it."""
+"""Capacity units: the consumption that an answer states. It is information only; no request is refused for it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _UNIT_BYTES = 4096
 
 
 def units(size_bytes: int) -> int:
-    """Capacity units of so many bytes: one for each 4 KB begun, and at least one."""
+    """Return the capacity units of ``size_bytes``: one for each 4 KB begun, and at least one."""
     return max(1, -(-size_bytes // _UNIT_BYTES))
 
 
 @lru_cache(maxsize=1024)
 def consumed(*, read: int = 0, write: int = 0) -> Any:
-    """The message that answers carry, to be copied and never changed.
+    """Return the message that answers carry; copy it and never change it.
 
-    Both numbers are always set: the Go SDK reads them without looking.
+    Both numbers are always set, because the Go SDK reads them without a check.
     """
     return schema.ConsumedCapacity(capacity_unit=schema.CapacityUnit(read=read, write=write))

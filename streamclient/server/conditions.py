@@ -1,4 +1,4 @@
-"""What a write expects of the row that it meets."""
+"""Conditions of a write on the row before it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from streamclient.wire.schema import RowExistenceExpectation
 
 @frozen
 class Condition:
-    """Both parts must hold, on the row as it was before the write."""
+    """A row condition and a column condition; both must hold on the row before the write."""
 
     expectation: RowExistenceExpectation = RowExistenceExpectation.IGNORE
     column_filter: RowFilter | None = None
 
     @property
     def is_trivial(self) -> bool:
-        """Whether it holds for every row and for none."""
+        """Whether the condition holds for every row and for an absent row."""
         return self.expectation is RowExistenceExpectation.IGNORE and self.column_filter is None
 
 
 def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None) -> None:
-    """Raise ``OTSConditionCheckFail`` unless the row, or its absence, is what the condition expects.
+    """Raise ``OTSConditionCheckFail`` unless the row, or its absence, meets the condition.
 
-    On an absent row all columns count as missing, those of the key included.
+    On an absent row all columns count as missing, including those of the key.
     """
     if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
         raise condition_failed()

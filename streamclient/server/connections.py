@@ -1,9 +1,9 @@
-"""The connections of one server: how many there may be, how long one may say nothing, and who has to go.
+"""The connections of one server: their number, their time-outs, and the choice of the connection to close.
 
-A request whose headers do not come to an end, a connection that never sends one, and one whose client does not take its
-answer, is closed after a while. When there are as many connections as the process can bear, the one that has waited
-longest without a request in work makes room for the new one, those that never finished a request first: a thousand
-half-sent requests shut out nobody.
+The server closes a connection whose headers do not end in time, that never sends a request, or whose client does not
+read its answer. When the process has as many connections as it can bear, a new one replaces the connection that has
+waited longest without a request in work; connections that never finished a request go first. So a thousand half-sent
+requests shut out no client.
 """
 
 from __future__ import annotations
@@ -24,68 +24,70 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 HEADER_TIMEOUT_SECONDS = 30.0
-"""From the first byte of a request, or from the connection's beginning, to the end of the headers."""
+"""The time from the first byte of a request, or from the connection's beginning, to the end of the headers."""
 
 BODY_TIMEOUT_SECONDS = 30.0
-"""A client that has sent its headers gets this long for the body."""
+"""The time for the body, after the headers have arrived."""
 
 MAX_COMING_BYTES = 256 * 1024 * 1024
-"""Of all bodies that have begun and not ended. Anybody can begin one: who calls is known when it is there. Fifty of the
-largest fit in."""
+"""The bytes of all unfinished bodies; fifty bodies of the largest size fit. Any client can begin one, because the
+caller is authenticated only when the body is complete."""
 
 MAX_LEAVING_BYTES = 256 * 1024 * 1024
-"""Of all answers that wait to be taken. Sixteen of the largest fit in; beyond that, the client that takes longest is
-given up."""
+"""The bytes of all answers that clients have not yet read. Sixteen of the largest fit; beyond that, the server gives up
+the slowest client."""
 
 KEEP_ALIVE_SECONDS = 300.0
-"""Idle connections are kept longer than any SDK's pool keeps them, so that the client always closes first."""
+"""The life of an idle connection: longer than in any SDK's pool, so that the client always closes first."""
 
 ANSWER_TIMEOUT_SECONDS = 60.0
-"""A client that takes nothing at all of its answer for so long is gone, or wants the server to keep it for ever."""
+"""The time in which a client must read at least a part of its answer. A slower client is gone, or wants to keep the
+answer in memory for ever."""
 
 MAX_CONNECTIONS = 2_000
-"""Four SDK clients with full pools; each connection takes some ten kilobytes."""
+"""The most connections: four SDK clients with full pools; each connection takes about ten kilobytes."""
 
 SHARE_OF_FILES = 3, 4
-"""Of the files that the process may open: the rest is for data, and for clients in the same process."""
+"""The connections' share of the files that the process may open: the rest is for data, and for clients in the same
+process."""
 
 LOG_PAUSE_SECONDS = 60.0
-"""A condition that lasts is logged once in this time."""
+"""The time between two log lines about a lasting condition."""
 
 
 def most_connections() -> int:
-    """How many connections a server in this process can bear."""
+    """Return how many connections a server in this process can bear."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     numerator, denominator = SHARE_OF_FILES
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * numerator // denominator)
 
 
 class Connections:
-    """Every connection of one server, with what is known about how it behaves. Used in the event loop only."""
+    """Every connection of one server and its behavior. Used in the event loop only."""
 
     def __init__(self, make: Callable[[], web.RequestHandler], plain: PlainHttp, most: int | None = None) -> None:
         self._make = make
         self._plain = plain
         self._most = most_connections() if most is None else most
         self._idle: dict[Guard, None] = {}
-        """Those without a request in work, the one that waits longest first."""
+        """The connections without a request in work, the longest waiting first."""
         self._guards: dict[asyncio.BaseTransport, Guard] = {}
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
-        """Bytes of each body that is being received, by its connection, the one that began first in front."""
+        """The bytes of each body that is being received, by its connection, the earliest first."""
         self.body_bytes = 0
-        """Of all of them."""
+        """The bytes of all unfinished bodies."""
         self.answers: dict[asyncio.Transport, int] = {}
-        """Bytes of each answer that waits to be taken, by its connection, the one that waits longest first."""
+        """The bytes of each unread answer, by its connection, the longest waiting first."""
         self.answer_bytes = 0
-        """Of all of them, when they began to wait."""
+        """The bytes of all unread answers, when they began to wait."""
 
     def __call__(self) -> Guard:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return Guard(self, self._make, self._plain)
 
     def close_plain(self) -> None:
-        """Close the connections that sent nothing but plain requests: all of those are answered."""
+        """Close the connections that sent only plain requests: all of these are answered."""
         for transport, guard in self._guards.items():
             if guard.is_plain:
                 transport.close()
@@ -98,12 +100,12 @@ class Connections:
             self.make_room(f"there are more than {self._most} connections", besides=guard)
 
     def make_more_room(self, reason: str) -> None:
-        """Close a part of the connections that wait: the process has no file left for a new one."""
+        """Close some waiting connections, because the process has no file left for a new one."""
         for _ in range(max(1, len(self._idle) // 8)):
             self.make_room(reason)
 
     def make_room(self, reason: str, besides: Guard | None = None) -> None:
-        """Close a connection that waits; the newest itself if all others have work."""
+        """Close a waiting connection; close the newest if all others have work."""
         now = time.monotonic()
         if now - self._logged >= LOG_PAUSE_SECONDS:
             self._logged = now
@@ -114,45 +116,51 @@ class Connections:
             victim.drop()
 
     def closed(self, guard: Guard, transport: asyncio.BaseTransport) -> None:
-        """Forget a connection; at once when it is broken, as the loop tells of its end only after others have come."""
+        """Forget a connection.
+
+        A broken one is forgotten at once, because the loop reports its end after newer connections.
+        """
         self._guards.pop(transport, None)
         self._idle.pop(guard, None)
 
     def began(self, request: web.BaseRequest) -> None:
-        """The headers of a request are complete."""
+        """Note that the headers of a request are complete."""
         guard = self._of(request)
         if guard is not None:
             self.busy(guard)
 
     def ended(self, request: web.BaseRequest) -> None:
-        """A request is about to be answered; its connection waits for the next one."""
+        """Note that a request is about to be answered; its connection waits for the next request."""
         guard = self._of(request)
         if guard is not None:
             self.waits(guard)
 
     def busy(self, guard: Guard) -> None:
-        """A connection has a request in work."""
+        """Note that a connection has a request in work."""
         self._idle.pop(guard, None)
         guard.began()
 
     def waits(self, guard: Guard) -> None:
-        """A connection waits for its next request, behind those that wait already."""
+        """Note that a connection waits for its next request, after those that wait already."""
         self._idle[guard] = None
         guard.ended()
 
     def coming(self, transport: asyncio.Transport, size: int) -> None:
-        """Count a part of a body. If all of them are too much, the one that takes longest is given up."""
+        """Count a part of a body. If all bodies together are too large, give up the slowest."""
         self.bodies[transport] = self.bodies.get(transport, 0) + size
         self.body_bytes += size
         if self.body_bytes > MAX_COMING_BYTES:
             next(iter(self.bodies)).abort()
 
     def arrived(self, transport: asyncio.Transport) -> None:
-        """A body is there, or will never be."""
+        """Stop counting a body that is complete or will never be."""
         self.body_bytes -= self.bodies.pop(transport, 0)
 
     def leaving(self, transport: asyncio.Transport, size: int) -> None:
-        """Count an answer that is not taken as fast as it is written. If all are too much, the oldest is given up."""
+        """Count an answer that the client reads too slowly.
+
+        If all answers together are too large, give up the oldest.
+        """
         self.taken(transport)
         self.answers[transport] = size
         self.answer_bytes += size
@@ -162,7 +170,7 @@ class Connections:
             oldest.abort()
 
     def taken(self, transport: asyncio.Transport) -> None:
-        """An answer is taken, or will never be."""
+        """Stop counting an answer that was read or will never be."""
         self.answer_bytes -= self.answers.pop(transport, 0)
 
     def _of(self, request: web.BaseRequest) -> Guard | None:
@@ -172,8 +180,8 @@ class Connections:
 class Guard(asyncio.Protocol):
     """One connection, and a timer that runs while headers are due.
 
-    Plain requests are answered here. From the first bytes on that are none, all goes on to aiohttp's own protocol,
-    to the connection's end: it would not do to have two of them wait for the next request.
+    Plain requests are answered here. From its first other request on, the connection belongs to aiohttp's protocol
+    until its end, because two protocols must not wait for the same request.
     """
 
     def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
@@ -181,35 +189,36 @@ class Guard(asyncio.Protocol):
         self._make = make
         self._plain = plain
         self._handler: web.RequestHandler | None = None
-        """aiohttp's protocol, once it has been handed over to."""
+        """aiohttp's protocol after the hand-over."""
         self._due: int | None = 0
-        """After the handing over: bytes to come of the last request; ``None`` if there may be some of another one."""
+        """After the hand-over: the missing bytes of the last request; ``None`` if bytes of another request may have
+        arrived."""
         self._head: RequestHead | None = None
-        """Of the plain request whose body is not here yet."""
+        """The head of the plain request whose body is incomplete."""
         self._received = bytearray()
         self._used_at = 0.0
         self._keeping: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
-        """Runs while the client does not read as fast as it is written to."""
+        """A timer that runs while the client reads more slowly than the server writes."""
         self._in_work = 0
         self.has_asked = False
-        """Whether a request with all its headers ever came."""
+        """Whether a request with complete headers ever arrived."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but plain requests ever came."""
+        """Whether only plain requests ever arrived."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin: the first request is due."""
+        """Begin to wait for the first request."""
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self, transport)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop the timers and forget the connection."""
         self._stop_waiting()
         self._stop_keeping()
         self._stop_watching()
@@ -221,20 +230,20 @@ class Guard(asyncio.Protocol):
             self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes: of a request's body if one is in work, else of the next request's headers."""
+        """Take bytes of the present request's body, or else of the next request's headers."""
         if self._handler is None:
             self._take(data)
         else:
             self._pass_on(self._handler, data)
 
     def eof_received(self) -> bool | None:
-        """The client sends no more."""
+        """Note that the client sends no more."""
         if self._handler is not None:
             self._handler.eof_received()
         return None
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is written to."""
+        """Note that the client reads more slowly than the server writes."""
         left = self._left()
         self._watch(left)
         if self._transport is not None:
@@ -245,7 +254,7 @@ class Guard(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Note that the client reads fast enough again."""
         self._stop_watching()
         if self._transport is not None:
             self._connections.taken(self._transport)
@@ -255,16 +264,16 @@ class Guard(asyncio.Protocol):
             self._transport.resume_reading()
 
     def began(self) -> None:
-        """The headers of a request are complete."""
+        """Note that the headers of a request are complete."""
         self._in_work += 1
         self.has_asked = True
         self._stop_waiting()
 
     def ended(self) -> None:
-        """A request is answered. The connection is closed when it was idle for long after it.
+        """Note that a request is answered; the connection is closed when it then stays idle for long.
 
-        One timer sees to that, however many requests come. Where the next request may have begun in the bytes that
-        brought this one, its headers are due.
+        One timer serves all requests. If the next request may have begun in the bytes that brought this one, its
+        headers are due.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -275,7 +284,7 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """How much is to come after these bytes; only of requests in plain form it is known."""
+        """Return how many bytes are to come after ``data``; this is known only for plain requests."""
         if self._due == 0:
             head = self._plain.head_of(data)
             self._due = None if head is None else head.size
@@ -283,7 +292,7 @@ class Guard(asyncio.Protocol):
         return None if left < 0 else left
 
     def _take(self, data: bytes) -> None:
-        """Take a plain request or the next part of one, or hand over."""
+        """Take a plain request or its next part, or hand over to aiohttp."""
         if self._head is not None:
             self._received += data
             if len(self._received) < self._head.size:
@@ -338,7 +347,7 @@ class Guard(asyncio.Protocol):
         self._received = bytearray()
 
     def _hand_over(self, data: bytes) -> None:
-        """Leave these bytes and all that follow to aiohttp."""
+        """Leave ``data`` and all later bytes to aiohttp."""
         if self._head is not None:
             self._end_of_body()
             self._connections.waits(self)
@@ -373,11 +382,11 @@ class Guard(asyncio.Protocol):
             self._transport.abort()
 
     def _left(self) -> int:
-        """Bytes of answers that wait to be taken."""
+        """Return the bytes of unread answers."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _watch(self, left: int) -> None:
-        """Look again later whether some of it was taken meanwhile."""
+        """Check later whether the client has read a part of its answer."""
         self._taking = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_SECONDS, self._look, left)
 
     def _look(self, left_before: int) -> None:

@@ -1,4 +1,4 @@
-"""What can be done to a running server beyond the protocol: shards, time, faults, counters.
+"""Control of a running server beyond the protocol: shards, time, faults, counters.
 
 The Python methods of ``LocalTablestore`` and the admin HTTP surface are both this class.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 KeyPart = int | str | bytes
 
 MAX_ADVANCE_SECONDS = 100 * 365 * 86400
-"""Furthest single step of the clock: a century is beyond every retention, and keeps microseconds within 64 bits."""
+"""The largest single step of the clock: a century is beyond every retention, and keeps microseconds within 64 bits."""
 
 
 class Control:
-    """Operator's hand on one running server. Thread-safe.
+    """Control of one running server. Thread-safe.
 
-    Methods that name a table raise ``ServiceError`` as the service would (``OTSObjectNotExist`` for an unknown
-    table), and with ``OTSParameterInvalid`` for shards that cannot be split or merged as asked.
+    Methods that name a table raise ``ServiceError`` like the service (``OTSObjectNotExist`` for an unknown table), and
+    ``OTSParameterInvalid`` for shards that cannot be split or merged as asked.
     """
 
     def __init__(self, engine: Engine, service: Service) -> None:
@@ -35,22 +35,22 @@ class Control:
         self._service = service
 
     def shards(self, table: str) -> Sequence[ShardView]:
-        """Every listed shard: closed ones, parents first, then the open ones in key order, so neighbours can merge."""
+        """Return the listed shards: closed shards, parents first, then open shards in key order."""
         return self._engine.shards(table)
 
     def split(
         self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
     ) -> tuple[str, str]:
-        """Close an open shard and open two children; returns their ids.
+        """Close an open shard and open two children; return their ids.
 
-        Without ``shard_id``, the open shard with most rows; without ``at``, at its median key. ``at`` is the leading
-        key values (one value may stand alone) at which the second child begins.
+        Without ``shard_id``, split the open shard with most rows; without ``at``, at its median key. ``at`` is the
+        leading key values (one value may stand alone) at which the second child begins.
         """
         key = None if at is None else (at,) if isinstance(at, (int, str, bytes)) else tuple(at)
         return self._engine.split_shard(table, shard_id=shard_id, at=key)
 
     def merge(self, table: str, shard_a: str, shard_b: str) -> str:
-        """Close two adjacent open shards and open one child; returns its id."""
+        """Close two adjacent open shards and open one child; return its id."""
         return self._engine.merge_shards(table, shard_a, shard_b)
 
     def trim(
@@ -61,50 +61,51 @@ class Control:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Forget records as if their retention were over; returns how many.
+        """Delete records as if their retention were over; return their number.
 
-        ``before_micros``: those written earlier; ``keep_last``: all but so many of the newest of each shard.
+        By default delete all records; with ``before_micros``, those written earlier; with ``keep_last``, all but the
+        newest ``keep_last`` of each shard.
         """
         return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """Make every iterator handed out so far fail with ``OTSTrimmedDataAccess``; the records stay readable."""
+        """Make all earlier iterators fail with ``OTSTrimmedDataAccess``; the records stay readable."""
         self._engine.expire_iterators(table)
 
     def advance_clock(self, seconds: float) -> None:
         """Move the server's clock forward: retention and time to live take effect without waiting.
 
-        With a data directory the clock is there also after a restart, however the process ended.
+        With a data directory the clock keeps the step across a restart, however the process ended.
 
         Raises:
-            ValueError: negative, not finite, beyond ``MAX_ADVANCE_SECONDS``, or it would lead behind the year 9999.
+            ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or leads past the year 9999.
         """
-        if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # nor is it not-a-number, which no comparison holds for
+        if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # also refuses NaN, for which no comparison holds
             raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {checks.shown(seconds)}")
         self._engine.advance_clock(seconds)
 
     def add_fault(self, rule: FaultRule) -> int:
-        """Add a fault rule behind the present ones; returns its id."""
+        """Add a fault rule after the present rules; return its id."""
         return self._service.faults.add(rule)
 
     def remove_fault(self, fault_id: int) -> bool:
-        """Forget one fault rule; returns whether it was there."""
+        """Remove a fault rule; return whether it was present."""
         return self._service.faults.remove(fault_id)
 
     def clear_faults(self) -> int:
-        """Forget all fault rules; returns how many there were."""
+        """Remove all fault rules; return their number."""
         return self._service.faults.clear()
 
     def faults(self) -> Sequence[FaultStatus]:
-        """The fault rules with their counters, in the order in which they are consulted."""
+        """Return the fault rules with their counters, in the order in which they are consulted."""
         return self._service.faults.rules()
 
     def requests(self) -> Sequence[RequestCount]:
-        """Counters of authenticated requests by operation and table."""
+        """Return the counters of authenticated requests by operation and table."""
         return self._service.counters.counts()
 
     def observe(self, observer: Observer) -> None:
-        """Tell a function of each authenticated request that is executed or refused from now on; see ``Exchange``."""
+        """Call ``observer`` for each authenticated request from now on, executed or refused; see ``Exchange``."""
         self._service.observers = (*self._service.observers, observer)
 
     def reset_requests(self) -> None:

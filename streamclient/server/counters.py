@@ -7,33 +7,34 @@ import threading
 from attrs import define, frozen
 
 MOST_TALLIES = 4_096
-"""Different operations and tables that are counted apart: anybody can ask for any name, and each one is remembered."""
+"""The pairs of operation and table that are counted apart: a client can send any name, and the server keeps each
+pair."""
 
 LONGEST_NAME = 255
-"""Characters of a name that are kept: as many as a table's name may have; several tables' names share them."""
+"""The characters of a name that are kept: as many as in a table name. Joined names of several tables share them."""
 
 OTHERS = "(others)"
-"""Stands for all names beyond ``MOST_TALLIES``."""
+"""The name for all names beyond ``MOST_TALLIES``."""
 
 
 @frozen
 class RequestCount:
-    """What was asked of one operation on one table since the start or the last reset.
+    """The requests of one operation on one table since the start or the last reset.
 
-    Only authenticated requests count. ``table`` is empty for requests that name none; the names of a request over
-    several tables are joined by commas. Names are cut at 255 characters, and names beyond the first 4,096 pairs of
-    operation and table count together as ``(others)``.
+    Only authenticated requests count. ``table`` is empty for requests that name none; commas join the names of a
+    request over several tables. Names are cut at 255 characters. Names beyond the first 4,096 pairs of operation and
+    table count together as ``(others)``.
     """
 
     operation: str
     table: str
     requests: int
     errors: int
-    """Requests that got an error answer, injected ones included; errors of single rows in a batch are not here."""
+    """Requests that got an error answer, injected ones included; errors of single rows in a batch do not count."""
     rows_read: int
     """Rows or stream records in answers."""
     rows_written: int
-    """Rows that accepted requests asked to write; rows refused one by one in a batch count too."""
+    """Rows that accepted requests asked to write, including rows that were refused one by one in a batch."""
 
 
 @define
@@ -75,7 +76,7 @@ class RequestCounters:
             tally.rows_written += rows_written
 
     def counts(self) -> tuple[RequestCount, ...]:
-        """All counts, ordered by operation and table."""
+        """Return all counts, ordered by operation and table."""
         with self._lock:
             return tuple(
                 RequestCount(operation, table, tally.requests, tally.errors, tally.rows_read, tally.rows_written)

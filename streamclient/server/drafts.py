@@ -1,4 +1,4 @@
-"""Writes that are planned and not applied: each plan sees the rows as those before it would leave them."""
+"""Planned writes that are not applied: each plan sees the rows as the plans before it would leave them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from streamclient.server.writes import WritePlan
 
 
 class Overlay:
-    """Rows as they will be: some changed ones over the rows below, which stay as they are."""
+    """Rows after the planned writes: changed rows over stored rows, which stay as they are."""
 
     def __init__(self, below: Rows) -> None:
         self._below = below
         self._changed: dict[bytes, StoredRow | None] = {}
         self._keys = SortedKeys()
-        """Of what changed, in their order: a page of a range costs what it holds, however much changed elsewhere."""
+        """The changed keys, in order, so that reading a page of a range costs only its own size."""
 
     def change(self, key: bytes, row: StoredRow | None) -> None:
-        """Replace a row, or take it away."""
+        """Replace a row, or remove it."""
         if key not in self._changed:
             self._keys.add(key)
         self._changed[key] = row
 
     def get(self, key: bytes) -> StoredRow | None:
-        """The row, expired or not."""
+        """Return the row, expired or not."""
         return self._changed[key] if key in self._changed else self._below.get(key)
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start <= key < end."""
+        """Return rows with start <= key < end."""
         changed = self._present(self._keys.ascending(start, end))
         return merge(self._unchanged(self._below.ascending(start, end)), changed, key=itemgetter(0))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start >= key > end, from the greatest down."""
+        """Return rows with start >= key > end, from the greatest down."""
         changed = self._present(self._keys.descending(start, end))
         return merge(self._unchanged(self._below.descending(start, end)), changed, key=itemgetter(0), reverse=True)
 
@@ -52,18 +52,18 @@ class Overlay:
 
 
 class Draft:
-    """Plans for one table, in order, and the rows as they would leave them."""
+    """The plans for one table, in order, and the rows after them."""
 
     def __init__(self, table: Table, below: Rows | None = None, last_generated: int = 0) -> None:
         self.rows = Overlay(table.rows if below is None else below)
         self.plans: list[WritePlan] = []
         self.size_bytes = 0
-        """Of all the writes, by the capacity rule."""
+        """The size of all writes, by the capacity rule."""
         self.last_generated = last_generated
-        """The AUTO_INCREMENT value that was made last, by these plans or before."""
+        """The newest AUTO_INCREMENT value, made by these plans or before."""
 
     def add(self, plan: WritePlan) -> None:
-        """Take a plan that was made for ``rows`` as they are."""
+        """Add a plan that was made for the present ``rows``."""
         self.rows.change(plan.encoded_key, plan.after)
         self.plans.append(plan)
         self.size_bytes += plan.write.size_bytes

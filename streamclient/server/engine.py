@@ -3,9 +3,9 @@
 Laws:
 
 - One lock: requests take effect one after another, and a stream's order of records is that order.
-- A request is validated before it meets any state; what it refuses changes nothing.
-- Whatever a request changed is committed to the storage before it is answered. If that fails, memory and storage
-  may differ, so from then on the engine refuses everything with an error that says so.
+- A request is validated before it meets any state; a refused request changes nothing.
+- The changes of a request are committed to the storage before it is answered. If that fails, memory and storage may
+  differ, so from then on the engine refuses everything with an error that says so.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Engine:
         stream_enabling_millis: int = 0,
         instance_name: str = "",
     ) -> None:
-        """Load what the storage holds. ``stream_enabling_millis``: how long a new stream reports to be ENABLING."""
+        """Load the content of the storage. A new stream reports ENABLING for ``stream_enabling_millis``."""
         self._lock = threading.RLock()
         self._storage = storage
         self._stopped_because: str | None = None
@@ -76,7 +76,7 @@ class Engine:
         restore(self._state, storage.load())
 
     def execute(self, operation: str, body: bytes) -> bytes:
-        """Carry out one request given in its serialized form; the serialized answer.
+        """Execute a serialized request; return the serialized answer.
 
         Raises:
             ServiceError: the request is refused, as the service would refuse it.
@@ -84,7 +84,9 @@ class Engine:
         return self.answer(operation, body).body
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """As ``execute``, with how many rows the answer holds. ``message`` is the request, if it was parsed already.
+        """Execute a request as ``execute`` does; return the answer with its number of rows.
+
+        ``message`` is the request if it is parsed already.
 
         Raises:
             ServiceError: the request is refused, as the service would refuse it.
@@ -107,7 +109,7 @@ class Engine:
         return EngineAnswer(_serialized(answer), known.rows_read(answer))
 
     def _carried_out(self, known: ServedOperation, request: Any) -> Any:
-        """As ``_transaction`` has it, without the cost of a generator for each request."""
+        """Execute a request as in ``_transaction``, without the cost of a generator for each request."""
         self._require_service()
         try:
             return known.act(self._state, request)
@@ -120,7 +122,7 @@ class Engine:
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
-        """The state, under the lock; what was changed is committed in any case, as memory already has it."""
+        """Yield the state under the lock; commit its changes in any case, because memory already has them."""
         with self._lock:
             self._require_service()
             try:
@@ -137,23 +139,23 @@ class Engine:
             raise ServiceError(500, "OTSInternalServerError", f"The storage failed: {error}.") from error
 
     def shards(self, table: str) -> list[ShardView]:
-        """The listed shards of a table's stream, parents before their children."""
+        """Return the listed shards of a table's stream, parents before their children."""
         with self._transaction() as state:
             return shard_ancestry.view_shards(state, table)
 
     def split_shard(
         self, table: str, shard_id: str | None = None, at: Sequence[KeyValue] | None = None
     ) -> tuple[str, str]:
-        """Close an open shard and open two in its place; the ids of the lower and the upper one.
+        """Close an open shard and open two in its place; return the ids of the lower and the upper child.
 
-        Without ``shard_id`` the shard with the most rows is split, without ``at`` at the median of its rows. ``at``
-        is a key or its leading columns: the first place that belongs to the upper child.
+        Without ``shard_id``, split the shard with the most rows; without ``at``, at the median of its rows. ``at`` is a
+        key or its leading columns: the first key of the upper child.
         """
         with self._transaction() as state:
             return shard_ancestry.split_shard(state, table, shard_id, at)
 
     def merge_shards(self, table: str, shard_a: str, shard_b: str) -> str:
-        """Close two open shards whose ranges adjoin and open one in their place; its id."""
+        """Close two open shards with adjoining ranges and open one in their place; return its id."""
         with self._transaction() as state:
             return shard_ancestry.merge_shards(state, table, shard_a, shard_b)
 
@@ -165,20 +167,20 @@ class Engine:
         before_micros: int | None = None,
         keep_last: int | None = None,
     ) -> int:
-        """Forget records as if their retention were over; how many were forgotten.
+        """Delete records of one shard or of all as if their retention were over; return their number.
 
-        Of one shard or of all: those before a time, or all but the last so many of each shard, or without both, all.
+        Delete the records before ``before_micros``, or all but the newest ``keep_last`` of each shard; by default, all.
         """
         with self._transaction() as state:
             return shard_ancestry.trim(state, table, shard_id, before_micros, keep_last)
 
     def expire_iterators(self, table: str) -> None:
-        """Make every iterator handed out so far answer ``OTSTrimmedDataAccess``; new ones work."""
+        """Make all earlier iterators answer ``OTSTrimmedDataAccess``; new iterators work."""
         with self._transaction() as state:
             state.expire_iterators(shard_ancestry.stream_of(state, table))
 
     def advance_clock(self, seconds: float) -> None:
-        """Move the clock forward, and let go of what that ends. It survives the end of the process."""
+        """Move the clock forward, and delete the data that this expires. The step survives the end of the process."""
         with self._transaction() as state:
             state.clock.advance(seconds)
             state.forget_all_expired()

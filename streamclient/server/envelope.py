@@ -1,7 +1,7 @@
 """The HTTP envelope around a request and its answer: headers in, order of checks, headers out.
 
-No network here: headers are mappings with lower-case names. The order of checks and their texts follow the product
-documentation's error list; where that gives no order, see the decision page on the server's envelope.
+There is no network here: headers are mappings with lower-case names. The order of checks and their texts follow the
+product documentation's error list; where that gives no order, see the decision page on the server's envelope.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_BODY_BYTES = 5 * 1024 * 1024
 """Largest request body, before and after inflating (product documentation: 5 MB)."""
 
 MAX_DATE_SKEW = timedelta(minutes=15)
-"""How far ``x-ots-date`` may be from real time (product documentation)."""
+"""The largest difference between ``x-ots-date`` and real time (product documentation)."""
 
 API_VERSION = "2015-12-31"
 
@@ -39,26 +39,26 @@ REQUIRED_HEADERS = (
     "x-ots-instancename",
     "x-ots-contentmd5",
 )
-"""Sent by every official SDK with every request; checked in this order."""
+"""The headers that every official SDK sends with every request; checked in this order."""
 
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z", re.ASCII)
-"""The fraction is ignored, whatever its length: the Go SDK puts digits there that are no fraction."""
+"""The form of a date. The fraction is ignored, whatever its length: the Go SDK sends digits that are not a fraction."""
 
 _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What can be the name of a region."""
+"""The form of a region's name."""
 
 _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
-"""What can be the name of an operation. One that this server does not have is the engine's to refuse, by name."""
+"""The form of an operation's name. The engine refuses operations that this server lacks, by name."""
 
 
 _SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-"""Headers, besides all of the protocol's own, that must not come twice: which one counts would be anybody's guess."""
+"""Headers that must not come twice, besides all of the protocol's own: it would be unclear which one counts."""
 
 _ERROR_TEXT_CHARACTERS = 2_000
-"""Of a refusal; those that repeat what the caller sent would otherwise be as long as that."""
+"""The characters of a refusal; a refusal that repeats the request would otherwise be as long as the request."""
 
 _DICE = random.Random()
-"""For ids of requests; seeded by the system."""
+"""The generator of request ids, seeded by the system."""
 
 
 @frozen
@@ -75,16 +75,16 @@ def open_request(
 ) -> OpenedRequest:
     """Check the envelope of a request and unpack its body.
 
-    ``now`` is real time, aware, not the server's own clock: clients sign with theirs.
+    ``now`` is the real time, with a time zone; it is not the server's own clock, because clients sign with theirs.
 
     Raises:
-        ServiceError: the first check that fails. The answer must go out unsigned, as the caller's key is not proven.
+        ServiceError: the first failed check. Send this answer unsigned, because the caller is not authenticated.
     """
     if len(body) > MAX_BODY_BYTES:
         raise body_too_large()
     _check_headers_present(headers)
     operation = path.removeprefix("/")
-    # Before the date, which SDKs for other versions write in other forms.
+    # The version comes before the date, which SDKs for other versions write in other forms.
     _check_version(
         headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if operation.startswith("tunnel/") else (API_VERSION,)
     )
@@ -102,10 +102,10 @@ def open_request(
 
 
 def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by lower-case name, as Go sends canonical case.
+    """Return headers by lower-case name, because Go sends canonical case.
 
     Raises:
-        ServiceError: one that the server goes by came twice.
+        ServiceError: a header that the server uses came twice.
     """
     single: dict[str, str] = {}
     for name, value in headers.items():
@@ -117,9 +117,9 @@ def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[str, str]:
-    """Headers of an answer; signed if ``signer`` is given.
+    """Return the headers of an answer, signed if ``signer`` is given.
 
-    Every ``x-ots-`` header of the answer is in here: one added later would break the signature.
+    All ``x-ots-`` headers of the answer are included: a header added later would break the signature.
     """
     headers = {
         "x-ots-contentmd5": content_md5(body),
@@ -133,36 +133,36 @@ def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[s
 
 
 def _request_id() -> str:
-    """A random UUID of the form of ``uuid.uuid4``; it need not be secret, so the system is not asked for each."""
+    """Return a random UUID like ``uuid.uuid4``. It need not be secret, so the system is not asked for each."""
     digits = f"{_DICE.getrandbits(128):032x}"
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def error_body(error: ServiceError) -> bytes:
-    """The serialized Error message."""
+    """Return the serialized Error message."""
     message: bytes = schema.Error(code=error.code, message=_text(error)).SerializeToString()
     return message
 
 
 def error_body_json(error: ServiceError) -> bytes:
-    """The same for a caller that speaks JSON."""
+    """Return the error as JSON, for a caller that speaks JSON."""
     return json.dumps({"code": error.code, "message": _text(error)}).encode()
 
 
 def _text(error: ServiceError) -> str:
-    """The message, with what is no character escaped: refusals repeat what the caller sent, whatever bytes it was."""
+    """Return the message with escapes for bytes that are not text, because refusals repeat bytes of the caller."""
     text = error.message.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _ERROR_TEXT_CHARACTERS else f"{text[:_ERROR_TEXT_CHARACTERS]}..."
 
 
 def speaks_json(headers: Mapping[str, str]) -> bool:
-    """Whether a request is one of the SDKs' JSON operations, whose errors they read as JSON."""
+    """Return whether a request is a JSON operation of the SDKs, whose errors they read as JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def body_too_large() -> ServiceError:
-    """The error for a body above ``MAX_BODY_BYTES``."""
+    """Return the error for a body above ``MAX_BODY_BYTES``."""
     return ServiceError(413, "OTSRequestBodyTooLarge", "The size of POST data is too large.")
 
 
@@ -171,7 +171,7 @@ def _invalid(message: str) -> ServiceError:
 
 
 def _format_date(now: datetime) -> str:
-    """The Python SDK insists on a fraction, which ``isoformat`` would leave out at a whole second."""
+    """Format a date with a fraction, which the Python SDK requires and ``isoformat`` omits at a whole second."""
     return now.astimezone(timezone.utc).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
@@ -189,7 +189,7 @@ def _check_headers_present(headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=64)
 def _date_of(text: str) -> datetime | None:
-    """The time that a header names; requests of the same second name the same."""
+    """Return the time in a date header; requests of the same second share the cached result."""
     match = _DATE.fullmatch(text.strip())
     try:
         return datetime.fromisoformat(match[1] + "+00:00") if match else None
@@ -207,7 +207,7 @@ def _check_date(text: str, now: datetime) -> datetime:
 
 
 def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
-    """The day and region that a V4 key is made for. A client may have made it on the other side of midnight."""
+    """Check the day and region of a V4 key. A client may have made the key on the other side of midnight."""
     sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
     days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
     if sign_date not in days:
@@ -222,7 +222,7 @@ def _check_version(version: str, known: tuple[str, ...]) -> None:
 
 
 def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The body as it was before compression; bounded, so that a small body cannot become a huge one."""
+    """Return the decompressed body; its size is bounded, so that a small body cannot become huge."""
     kind = headers.get("x-ots-request-compress-type")
     if kind is None:
         return body

@@ -1,4 +1,4 @@
-"""When rows have to be looked at because a table's time to live may have ended them, or some of their versions."""
+"""The times at which rows, or some of their versions, may expire by a table's time to live."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streamclient.server.stored_tables import Table
 from streamclient.wire.plainbuffer import KeyBound
 
 HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
-"""Behind every row."""
+"""A key after every row."""
 
 ROWS_AT_ONCE = 1_000
-"""Rows that one request lets go of; the next ones go on, so that none waits for all that a step of the clock ended."""
+"""The rows that one request deletes. Later requests go on, so that no request waits for all expired rows."""
 
 FEW_ENTRIES = 1_000
-"""Entries of a heap that are not worth being counted."""
+"""A heap of at most this many entries is never compacted."""
 
 
 @define
@@ -31,13 +31,13 @@ class _Awaited:
 
 
 class RowExpiry:
-    """The rows that may expire, of all tables. Tables that keep their data for ever cost nothing."""
+    """The rows of all tables that may expire. Tables that keep their data for ever cost nothing."""
 
     def __init__(self) -> None:
         self._tables: dict[int, _Awaited] = {}
 
     def expect(self, table: Table, key: bytes, row: StoredRow) -> None:
-        """Look at a row that was stored when its oldest version may be expired."""
+        """Expect a stored row to change when its oldest version expires."""
         awaited = self._tables.get(table.definition.number)
         if awaited is None:
             if table.definition.options.time_to_live_seconds < 0:
@@ -46,17 +46,17 @@ class RowExpiry:
         _push(awaited, key, row)
 
     def forget(self, table: Table) -> None:
-        """The table is gone."""
+        """Forget a deleted table."""
         self._tables.pop(table.definition.number, None)
 
     def forget_row(self, table: Table, key: bytes) -> None:
-        """The row is gone. What the heap holds of gone rows is taken out before it is more than the rest."""
+        """Forget a deleted row. The heap drops entries of deleted rows before they outnumber the rest."""
         awaited = self._tables.get(table.definition.number)
         if awaited is not None and awaited.millis.pop(key, None) is not None:
             _compact(awaited)
 
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
-        """Rows of which something is expired, as what is left of them; ``None`` if nothing is."""
+        """Yield rows with expired versions, as they are without them; ``None`` if no version is left."""
         expired_before = table.expired_before_millis(now_micros)
         if expired_before is None:
             return
@@ -78,7 +78,7 @@ class RowExpiry:
                 yield key, left
 
     def _begin(self, table: Table) -> _Awaited:
-        """Know all rows of a table, which may have kept its data for ever until now."""
+        """Add all rows of a table, which may have kept its data for ever until now."""
         awaited = self._tables[table.definition.number] = _Awaited()
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             _push(awaited, key, row)
@@ -86,14 +86,14 @@ class RowExpiry:
 
 
 def _compact(awaited: _Awaited) -> None:
-    """Make the heap anew when most of it is of rows that are gone, or that are to be looked at earlier."""
+    """Rebuild the heap when most entries are of deleted rows, or of rows that have an earlier entry."""
     if len(awaited.heap) > FEW_ENTRIES and len(awaited.heap) > 2 * len(awaited.millis):
         awaited.heap = [(millis, key) for key, millis in awaited.millis.items()]
         heapify(awaited.heap)
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """A row that is looked at too early is looked at again; too late would be wrong."""
+    """Add a row to the heap. A row that is checked too early is checked again; too late would be wrong."""
     millis = row.oldest_millis
     known = awaited.millis.get(key)
     if known is None or millis < known:

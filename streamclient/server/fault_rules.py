@@ -1,13 +1,13 @@
-"""Faults by rule: which request is harmed, how, and how often. Pure matching and counters; nothing here waits.
+"""Faults by rule: the affected requests, the fault, and its frequency. Pure matching and counters; nothing waits here.
 
 Laws:
 
-1. Rules are consulted in the order in which they were added. Every latency that is due applies, and they add up; the
-   first due rule of another kind decides the request, and later rules do not count it.
+1. Rules are consulted in the order in which they were added. Every latency that is due applies, and latencies add up;
+   the first due rule of another kind decides the request, and later rules do not count it.
 2. A rule counts the requests that match it. It is due on request ``after + 1`` and then on every ``every``-th, at most
    ``times`` times; ``probability`` is drawn from a generator of the rule's own seed. Equal requests in equal order
    therefore meet equal faults.
-3. Only authenticated requests are harmed, so that a rule never hides a wrong key.
+3. Only authenticated requests meet faults, so that a rule never hides a wrong key.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 MAX_DELAY_SECONDS = 3600.0
-"""Longest pause of one fault: far beyond every client's time-out, and short enough to notice a slip of units."""
+"""The longest pause of one fault: far beyond every client's time-out, and short enough to reveal a wrong unit."""
 
 MAX_RULES = 1000
-"""Rules of one server: each is consulted for each request, so a leak in a test shows here and not as slowness."""
+"""The most rules of one server. Each request consults all of them, so a leak in a test fails here instead of slowing
+down."""
 
 
 _delay = checks.number(
@@ -47,7 +48,7 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error; nothing is executed. Status and message default to those of the code in the service.
+    """Answer with an error; nothing is executed. Status and message default to the service's for the code.
 
     ``OTSFlowControl`` is throttling with status 429; any code can be given that status, or another one.
     """
@@ -70,7 +71,7 @@ class Cut:
 class LoseAnswer:
     """Execute, then cut the connection without an answer, after ``seconds`` of silence.
 
-    With more seconds than the client's time-out, the client gives up by itself.
+    If ``seconds`` exceed the client's time-out, the client gives up by itself.
     """
 
     seconds: float = field(default=0.0, validator=_delay)
@@ -97,7 +98,7 @@ class FailRows:
     """Fail some rows of a batch, and execute the others.
 
     ``rows`` are positions counted over all tables of the request, from 0; ``every`` fails each n-th row (with 3: rows
-    2, 5, 8, …). Both may be given. Only batch operations are harmed; other operations do not count for the rule.
+    2, 5, 8, …). Both may be given. The rule affects and counts batch operations only.
     """
 
     rows: tuple[int, ...] = field(default=(), converter=_positions)
@@ -110,7 +111,7 @@ class FailRows:
             raise ConfigurationError("FailRows needs rows=(positions) or every=n, and got neither")
 
     def harms(self, position: int) -> bool:
-        """Whether the row at this position of the batch fails."""
+        """Return whether the row at this position of the batch fails."""
         return position in self.rows or (self.every is not None and (position + 1) % self.every == 0)
 
 
@@ -122,13 +123,13 @@ _action = checks.Check(
 _seed = checks.Check("a whole number", checks.is_whole)
 
 BATCH_OPERATIONS = ("BatchWriteRow", "BatchGetRow")
-"""Operations whose rows carry results of their own."""
+"""The operations whose rows have results of their own."""
 
 
 @checks.explains_names
 @frozen
 class FaultRule:
-    """Which requests meet a fault, and which fault.
+    """A rule: the requests that meet a fault, and the fault.
 
     ``operation`` and ``table`` are shell patterns (``*Row``, ``Get*``, ``*``), case-sensitive. A request over several
     tables matches if one of them does; a rule with a table never matches requests that name none, such as ListTable.
@@ -138,16 +139,16 @@ class FaultRule:
     action: FaultAction = field(validator=_action)
     table: str | None = field(default=None, kw_only=True, validator=_optional_text)
     times: int | None = field(default=None, kw_only=True, validator=_at_least_once)
-    """How often it strikes before it is spent; ``None``: without end."""
+    """The number of faults before the rule is spent; ``None``: without end."""
     after: int = field(default=0, kw_only=True, validator=checks.not_negative)
-    """How many matching requests pass unharmed first."""
+    """The number of matching requests that pass before the first fault."""
     every: int = field(default=1, kw_only=True, validator=checks.positive)
-    """Then it strikes each ``every``-th matching request."""
+    """After that, each ``every``-th matching request meets the fault."""
     probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
     seed: int = field(default=0, kw_only=True, validator=_seed)
 
     def matches(self, operation: str, tables: Iterable[str]) -> bool:
-        """Whether a request of this operation, over these tables, counts for the rule."""
+        """Return whether a request of this operation, over these tables, counts for the rule."""
         if isinstance(self.action, FailRows) and operation not in BATCH_OPERATIONS:
             return False
         if not fnmatchcase(operation, self.operation):
@@ -157,7 +158,7 @@ class FaultRule:
 
 @frozen
 class Harm:
-    """What happens to one request: a pause, and at most one other fault."""
+    """The faults of one request: a pause, and at most one other fault."""
 
     delay_seconds: float = 0.0
     action: Fail | Cut | LoseAnswer | LateAnswer | FailRows | None = None
@@ -175,7 +176,7 @@ class FaultStatus:
     seen: int
     """Requests that matched."""
     struck: int
-    """Requests that were harmed."""
+    """Requests that met the fault."""
 
 
 @define
@@ -207,7 +208,7 @@ class FaultBook:
         self._last_id = 0
 
     def add(self, rule: FaultRule) -> int:
-        """Add a rule behind the others; returns its id, unique for the life of the server."""
+        """Add a rule after the others; return its id, unique for the life of the server."""
         with self._lock:
             if len(self._entries) >= MAX_RULES:
                 raise ValueError(f"there are already {MAX_RULES} fault rules; clear them first")
@@ -216,7 +217,7 @@ class FaultBook:
             return self._last_id
 
     def remove(self, fault_id: int) -> bool:
-        """Forget one rule; returns whether it was there."""
+        """Remove a rule; return whether it was present."""
         with self._lock:
             kept = [entry for entry in self._entries if entry.fault_id != fault_id]
             removed = len(kept) < len(self._entries)
@@ -224,24 +225,24 @@ class FaultBook:
             return removed
 
     def clear(self) -> int:
-        """Forget all rules; returns how many there were. Requests already being harmed are not released."""
+        """Remove all rules; return their number. Requests that already wait for a fault are not released."""
         with self._lock:
             count = len(self._entries)
             self._entries = []
             return count
 
     def rules(self) -> tuple[FaultStatus, ...]:
-        """The rules in the order in which they are consulted, spent ones included."""
+        """Return the rules in the order in which they are consulted, spent ones included."""
         with self._lock:
             return tuple(FaultStatus(entry.fault_id, entry.rule, entry.seen, entry.struck) for entry in self._entries)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no request meets any."""
+        """Whether there are no rules."""
         return not self._entries
 
     def harm(self, operation: str, tables: Iterable[str]) -> Harm:
-        """Count a request and say what happens to it."""
+        """Count a request and return its faults."""
         if not self._entries:  # the common case takes no lock: a rule added meanwhile starts with the next request
             return NO_HARM
         delay = 0.0

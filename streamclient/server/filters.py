@@ -1,8 +1,8 @@
-"""Column filters: what GetRow, GetRange and BatchGetRow read by, and what column conditions of writes are made of.
+"""Column filters of GetRow, GetRange and BatchGetRow, and column conditions of writes.
 
-``count_nodes`` bounds a filter before anything else is judged, ``parse_filter`` turns it into frozen values once, and
-``judge_of`` these into what judges rows by what is visible of them: for a condition all of the row before the write,
-for a read what the request selects; the primary key always.
+``count_nodes`` bounds a filter before all other checks. ``parse_filter`` turns it into frozen values once, and
+``judge_of`` turns these into a function that judges rows by their visible part. For a condition the visible part is the
+row before the write; for a read it is the requested selection; the primary key is always visible.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _EXISTENCE = (ComparatorType.EXIST, ComparatorType.NOT_EXIST)
 
 @frozen
 class CastRule:
-    """Take the first group of a regular expression out of a string, as a value of another type."""
+    """A cast of a string: the first group of a regular expression, as a value of another type."""
 
     pattern: Pattern
     cast_type: VariantType
 
     def apply(self, value: ColumnValue) -> ColumnValue | None:
-        """The cast value; ``None`` if the value is no string, does not match, or does not read as the type."""
+        """Return the cast value; ``None`` if the value is not a string, does not match, or does not parse."""
         text = self.pattern.first(value) if isinstance(value, str) else None
         return _cast(text, self.cast_type) if text is not None else None
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""What reads as a number: of Python's own forms neither underscores, spaces, other scripts' digits, nor words."""
+"""The form of a number; Python's underscores, spaces, digits of other scripts, and words are excluded."""
 
 
 def _cast(text: str, cast_type: VariantType) -> ColumnValue | None:
@@ -81,20 +81,20 @@ class SingleColumn:
     value: ColumnValue | None
     passes_if_missing: bool
     latest_version_only: bool = True
-    """Otherwise one version that satisfies is enough."""
+    """Whether only the newest version counts; otherwise any version that satisfies the comparison is enough."""
     cast_rule: CastRule | None = None
 
 
 @frozen
 class Composite:
-    """Several filters as one: NOT of one, AND or OR of two or more."""
+    """A combination of filters: NOT of one, AND or OR of two or more."""
 
     operator: LogicalOperator
     filters: tuple[RowFilter, ...]
 
 
 RowFilter = SingleColumn | Composite
-"""What judges a row."""
+"""A filter that judges rows."""
 
 
 @frozen
@@ -106,11 +106,11 @@ class ColumnPagination:
 
 
 Judge = Callable[[tuple[KeyValue, ...] | None, Columns], bool]
-"""Whether a row passes, by its key, ``None`` if it is not there, and by the columns of it that can be seen."""
+"""Judges whether a row passes, by its key (``None`` if the row is absent) and its visible columns."""
 
 
 def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
-    """The judge for rows with this key: what does not depend on the row is settled once for all of them."""
+    """Return the judge for rows with this key; work that does not depend on the row is done once."""
     if isinstance(row_filter, Composite):
         return _composite_judge(row_filter.operator, [judge_of(each, names) for each in row_filter.filters])
     if row_filter.comparator is ComparatorType.NOT_EXIST:
@@ -123,7 +123,7 @@ def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
 def _single_judge(
     single: SingleColumn, names: KeyNames, test: Callable[[ColumnValue], bool], *, if_missing: bool
 ) -> Judge:
-    """By one column, newest version first; a key column has one version."""
+    """Return a judge by one column, newest version first; a key column has one version."""
     name, latest_only = single.column_name, single.latest_version_only
     position = names.index(name) if name in names else None
 
@@ -140,7 +140,10 @@ def _single_judge(
 
 
 def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """Unlike types satisfy nothing, not even NOT_EQUAL; BOOLEAN and INTEGER are unlike although Python's are not."""
+    """Return the test of a comparison.
+
+    Values of different types satisfy nothing, not even NOT_EQUAL; BOOLEAN and INTEGER differ, although Python's do not.
+    """
     compare, expected, expected_type = _COMPARISONS[single.comparator], single.value, type(single.value)
     rule = single.cast_rule
 
@@ -152,7 +155,7 @@ def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
 
 
 def _existence_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
-    """A value exists for a filter; with a cast rule only one that the rule can cast."""
+    """Return the test of existence; with a cast rule only castable values exist."""
     rule = single.cast_rule
     return lambda value: rule is None or rule.apply(value) is not None
 
@@ -176,9 +179,9 @@ def _composite_judge(operator: LogicalOperator, judges: Sequence[Judge]) -> Judg
 
 
 def count_nodes(data: bytes, limits: Limits) -> None:
-    """Refuse a filter of too many nodes, composites counted, whatever their shape and however they nest.
+    """Refuse a filter with too many nodes, composites counted, whatever its shape and depth.
 
-    Nothing behind the first node that is too many is read.
+    Nothing after the first excess node is read.
     """
     waiting = [_read(schema.Filter, data)]
     count = 0
@@ -194,7 +197,7 @@ def count_nodes(data: bytes, limits: Limits) -> None:
 
 
 def _read(message_class: Any, data: bytes) -> Any | None:
-    """The message, complete or not; ``None`` if the bytes are none. What is wrong with it is said when it is parsed."""
+    """Read the message, complete or not; return ``None`` for malformed bytes, whose error the parser reports."""
     try:
         return bounded.read(message_class, data, MESSAGE_FIELDS)
     except CodecError:
@@ -209,17 +212,17 @@ def _message(message_class: Any, data: bytes, name: str) -> Any:
 
 
 def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
-    """The filter in its serialized form.
+    """Parse a serialized filter.
 
     Raises:
-        ServiceError: it holds too many nodes, is malformed, or combines wrongly.
+        ServiceError: it has too many nodes, is malformed, or combines filters wrongly.
     """
     count_nodes(data, limits)
     return _parse(_message(schema.Filter, data, "filter"), limits)
 
 
 def parse_condition(data: bytes, limits: Limits) -> RowFilter:
-    """A column condition in its serialized form: any filter that judges rows."""
+    """Parse a serialized column condition: any filter that judges rows."""
     parsed = parse_filter(data, limits)
     if isinstance(parsed, ColumnPagination):
         raise invalid("ColumnPaginationFilter can't be used as the condition of a write.")
@@ -227,7 +230,7 @@ def parse_condition(data: bytes, limits: Limits) -> RowFilter:
 
 
 def _parse(message: Any, limits: Limits) -> RowFilter | ColumnPagination:
-    """Recursion is bounded by the number of nodes."""
+    """Parse a filter message. The number of nodes bounds the recursion."""
     if message.type == FilterType.COLUMN_PAGINATION:
         return _parse_pagination(_message(schema.ColumnPaginationFilter, message.filter, "column pagination filter"))
     return _parse_judging(message, limits, "filter")

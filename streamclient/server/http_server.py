@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from streamclient.server.any_http import AnyHttp
 
 STOP_TIMEOUT_SECONDS = 1.0
-"""How long a stop waits for running requests. Those that wait for an injected fault are woken; what remains are bodies
-that their clients have not finished sending."""
+"""The time that a stop waits for running requests. Requests that wait for a fault are woken; the rest are incomplete
+bodies."""
 
 JOIN_TIMEOUT_SECONDS = 30.0
-"""How long a stop waits for the thread before it reports that the thread hangs."""
+"""The time that a stop waits for the thread before it reports that the thread hangs."""
 
 MAX_PORT = 65535
 
 BACKLOG = 4096
-"""Connections that may queue before they are accepted: an SDK opens up to 500 at once. The system may allow fewer."""
+"""The connections that may queue before they are accepted: an SDK opens up to 500 at once. The system may allow
+fewer."""
 
 ACCEPTED_AT_ONCE = 8
-"""Connections taken from that queue in one go. Between two goes, those that have to make room are closed. The event
-loop takes all that wait otherwise, and without a file for one more it reports each of them, every second."""
+"""The connections that are accepted at once from that queue; in between, connections that must make room are closed.
+Otherwise the event loop accepts all waiting connections, and when files run out it reports each of them, every
+second."""
 
 
 class HttpServer:
@@ -105,7 +107,7 @@ class HttpServer:
         await acceptor.wait_closed()
 
     def _any_http(self) -> AnyHttp:
-        """What answers requests that are not plain, once there is one."""
+        """Return the server of requests that are not plain, and make it if necessary."""
         if self._other is None:
             from streamclient.server.any_http import AnyHttp  # noqa: PLC0415 -- see there
 
@@ -115,7 +117,7 @@ class HttpServer:
         return self._other
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Too many open files: a waiting connection makes room. Everything else is logged as ever."""
+        """Close a waiting connection after a failure for too many open files; log every other failure as usual."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE) and self._connections is not None:
             self._connections.make_more_room("too many files are open")

@@ -1,4 +1,4 @@
-"""From an authentic request to an answer: counters, faults, and the engine. No network here, and no waiting."""
+"""From an authenticated request to an answer: counters, faults, and the engine. No network and no waiting."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSTunnelExpired": (400, "The incremental log of the tunnel is expired."),
     "OTSTunnelServerUnavailable": (503, "The tunnel server is not available."),
 }
-"""Status and text of codes, as the product documentation lists them, for injected errors that give only a code."""
+"""The status and text of codes, as in the product documentation, for injected errors that give only a code."""
 
 _TOKEN_HEADER = "x-ots-ststoken"
 
 _OTHER_ERROR = (400, "Injected error.")
-"""For injected codes that are not in the list."""
+"""The status and text of injected codes that are not in the list."""
 
 
 class Executor(Protocol):
-    """What the service needs of the engine."""
+    """The engine's interface for the service."""
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Answer of one operation, whose request may be parsed already; raises ``ServiceError``."""
+        """Answer a request of one operation, parsed already or not; raises ``ServiceError``."""
 
 
 @frozen
@@ -77,7 +77,7 @@ class Answer:
 
 @frozen
 class Admitted:
-    """A request that passed the envelope, with what happens to it."""
+    """A request that passed the envelope, and its faults."""
 
     path: str
     opened: OpenedRequest
@@ -90,12 +90,12 @@ class Admitted:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Those that the request names."""
+        """The tables that the request names."""
         return self.about.tables
 
 
 def real_time() -> datetime:
-    """The time that envelopes carry: never the server's own clock, which can be advanced away from the clients'."""
+    """Return the real time, which envelopes carry. The server's own clock can be advanced away from the clients'."""
     return datetime.now(timezone.utc)
 
 
@@ -121,7 +121,7 @@ class Service:
         return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:
-        """Execute as far as the faults let it, count, tell observers, and sign the answer. Never raises."""
+        """Execute a request as far as its faults allow, count it, tell observers, and sign the answer. Never raises."""
         answer = self._executed(admitted)
         for observer in self.observers:
             self._tell(observer, admitted, answer)
@@ -152,11 +152,11 @@ class Service:
         return Answer(200, seal(admitted.path, answer.body, real_time(), admitted.opened.signer), answer.body)
 
     def drop(self, admitted: Admitted) -> None:
-        """Count a request that is cut off before it is executed."""
+        """Count a request whose connection is cut before it is executed."""
         self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
 
     def refuse(self, path: str, headers: Mapping[str, str], error: ServiceError) -> Answer:
-        """The unsigned answer to a request whose caller is not proven."""
+        """Return the unsigned answer to a request whose caller is not authenticated."""
         return _error_answer(path, error, None, json=speaks_json(headers))
 
     def _answer(self, admitted: Admitted) -> EngineAnswer:

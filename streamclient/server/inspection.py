@@ -1,7 +1,7 @@
-"""What a request is about, and how many rows it moved: for fault rules and counters.
+"""The tables of a request and the number of its rows, for fault rules and counters.
 
-A request is parsed here, once: the engine takes the message, if there is one. These functions never raise: malformed
-input names no table and counts no row, and the engine rejects it afterwards.
+A request is parsed here, once; the engine takes the message if the parsing succeeded. These functions never raise:
+malformed input names no table and counts no row, and the engine rejects it afterwards.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _UNREADABLE = (DecodeError, IndexError, struct.error, ValueError, TypeError)
 
 @frozen
 class Inspected:
-    """What a request says of itself."""
+    """The tables and rows of a request."""
 
     message: Any = field(default=None, repr=False)
-    """As it was parsed, not judged yet; ``None`` if it cannot be."""
+    """The parsed message, not validated yet; ``None`` if it cannot be parsed."""
     tables: tuple[str, ...] = ()
-    """Those that it names, in its order."""
+    """The tables that the request names, in its order."""
     rows_written: int = 0
-    """How many rows it asks to write; rows that the server refuses count too."""
+    """The number of rows that the request asks to write, including rows that the server refuses."""
 
 
 _UNKNOWN = Inspected()
 
 
 def inspect(operation: str, body: bytes) -> Inspected:
-    """Look at a request."""
+    """Parse a request and count its rows."""
     known = OPERATIONS.get(operation)
     if known is None:
         return _UNKNOWN
@@ -57,7 +57,7 @@ def _tables(tables: Callable[[Any], tuple[str, ...]], message: Any) -> tuple[str
 
 
 def rows_read(operation: str, answer: bytes) -> int:
-    """How many rows an answer holds that was put together from parts, beside the engine."""
+    """Return how many rows an answer holds that was put together from parts, without the engine's count."""
     known = OPERATIONS[operation]
     return 0 if known.rows_read is no_rows else _count(known.rows_read, known.messages.response.FromString(answer))
 

@@ -1,9 +1,9 @@
 """Shard iterators: a position in a stream as opaque text that needs no memory on the server.
 
-The form is the one observed at the service: base64 of three byte strings, each behind one length byte, and a CRC-8
-over all of it. The third one, the position, is ours: generation and record position, eight bytes each. As with the
-service, a stream id that does not fit behind one length byte (table names over 238 characters) yields an iterator
-that reading refuses.
+The form is the one observed at the service: base64 of three byte strings, each after one length byte, and a CRC-8 over
+all of it. The third one, the position, is ours: generation and record position, eight bytes each. As with the service,
+a stream id that does not fit after one length byte (table names over 238 characters) yields an iterator that reading
+refuses.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _LENGTH_MAX = 255
 
 @frozen
 class ShardIterator:
-    """The place of the next record to read."""
+    """The position of the next record to read."""
 
     stream_id: str
     shard_id: str
     generation: int
-    """Of the stream when the iterator was made; a later generation refuses it as trimmed."""
+    """The stream's generation when the iterator was made; a later generation refuses it as trimmed."""
     position: int
 
 
 def encode_iterator(iterator: ShardIterator) -> str:
-    """The text that a client keeps. The same place always gives the same text."""
+    """Return the text of an iterator. The same position always gives the same text."""
     parts = (
         iterator.stream_id.encode(),
         iterator.shard_id.encode(),
@@ -62,10 +62,10 @@ def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def decode_iterator(text: str) -> ShardIterator:
-    """The place that an iterator names.
+    """Return the position that an iterator names.
 
     Raises:
-        ServiceError: ``OTSParameterInvalid``, as the text is not an iterator of any stream.
+        ServiceError: ``OTSParameterInvalid``: the text is not an iterator of any stream.
     """
     try:
         data = base64.b64decode(text, validate=True)
@@ -83,15 +83,15 @@ def decode_iterator(text: str) -> ShardIterator:
 
 
 def table_of_stream(stream_id: str) -> str:
-    """The table that a stream id names: the part before the underscore and the creation time."""
+    """Return the table that a stream id names: the part before the underscore and the creation time."""
     return stream_id.rpartition("_")[0]
 
 
 def table_of_iterator(text: str) -> str:
-    """The table that an iterator names, without judging the rest of it.
+    """Return the table that an iterator names, without checking the rest of it.
 
     Raises:
-        ValueError, IndexError: the text is no iterator.
+        ValueError, IndexError: the text is not an iterator.
     """
     data = base64.b64decode(text)
     return table_of_stream(data[1 : 1 + data[0]].decode())

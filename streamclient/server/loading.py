@@ -1,4 +1,4 @@
-"""Rebuild the server's state from what a storage kept."""
+"""Rebuild the server's state from its storage."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from streamclient.server.tunnels.tunnel_journal import PartKind
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
-    """Fill an empty state. Afterwards it equals the one whose changes were committed.
+    """Fill an empty state, which then equals the state whose changes were committed.
 
     Raises:
-        DataDirectoryError: something of it does not fit together; the text names it.
+        DataDirectoryError: parts of the storage contradict each other; the text names them.
     """
     with _reading("the settings"):
         settings = {setting.name: int(setting.value) for setting in stored.settings}

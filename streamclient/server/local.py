@@ -1,4 +1,4 @@
-"""``LocalTablestore``: a Tablestore of one's own, in this process, for as long as a ``with`` block."""
+"""``LocalTablestore``: a private Tablestore in this process, for as long as a ``with`` block."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import tablestore
 
 SDK_LOGGER_NAME = "streamclient.server.client"
-"""Logger of clients made by ``client()``. Its level is WARNING: at the level that the SDK's own logger starts with, the
-SDK renders every request as text, whether or not anything listens."""
+"""The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
+renders every request as text, even if no handler uses it."""
 
 
 @checks.explains_names
@@ -62,11 +62,13 @@ class LocalTablestore:
         allowed_hosts: Sequence[str] = (),
         allow_public_secret: bool = False,
     ) -> None:
-        """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself.
+        """Store the settings; nothing happens before ``start``.
+
+        Port 0 means any free port; ``clock`` is for tests of time.
 
         ``allowed_hosts`` are names under which clients address the server, besides ``host``; IP addresses,
-        ``localhost`` and names below it need no mention. ``allow_public_secret`` insists on listening beyond this
-        machine with the default secret, which everybody can read.
+        ``localhost`` and names below it are always allowed. ``allow_public_secret`` permits listening beyond this
+        machine with the default secret, which is published.
         """
         self._host = checks.text.require("host", host)
         self._port = checks.port.require("port", port)
@@ -118,9 +120,9 @@ class LocalTablestore:
 
         Raises:
             OSError: the address cannot be bound.
-            ValueError: no port has this number, or the secret is too public for the host.
+            ValueError: the port's number is invalid, or the secret is too public for the host.
             DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
-            RuntimeError: already running.
+            RuntimeError: the server is running already.
         """
         self._require_here()
         with self._lock:
@@ -151,10 +153,10 @@ class LocalTablestore:
             raise
 
     def _require_here(self) -> None:
-        """Refuse to touch in a child the server that runs in its parent; the child may call that over HTTP.
+        """Refuse to use, in a forked child, the server of its parent; the child may call that server over HTTP.
 
         Raises:
-            ForkedError: it is such a child.
+            ForkedError: this process is such a child.
         """
         if self._birthplace is not None:
             self._birthplace.require("the local Tablestore", "use its endpoint there, and stop it in the parent")
@@ -162,7 +164,7 @@ class LocalTablestore:
     def stop(self) -> None:
         """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running.
 
-        A child that was forked while the server ran has no server, and leaves all of it to its parent.
+        A child that was forked while the server ran has no server, and leaves the parent's untouched.
         """
         if self._birthplace is not None and not self._birthplace.is_here:
             self._server = self._engine = self._control = self._birthplace = None
@@ -189,9 +191,9 @@ class LocalTablestore:
         self.stop()
 
     def client(self, **options: Any) -> tablestore.OTSClient:
-        """A client of the official Python SDK for this server; ``options`` go to ``OTSClient`` as they are.
+        """Return a client of the official Python SDK for this server; ``options`` go to ``OTSClient`` unchanged.
 
-        Its connections are closed when the server stops.
+        The server closes its connections when it stops.
         """
         import tablestore  # noqa: PLC0415 -- the SDK takes longer to import than the server to start
 
@@ -205,7 +207,7 @@ class LocalTablestore:
 
     @property
     def control(self) -> Control:
-        """Everything that can be done to the server beyond the protocol. Needs the server running."""
+        """The control of the server beyond the protocol. Needs the server running."""
         self._require_here()
         if self._control is None:
             raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")

@@ -2,8 +2,8 @@
 
 Laws:
 
-- A transaction holds its partition key from its start to its end: nobody else writes there, everybody reads what is
-  committed. Its own reads see its own writes.
+- A transaction holds its partition key from its start to its end: only it writes there, and all others read the
+  committed rows. Its own reads see its own writes.
 - It ends by commit, by abort, when its time is over, with its table, or with the server; only a commit has an effect.
 """
 
@@ -29,23 +29,23 @@ _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 
 PLAN_BYTES = 1_500
-"""What a planned write of a few bytes takes in memory besides them, as measured."""
+"""The memory of a planned write besides its data, as measured."""
 
 _Lock = tuple[int, bytes]
 """A table's number and the encoded partition key."""
 
 
 def new_transaction_id(table_name: str) -> str:
-    """A text that no one guesses, and that says of itself whether it is whole."""
+    """Return a random id with a checksum, which cannot be guessed; damage to it is detected."""
     data = table_name.encode() + uuid.uuid4().bytes
     return base64.b64encode(data + binascii.crc32(data).to_bytes(_CHECK_BYTES, "big")).decode()
 
 
 def table_of_transaction(transaction_id: str) -> str:
-    """The table that a transaction id names.
+    """Return the table that a transaction id names.
 
     Raises:
-        ServiceError: the text is no transaction id; one of a transaction that ended is.
+        ServiceError: the text is not a transaction id; the id of an ended transaction still is.
     """
     try:
         data = base64.b64decode(transaction_id, validate=True)
@@ -58,7 +58,7 @@ def table_of_transaction(transaction_id: str) -> str:
 
 
 def partition_key_text(value: KeyValue | KeyBound) -> str:
-    """A partition key as the service's texts show it."""
+    """Return a partition key as the service's texts show it."""
     if isinstance(value, KeyBound):
         return value.name
     return value.hex() if isinstance(value, bytes) else str(value)
@@ -76,11 +76,11 @@ class Transaction:
 
     @property
     def lock(self) -> _Lock:
-        """What it holds."""
+        """The partition key that the transaction holds."""
         return _lock(self.table, self.partition_key)
 
     def check_scope(self, table: Table, *keys: Key) -> None:
-        """Raise ``OTSDataOutOfRange`` unless keys, or bounds of a range, are of its table and partition key."""
+        """Raise ``OTSDataOutOfRange`` unless keys, or range bounds, are of this table and partition key."""
         if table is not self.table:
             raise self._out_of_scope("Table", self.table.definition.name, table.definition.name)
         for key in keys:
@@ -104,8 +104,8 @@ class Transactions:
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes = 0
-        """Of the writes of all open transactions, with what planning them takes."""
-        # Oldest first. A plain dictionary walks over all that was taken from its front to find the next.
+        """The memory of all planned writes of open transactions."""
+        # Oldest first. A plain dictionary walks over all deleted first entries to find the next.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
         self._locks: dict[_Lock, Transaction] = {}
 
@@ -113,7 +113,7 @@ class Transactions:
         """Open a transaction.
 
         Raises:
-            ServiceError: another one holds the partition key, or too many are open.
+            ServiceError: another transaction holds the partition key, or too many are open.
         """
         self._expire(now_micros)
         if self.is_locked(table, partition_key, now_micros):
@@ -128,7 +128,7 @@ class Transactions:
         return transaction
 
     def find(self, transaction_id: str, now_micros: int) -> Transaction:
-        """An open transaction.
+        """Return an open transaction.
 
         Raises:
             ServiceError: it was committed or aborted, its time is over, or this server never had it.
@@ -140,7 +140,7 @@ class Transactions:
         return transaction
 
     def require_room(self, size_bytes: int) -> None:
-        """Raise ``OTSServerBusy`` if the open transactions hold too much for one more write of this size."""
+        """Raise ``OTSServerBusy`` if the open transactions hold too much memory for one more write of this size."""
         if self.held_bytes + size_bytes + PLAN_BYTES > self._most_bytes:
             raise busy(f"the open local transactions hold {self.held_bytes} bytes; they end by commit, abort or time")
 
@@ -151,11 +151,11 @@ class Transactions:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is any; one whose time is over counts until somebody asks for it."""
+        """Return whether any transaction is open; a timed-out one counts until a request names it."""
         return bool(self._open)
 
     def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:
-        """Whether a transaction holds this partition key."""
+        """Return whether a transaction holds this partition key."""
         if not self._open:
             return False
         self._expire(now_micros)

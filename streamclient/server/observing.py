@@ -1,4 +1,4 @@
-"""What was asked and answered, as observers are told it: for tests that judge what happened on the server's side."""
+"""Requests and answers as observers receive them, for tests that check the server's side."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ class Exchange:
     """One request that was executed or refused, and its answer."""
 
     caller: str
-    """The security token (``sts_token``) that the client sent along; empty without one. The server takes any, so tests
-    use it to tell clients apart that share the one key pair."""
+    """The security token (``sts_token``) of the client; empty without one. The server accepts any token, so tests use
+    it to tell apart clients that share the key pair."""
     operation: str
     tables: tuple[str, ...]
     request: bytes
-    """Body, inflated: a message of the protocol."""
+    """The decompressed body: a message of the protocol."""
     http_status: int
     answer: bytes
-    """Body: the operation's answer with status 200, an Error message otherwise."""
+    """The body: the operation's answer with status 200, an Error message otherwise."""
 
 
 Observer = Callable[[Exchange], None]
-"""Told of each exchange, in the order in which requests take effect. Runs in the server's thread: it must be quick."""
+"""Receives each exchange, in the order in which requests take effect. It runs in the server's thread, so it must be
+quick."""

@@ -1,7 +1,7 @@
-"""What the server knows of one operation: its messages, its rules, what it does, and which tables and rows it is about.
+"""The definition of an operation: its messages, its rules, its action, and its tables and rows.
 
 Each module of ``operations`` defines one as ``OPERATION``. The engine, the counters and the fault rules find it there;
-nothing else has to be told of a new one.
+a new operation needs no other registration.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from streamclient.wire import schema
 
 
 def own_table(request: Any) -> tuple[str, ...]:
-    """The table that a request names in its own field ``table_name``."""
+    """Return the table in a request's own field ``table_name``."""
     return (request.table_name,)
 
 
 def no_tables(request: Any) -> tuple[str, ...]:
-    """For requests that name no table."""
+    """Return no tables, for requests that name none."""
     return ()
 
 
 def no_rows(message: Any) -> int:
-    """For messages that carry no rows."""
+    """Return 0, for messages that carry no rows."""
     return 0
 
 
 def message_as_it_is(message: Any, limits: Limits) -> Any:
-    """For requests that are judged where they are used."""
+    """Return the request unchanged, for operations that check it where they use it."""
     return message
 
 
 @frozen
 class Counted:
-    """An answer of which is known how many rows, or stream records, it holds: counting them in it would cost more."""
+    """An answer with the number of its rows or stream records, where counting them in the message would cost more."""
 
     answer: Any
     """A message, or its serialized form where building it would cost more."""
@@ -52,16 +52,16 @@ class ServedOperation:
     messages: schema.Operation
     """Its name, which is the request path without the first slash, and its messages."""
     act: Callable[[ServerState, Any], Any]
-    """What it does with a validated request, under the engine's lock: the response message, or its bytes where building
-    the message would cost more, or either of them ``Counted``."""
+    """Executes a validated request under the engine's lock. It returns the response message, or its bytes where
+    building the message would cost more; both may be ``Counted``."""
     validate: Callable[[Any, Limits], Any] = message_as_it_is
-    """The request as ``act`` takes it, or a ``ServiceError``, before any state is met."""
+    """Validates a request before any state is met: returns it in the form for ``act``, or raises ``ServiceError``."""
     tables: Callable[[Any], tuple[str, ...]] = no_tables
-    """The tables that a request message names, in its order."""
+    """Returns the tables that a request message names, in its order."""
     rows_written: Callable[[Any], int] = no_rows
-    """How many rows a request message asks to write."""
+    """Returns the number of rows that a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
-    """How many rows a response message holds, where ``act`` does not count them."""
+    """Returns the number of rows in a response message, where ``act`` does not count them."""
 
     @property
     def name(self) -> str:

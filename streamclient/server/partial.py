@@ -1,4 +1,4 @@
-"""Partial failure of a batch: take the failing rows out of the request, and put their errors into the answer."""
+"""Partial failure of a batch: remove the failing rows from the request, and put their errors into the answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
-"""Per operation, the repeated fields of a table that hold one element for each row; optional ones may be shorter."""
+"""Per operation, the repeated fields of a table that hold one element per row; optional ones may be shorter."""
 
 
 @frozen
 class _Table:
-    """One table of a batch request, and for each of its rows whether it fails."""
+    """One table of a batch request, with a mark for each row that is to fail."""
 
     message: Any
     fails: tuple[bool, ...]
@@ -29,8 +29,8 @@ def execute_partially(
 ) -> bytes:
     """Execute a batch without the rows that are to fail, and answer with errors in their places.
 
-    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A body that is no batch goes to
-    ``execute`` as it is, which then refuses it; errors of ``execute`` pass through.
+    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A malformed body goes to
+    ``execute`` unchanged, which then refuses it; errors of ``execute`` pass through.
     """
     messages = schema.OPERATIONS[operation]
     try:

@@ -1,10 +1,10 @@
-"""Regular expressions of filters, matched in time that is linear in the text, whatever the expression.
+"""Regular expressions of filters, matched in time linear in the text, whatever the expression.
 
-The factor of the text's length is the size of the compiled expression, which 256 characters can make very large. So a
-match pays for the product, and making an expression pays too (``streamclient.server.work``).
+The factor of the text's length is the size of the compiled expression, and 256 characters can make that very large. So
+a match costs the product of both, and compiling an expression has a cost too (``streamclient.server.work``).
 
-RE2 has no back references and no look-around, which cannot be matched so; an expression with them is refused as one
-that cannot be read. The service speaks of Perl's syntax, of which RE2 has the rest.
+RE2 supports neither back references nor look-around, which cannot be matched in linear time; expressions with them are
+refused as unreadable. The service documents Perl's syntax, and RE2 has the rest of it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from streamclient.server import work
 from streamclient.server.server_errors import invalid
 
 PATTERN_BYTES = 256
-"""Of one expression (product documentation)."""
+"""The length of one expression (product documentation)."""
 
 PATTERN_GROUPS = 32
-"""Only the first group is used; the engine's memory grows with their number."""
+"""The groups of one expression. Only the first is used, and RE2's memory grows with their number."""
 
 _PROGRAM_BYTES = 1024 * 1024
-"""Memory for one compiled expression: repetitions of large classes, such as ``\\pL{1000}``, ask for more, and for
+"""The memory for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more, and
 seconds."""
 
 _MAKING_WORK = 20_000
-"""For each expression, about half a millisecond, as for a short one."""
+"""The cost of each expression, about half a millisecond: that of compiling a short one."""
 
 _MAKING_WORK_PER_INSTRUCTION = 200
-"""About 5 µs, for nested repetitions that are unrolled."""
+"""The cost of each instruction, about 5 µs, for nested repetitions that are unrolled."""
 
 
 @frozen
@@ -40,10 +40,10 @@ class Pattern:
 
     _compiled: Any
     program_size: int
-    """Instructions of the compiled expression; the larger one of those for matching forward and backward."""
+    """The number of instructions: the larger of those for forward and for backward matching."""
 
     def first(self, text: str) -> str | None:
-        """What the first group of the first match holds, or the match if there is no group; ``None`` without one."""
+        """Return the first group of the first match, or the match if there is no group; ``None`` without a match."""
         size = len(text) if text.isascii() else len(text.encode())
         work.pay(
             self.program_size * size,
@@ -59,10 +59,10 @@ class Pattern:
 
 
 def compile_pattern(text: str) -> Pattern:
-    """The expression that a filter carries.
+    """Compile the expression of a filter.
 
     Raises:
-        ServiceError: it is empty, too long, has too many groups, or cannot be read.
+        ServiceError: it is empty, too long, has too many groups, or is unreadable.
     """
     size = len(text.encode())
     if not 1 <= size <= PATTERN_BYTES:
@@ -91,7 +91,7 @@ def compile_pattern(text: str) -> Pattern:
 
 @cache
 def _engine() -> tuple[Any, Any]:
-    """Loaded with the first filter that needs it: the server should start at once."""
+    """Load RE2 with the first filter that needs it, so that the server starts at once."""
     import re2  # noqa: PLC0415
 
     options = re2.Options()

@@ -1,7 +1,7 @@
-"""Requests in the form in which every SDK sends them: read and answered without a task, in one go.
+"""Requests in the form that every SDK sends: read and answered at once, without a task.
 
-``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. Everything else, be it wrong
-or only unusual, is aiohttp's: what is not taken here goes there as it came, and the connection with it.
+The form is ``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. aiohttp gets all
+other requests unchanged, wrong or only unusual, with the rest of their connection.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from streamclient.server.http_service import Answer, Service
 from streamclient.server.server_errors import ServiceError
 
 SERVER_SOFTWARE = "streamclient"
-"""What every answer calls this server."""
+"""The server's name in every answer."""
 
 _HEAD = re.compile(
-    # Letters only: neither the paths of the admin surface nor anything that has to be decoded.
+    # Letters only: this excludes the paths of the admin surface and paths that need decoding.
     rb"POST (/[A-Za-z]+(?:/[A-Za-z]+)?) HTTP/1\.1"
     rb"((?:\r\n[A-Za-z][A-Za-z0-9-]*: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)+)\r\n\r\n"
 )
 _HEADER = re.compile(r"\r\n([^:]+): ?([^\r]+)")
 _MOST_HEAD_BYTES = 4_096
-"""Below every limit of aiohttp's: what it would refuse is not taken."""
+"""The largest head that is accepted here: below all limits of aiohttp, so that aiohttp still sees the heads that it
+refuses."""
 
 _LENGTH = re.compile(r"[0-9]{1,8}")
 
@@ -39,7 +40,7 @@ _ELSEWHERE = frozenset({"connection", "expect", "te", "trailer", "transfer-encod
 
 @frozen
 class RequestHead:
-    """The first part of a request, and how long it is."""
+    """The headers of a request, and its length."""
 
     path: str
     headers: Mapping[str, str]
@@ -48,7 +49,7 @@ class RequestHead:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole request."""
+        """The bytes of the whole request."""
         return self.head_bytes + self.body_bytes
 
 
@@ -63,11 +64,11 @@ class PlainHttp:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be answered at once: injected faults make some of them wait."""
+        """Whether requests can be answered at once; injected faults make some of them wait."""
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:
-        """The head of the plain request that these bytes begin with; ``None`` if they do not, or not with all of it."""
+        """Return the head of the plain request that begins ``data``; ``None`` if it is not plain or incomplete."""
         match = _HEAD.match(data, 0, _MOST_HEAD_BYTES)
         if match is None:
             return None
@@ -81,7 +82,7 @@ class PlainHttp:
         return RequestHead(match[1].decode("ascii"), headers, match.end(), int(length))
 
     def answer(self, head: RequestHead, body: bytes) -> bytes:
-        """Carry out a request and give the whole answer."""
+        """Execute a request; return the whole answer."""
         try:
             self._doors.check(head.headers)
             admitted = self._service.admit(head.path, head.headers, body)
@@ -90,7 +91,7 @@ class PlainHttp:
         return self._response(self._service.execute(admitted))
 
     def failure(self, error: ServiceError) -> bytes:
-        """The answer to a request that did not get as far as the service."""
+        """Return the answer to a request that the service did not get."""
         return self._response(self._service.refuse("", {}, error))
 
     def _response(self, answer: Answer) -> bytes:
@@ -102,7 +103,7 @@ class PlainHttp:
         return b"".join(["".join(lines).encode("utf-8", "surrogateescape"), self._common_end(), answer.body])
 
     def _common_end(self) -> bytes:
-        """The headers that all answers of one second share, and the empty line."""
+        """Return the headers that all answers of one second share, and the empty line."""
         now = int(time.time())
         if now != self._written:
             self._written = now

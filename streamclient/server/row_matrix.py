@@ -28,9 +28,10 @@ def encode_matrix(
     *,
     entire_keys: bool,
 ) -> bytes:
-    """Rows of one table, which has the key ``key_names``, as a block with these columns; absent ones become null.
+    """Encode rows of one table as a block with these columns; absent values become null.
 
-    ``entire_keys`` says whether ``key_columns`` is the whole key because the request wanted it whole.
+    ``key_names`` is the table's key. ``entire_keys`` says whether ``key_columns`` is the whole key because the request
+    wanted it whole.
     """
     positions = [key_names.index(name) for name in key_columns]
     data: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a read returns of a row: which columns, which versions, and whether the row at all."""
+"""The part of a row that a read returns: its columns and versions, or no row at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TimeRange:
     end_millis: int
 
     def versions(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
-        """Those of a column that are in it."""
+        """Return the versions of a column in this range."""
         return tuple(version for version in versions if self.start_millis <= version[0] < self.end_millis)
 
 
@@ -34,9 +34,9 @@ class Selection:
     """The reading half of GetRow, GetRange and BatchGetRow."""
 
     columns_to_get: frozenset[str] = frozenset()
-    """Empty for all."""
+    """The names of the columns; empty for all."""
     max_versions: int | None = None
-    """``None`` for as many as the table keeps."""
+    """The number of versions; ``None`` for as many as the table keeps."""
     time_range: TimeRange | None = None
     row_filter: RowFilter | None = None
     pagination: ColumnPagination | None = None
@@ -46,17 +46,17 @@ class Selection:
 
     @property
     def fits_matrix(self) -> bool:
-        """Whether rows can be returned as a matrix: named columns, one version of each."""
+        """Whether rows can be returned as a matrix, that is, with named columns and one version of each."""
         return bool(self.columns_to_get) and self.max_versions == 1
 
     @property
     def takes_all(self) -> bool:
-        """Whether each row is returned as it is, if no column of it has two versions."""
+        """Whether each row is returned unchanged if none of its columns has two versions."""
         return self.row_filter is None and not self.is_partial
 
     @property
     def is_partial(self) -> bool:
-        """Whether it leaves out columns, or versions by their time."""
+        """Whether the selection leaves out columns, or versions by their time."""
         return bool(
             self.columns_to_get
             or self.time_range
@@ -67,7 +67,7 @@ class Selection:
 
 
 class RowReader:
-    """Reads rows of one table by one selection: what does not depend on the row is worked out once."""
+    """Reads rows of one table by one selection; work that does not depend on the row is done once."""
 
     def __init__(self, table: Table, selection: Selection) -> None:
         self._table = table
@@ -75,17 +75,17 @@ class RowReader:
         names, wanted = table.key_names, selection.columns_to_get
         self._judge = None if selection.row_filter is None else judge_of(selection.row_filter, names)
         self._is_partial = selection.is_partial
-        # A request for key columns only gets the key of every row.
+        # A request for only key columns gets the key of every row.
         self._needs_a_column = not wanted <= frozenset(names)
         limit = table.definition.options.max_versions
         self._limit = limit if selection.max_versions is None else min(limit, selection.max_versions)
 
     def read(self, row: StoredRow) -> tuple[StoredRow | None, int]:
-        """The selected part of a live row, ``None`` if the row is left out; and the bytes that the read is charged.
+        """Return the selected part of a live row, or ``None`` if it is left out, and the bytes to charge.
 
-        A row is left out if the filter does not let it pass, which sees the key and the selected columns with all
-        their versions of the selected time; or if columns are named and it has none of them. The charge is for the key
-        and the selected columns, also of a row that is left out.
+        A row is left out if the filter rejects it, or if columns are named and the row has none of them. The filter
+        sees the key and the selected columns with all their versions of the selected time. The charge covers the key
+        and the selected columns, even for a row that is left out.
         """
         if self._selection.takes_all and row.is_single:
             return row, self._table.size_of(row)
@@ -115,7 +115,7 @@ class RowReader:
         return selected
 
     def _names_of(self, columns: Columns) -> list[str]:
-        """The columns that are asked for, by name."""
+        """Return the names of the requested columns."""
         selection = self._selection
         names = sorted(selection.columns_to_get & columns.keys() if selection.columns_to_get else columns)
         start = 0 if selection.start_column is None else bisect_left(names, selection.start_column)
@@ -124,13 +124,13 @@ class RowReader:
 
 
 def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
-    """The row with a whole key, as readers see it now."""
+    """Return the row with a whole key, as readers see it now."""
     encoded = encode_key(cast(KeyValue, value) for _, value in key)
     return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
 
 
 def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
-    """The selected part of a row as a PlainBuffer frame, empty for none, and the read capacity it cost."""
+    """Return the selected part of a row as a PlainBuffer frame, empty for none, and the read capacity used."""
     if row is None:
         return b"", 1
     part, size_bytes = RowReader(table, selection).read(row)

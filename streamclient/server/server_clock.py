@@ -4,9 +4,9 @@ Laws:
 
 - While the server runs, its time never goes back. If the machine's time goes back, the server's goes on at half the
   pace until the machine's has caught up.
-- While the server runs, it does not follow the machine's time ahead by more than ``LONGEST_STEP_MICROS`` beyond what
-  passed: retention and time to live would end data whose time did not pass. It comes back with the machine's clock, or
-  follows it from the next start on, which believes the machine.
+- While the server runs, it follows no step of the machine's time ahead by more than ``LONGEST_STEP_MICROS``: retention
+  and time to live would otherwise delete fresh data. It comes back with the machine's clock, or follows it from the
+  next start on, which believes the machine.
 - A start goes on from the last commit if that is at most ``LARGEST_LEAD_MICROS`` ahead of the machine's time; otherwise
   an earlier clock was wrong, and the server comes back to the machine's time.
 """
@@ -23,25 +23,26 @@ from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, now_micr
 _log = logs.logger(__name__)
 
 LATEST_MICROS = 253_402_300_799_000_000
-"""The end of the year 9999, which dates can still name; in milliseconds and nanoseconds it fits into 64 bits."""
+"""The end of the year 9999, the last that dates can name; in milliseconds and nanoseconds it fits into 64 bits."""
 
 LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
-"""More than an hour of daylight saving that was set twice, and caught up within half a working day. The shortest
-retention of a stream is an hour: a larger lead would end records that were just written."""
+"""The largest lead after a start: more than an hour of daylight saving that was set twice, and caught up within half a
+working day. The shortest retention of a stream is an hour: a larger lead would delete records that were just
+written."""
 
 LONGEST_STEP_MICROS = 24 * MICROS_PER_HOUR
-"""The shortest time to live, and the usual retention: a step up to this ends nothing that is fresh. A virtual machine
-that slept overnight is set right by less."""
+"""The largest step that is followed: the shortest time to live and the usual retention, so that it deletes no fresh
+data. A virtual machine that slept overnight needs a smaller step."""
 
 _CHECK_MICROS = MICROS_PER_HOUR
-"""How much of the machine's time may pass before it is held against the steady clock again."""
+"""The time between two comparisons of the machine's time with the steady clock."""
 
 _CATCH_UP_DIVISOR = 2
-"""While the machine's time is behind, the server's goes at this part of its pace."""
+"""While the machine's time catches up, the server's time goes at this fraction of its pace."""
 
 
 _STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts the time in which the machine was suspended, too, where the system has such a clock."""
+"""A clock that also counts the time in which the machine was suspended, if the system has one."""
 
 
 def _steady_micros() -> int:
@@ -54,7 +55,11 @@ class Clock:
     def __init__(
         self, wall_micros: Callable[[], int] | None = None, steady_micros: Callable[[], int] | None = None
     ) -> None:
-        """With a wall clock of one's own and no steady one, steps ahead are followed; time stands still otherwise."""
+        """Use the machine's clocks by default.
+
+        With ``wall_micros`` and no ``steady_micros``, all steps ahead are followed, and after a step back the time
+        stands still until it is caught up.
+        """
         if wall_micros is None:
             wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
         self._machine_micros = wall_micros
@@ -64,19 +69,23 @@ class Clock:
         self._offset_micros = 0
         self._latest_micros = 0
         self._ahead_since: tuple[int, int] | None = None
-        """While the machine's time is behind: the time when that was noticed, and the steady clock's."""
+        """While the machine's time catches up: the time when its step back was noticed, and the steady clock's time."""
         self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
-        """The machine's time and the steady clock's, when they were last held against each other."""
+        """The machine's time and the steady clock's time at their last comparison."""
         self._not_followed_micros = 0
-        """By how much the machine's time went ahead of what passed."""
+        """The steps of the machine's time that are not followed."""
 
     @property
     def offset_micros(self) -> int:
-        """How far the clock was moved ahead of the machine's time."""
+        """The time by which the clock was moved ahead of the machine's time."""
         return self._offset_micros
 
     def now_micros(self) -> int:
-        """The present time: the machine's, or while that is behind an earlier answer, that answer and what passed."""
+        """Return the present time.
+
+        It is the machine's time. While that is before an earlier answer, the time goes on from that answer at half the
+        pace.
+        """
         with self._lock:
             now = self._wall_micros() + self._offset_micros
             if self._ahead_since is not None:
@@ -91,7 +100,7 @@ class Clock:
             return self._latest_micros
 
     def _wall_micros(self) -> int:
-        """The machine's time without the steps ahead that are not followed."""
+        """Return the machine's time without the steps ahead that are not followed."""
         wall = self._machine_micros()
         if self._is_checked and (self._not_followed_micros or abs(wall - self._checked_at[0]) > _CHECK_MICROS):
             self._check(wall, self._steady_micros())
@@ -112,11 +121,11 @@ class Clock:
             self._not_followed_micros = max(0, self._not_followed_micros + step)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, for retention and time to live to take effect without waiting.
+        """Move the clock forward, so that retention and time to live take effect without waiting.
 
         Raises:
-            ValueError: ``seconds`` is negative, as stored versions and stream records would lie in the future, or
-                leads behind the year 9999.
+            ValueError: ``seconds`` is negative, because stored versions and stream records would then lie in the
+                future, or leads past the year 9999.
         """
         if not seconds >= 0:
             raise ValueError(f"the clock only moves forward: got {seconds} seconds, expected 0 or more")
@@ -131,9 +140,9 @@ class Clock:
                 self._ahead_since = None
 
     def resume(self, offset_micros: int, latest_micros: int) -> bool:
-        """Go on where an earlier run on the same data ended, unless this clock is already further ahead.
+        """Continue from the last time of an earlier run on the same data, unless this clock is already further ahead.
 
-        Returns whether it came back instead: that run's time was so far ahead that its clock was wrong.
+        Return whether the clock came back instead: the earlier time was so far ahead that its clock was wrong.
         """
         with self._lock:
             self._offset_micros = max(self._offset_micros, offset_micros)

@@ -1,4 +1,4 @@
-"""The service's limits, in one value, so that a test can lower one and meet it quickly."""
+"""The service's limits, in one value, so that a test can lower a limit and meet it quickly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MEGABYTE = 1024 * 1024
 INT64_MAX = 2**63 - 1
 
 CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
-"""Cell timestamps are below this: the service keeps them in microseconds, in 64 bits."""
+"""The upper bound of cell timestamps: the service keeps them in microseconds, in 64 bits."""
 
 MESSAGE_FIELDS = 30_000
-"""Elements of repeated fields in one message, those of messages inside it included. The largest batches that the
-service takes have a few thousands; five megabytes of empty ones would be millions of objects."""
+"""The elements of repeated fields in one message, including messages inside it. The largest batches that the service
+accepts have a few thousand; five megabytes of empty elements would be millions of objects."""
 
 
 @frozen
@@ -30,58 +30,58 @@ class Limits:
     attribute_columns: int = 1024
     requested_columns: int = 1024
     row_bytes: int = 4 * MEGABYTE
-    """Of what one write brings."""
+    """The data of one write."""
     stored_row_bytes: int = 16 * MEGABYTE
-    """Of a row with all its versions, which many updates may make larger than any of them. The service's number is not
-    documented; this one bounds the answer to every read of one row."""
+    """The size of a row with all its versions, which may exceed the limit of one write after many updates. The
+    service's number is not documented; this one bounds the answer to every read of one row."""
     batch_write_rows: int = 200
     batch_write_bytes: int = 4 * MEGABYTE
     batch_get_rows: int = 100
     batch_get_bytes: int = 16 * MEGABYTE
-    """Of the rows that one BatchGetRow reads, each as often as it is asked for. The first is read however large it is.
-    The service's number is not documented."""
+    """The rows of one BatchGetRow, each as often as it is requested. The first row is always read. The service's number
+    is not documented."""
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
     filters: int = 32
-    """Nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
+    """The nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
     partitions: int = 10
-    """Of a table at its creation. Splitting shards goes beyond."""
+    """The partitions of a new table. Splitting shards may exceed it."""
     defined_columns: int = 32
     split_unit_bytes: int = MEGABYTE
     """The smallest unit of ComputeSplitPointsBySize."""
     capacity_units: int = 100_000
     stream_expiration_hours: int = 168
-    """Seven days, as the SDKs' tests use it; pages of 2017 say 24."""
+    """Seven days, as in the SDKs' tests; pages of 2017 say 24 hours."""
     stream_expiration_default_hours: int = 24
     stream_page_records: int = 1000
     """Records in one answer when the request gives no limit."""
     stream_page_records_most: int = 5000
-    """Whatever the request asks for; clients use up to 1,000."""
+    """The most records in one answer; clients request up to 1,000."""
     stream_page_bytes: int = 4 * MEGABYTE
-    """At least one record is returned, however large."""
+    """The bytes of one answer; at least one record is returned, however large."""
     stream_page_shards: int = 100
     """Shards in one answer when the request gives no limit."""
     stream_page_shards_most: int = 1000
-    """Whatever the request asks for; the listing has pages."""
+    """The most shards in one answer; the listing has pages."""
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
-    """How long a local transaction may stay open."""
+    """The life of a local transaction."""
     open_transactions: int = 10_000
-    """Of the server; the service's number is not documented, this one bounds memory."""
+    """The open transactions of the server; the service's number is not documented, this one bounds memory."""
     open_transaction_bytes: int = 256 * MEGABYTE
-    """Of what all open transactions hold."""
+    """The data of all open transactions."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
-    """About how much of a table one channel of a tunnel's full data covers; the service does not say its own size."""
+    """The approximate size of one channel of a tunnel's full data; the service does not document its own."""
     tunnel_page_records: int = 1000
-    """Records of incremental data in one answer: more than the 500 at which clients read on without a pause."""
+    """The records of incremental data in one answer: above the 500 at which clients read on without a pause."""
     tunnels: int = 1_000
-    """Of the instance; the service's number is not documented, this one only bounds memory."""
+    """The tunnels of the instance; the service's number is not documented, this one only bounds memory."""
     tunnel_sessions: int = 1_000
-    """Clients of one tunnel at a time; chosen as the number of tunnels is."""
+    """The clients of one tunnel at a time; as for ``tunnels``, the number only bounds memory."""
     splits_per_request: int = 10_000
-    """Split points in one answer, so that a tiny split size cannot make an answer of any size."""
+    """The split points in one answer, so that a tiny split size cannot make a huge answer."""
     put: PutLimits = field(init=False)
-    """Those that the row of a put meets, as the compiled reader takes them."""
+    """The limits of a put's row, in the form of the compiled reader."""
 
     @put.default
     def _put(self) -> PutLimits:
@@ -101,4 +101,4 @@ TIME_TO_LIVE_MIN_SECONDS = SECONDS_PER_DAY
 """The shortest time to live other than "for ever": one day."""
 
 DEVIATION_MAX_SECONDS = INT64_MAX // MICROS_PER_SECOND
-"""The largest deviation between a cell's timestamp and the clock; kept in microseconds, in 64 bits."""
+"""The largest deviation of a cell's timestamp from the clock; kept in microseconds, in 64 bits."""

@@ -1,7 +1,7 @@
 """The whole state of one server: tables, streams, and the changes not yet committed.
 
-Everything that changes a table, row, stream or shard passes through here, and each method notes what the storage
-must write down. The engine calls ``commit`` before it answers. One thread at a time.
+Every change of a table, row, stream or shard passes through here, and each method notes the changes for the storage.
+The engine calls ``commit`` before it answers. One thread at a time.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from streamclient.server.tunnels.tunnel_journal import ChangedParts
 from streamclient.server.tunnels.tunnel_positions import follow, records_forgotten, shard_forgotten
 
 CLOCK_OFFSET = "clock_offset_micros"
-"""Name of the setting that keeps the clock's offset, so that it survives the end of the process."""
+"""The setting that keeps the clock's offset, so that it survives the end of the process."""
 
 CLOCK_LATEST = "clock_latest_micros"
-"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there."""
+"""The setting that keeps the time of the last commit: after a restart, time goes on from there."""
 
 CLOCK_AHEAD = "clock_ahead_micros"
-"""Name of the setting that keeps the highest time that was ever given out, while the clock is not there yet: the time
-of a clock that was wrong, or an AUTO_INCREMENT value. What is made meanwhile is still the newest."""
+"""The setting that keeps the highest issued time while the clock is before it. That time comes from a wrong clock or
+from an AUTO_INCREMENT value; new versions are still the newest."""
 
 RECORD_COUNT = "record_count"
-"""Name of the setting that keeps how many stream records are retained. A record that vanished from the middle of a
-shard is missed by its position; the last ones of a shard are missed by the count."""
+"""The setting that keeps the number of retained stream records. A missing record in the middle of a shard shows by its
+position; missing last records show by this count."""
 
 
 class ServerState:
@@ -76,15 +76,15 @@ class ServerState:
             limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
         )
         self.last_number = 0
-        """The highest number that a table, stream or shard has; numbers are not shared between them."""
+        """The highest number of a table, stream or shard; numbers are not shared between them."""
         self.last_creation_micros = 0
         self.last_generated = 0
-        """The highest AUTO_INCREMENT value of any table. It is made of the time, and may run ahead of it."""
+        """The highest AUTO_INCREMENT value of any table. It derives from the time, and may run ahead of it."""
         self.ahead_micros = self._stored_ahead_micros = 0
-        """Up to here, versions may have been given a time that the clock has not reached since it came back."""
+        """The latest time that versions may have; the clock may be before it since it came back."""
         self.stored_offset_micros = 0
         self.record_count = self.stored_record_count = 0
-        """Stream records that are retained, of all streams."""
+        """The number of retained records of all streams."""
         self._streams_by_table: dict[int, Stream] = {}
         self._tunnels_by_stream: dict[str, list[Tunnel]] = {}
         self._changed_tunnels: set[str] = set()
@@ -94,10 +94,10 @@ class ServerState:
         self._changes: list[Change] = []
 
     def table(self, name: str) -> Table:
-        """The table of that name.
+        """Return the table ``name``.
 
         Raises:
-            ServiceError: there is none.
+            ServiceError: it does not exist.
         """
         table = self.tables.get(name)
         if table is None:
@@ -105,10 +105,10 @@ class ServerState:
         return table
 
     def stream(self, stream_id: str) -> Stream:
-        """The stream of that id, without records past retention.
+        """Return the stream ``stream_id``, without records past retention.
 
         Raises:
-            ServiceError: there is none, or it was switched off or deleted with its table.
+            ServiceError: it does not exist, or was switched off or deleted with its table.
         """
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -117,11 +117,11 @@ class ServerState:
         return stream
 
     def stream_of(self, table: Table) -> Stream | None:
-        """The table's stream, if it is switched on."""
+        """Return the table's stream, if it is switched on."""
         return self._streams_by_table.get(table.definition.number)
 
     def transaction(self, transaction_id: str | None) -> Transaction | None:
-        """The open transaction of that id; none for a request that is part of none.
+        """Return the open transaction; ``None`` for a request without a transaction.
 
         Raises:
             ServiceError: it ended, or its time is over.
@@ -129,7 +129,7 @@ class ServerState:
         return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
 
     def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
-        """What a read of these keys, or between these bounds, sees: what is committed, or its transaction's view.
+        """Return the rows that a read of these keys or bounds sees: the committed rows, or its transaction's view.
 
         Raises:
             ServiceError: the transaction ended, or the keys are not its own.
@@ -141,7 +141,7 @@ class ServerState:
         return transaction.draft.rows
 
     def commit(self) -> None:
-        """Hand the changes so far to the storage, after what expired meanwhile is forgotten."""
+        """Delete the data that has expired meanwhile, and hand all changes to the storage."""
         self._forget_expired_rows()
         self._note_tunnels()
         if self.clock.offset_micros != self.stored_offset_micros:
@@ -165,12 +165,12 @@ class ServerState:
             self._changes.append(change)
 
     def next_number(self) -> int:
-        """A number for a new table, stream or shard."""
+        """Return a number for a new table, stream or shard."""
         self.last_number += 1
         return self.last_number
 
     def creation_micros(self) -> int:
-        """The present time, but different for each call: ids are made of it."""
+        """Return the present time, but a different one for each call, because ids are made of it."""
         self.last_creation_micros = max(self.clock.now_micros(), self.last_creation_micros + 1)
         return self.last_creation_micros
 
@@ -184,7 +184,7 @@ class ServerState:
         return table
 
     def adopt_table(self, table: Table) -> None:
-        """Make a table known that was created or restored with its rows."""
+        """Register a table that was created or restored with its rows."""
         self.tables[table.definition.name] = table
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             self._expiry.expect(table, key, row)
@@ -220,18 +220,18 @@ class ServerState:
             self._note(DeleteRow(table.definition.number, key))
 
     def forget_all_expired(self) -> None:
-        """Let go of everything past retention or time to live, also of what no request is about."""
+        """Delete all data past retention or time to live, even if no request concerns it."""
         for stream in self.streams.values():
             self.forget_expired(stream)
         while self._forget_expired_rows():
             continue
 
     def _forget_expired_rows(self) -> int:
-        """Let go of what no reader sees any more because of a table's time to live; of how many rows."""
+        """Delete rows and versions past their tables' time to live; return the number of rows."""
         return sum(self.forget_expired_rows(table) for table in self.tables.values())
 
     def forget_expired_rows(self, table: Table) -> int:
-        """Let go of rows of one table, and of versions, past its time to live; of how many rows."""
+        """Delete rows and versions of one table past its time to live; return the number of rows."""
         count = 0
         for key, row in self._expiry.due(table, self.clock.now_micros()):
             count += 1
@@ -266,7 +266,7 @@ class ServerState:
         return stream
 
     def adopt(self, stream: Stream) -> None:
-        """Make a stream known that was created or restored."""
+        """Register a stream that was created or restored."""
         self.streams[stream.stream_id] = stream
         self._streams_by_table[stream.definition.table_number] = stream
 
@@ -279,14 +279,14 @@ class ServerState:
             self._note(DropStream(stream.definition.number))
 
     def append(self, stream: Stream, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> None:
-        """Add a record, by its parts, to an open shard of a stream without expired records."""
+        """Add a record, given by its parts, to an open shard of a stream without expired records."""
         position = stream.append(shard, timestamp_micros, size_bytes, element)
         self.record_count += 1
         if self._keeps:
             self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
 
     def forget_expired(self, stream: Stream) -> None:
-        """Drop the records past retention, and the shards that were closed long ago."""
+        """Drop the records past retention, and shards whose closing is past retention."""
         cutoff = stream.cutoff_micros(self.clock.now_micros())
         while (shard := stream.next_due(cutoff)) is not None:
             self._forget(stream, shard, shard.position_at(cutoff))
@@ -319,11 +319,11 @@ class ServerState:
         return self._tunnels_by_stream.get(stream.stream_id, [])
 
     def trim(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
-        """Drop the records of a shard before a position; how many were dropped."""
+        """Drop the records of a shard before a position; return their number."""
         return self._forget(stream, shard, before_position)
 
     def expire_iterators(self, stream: Stream) -> None:
-        """Make every iterator handed out so far unusable."""
+        """Invalidate all earlier iterators."""
         stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
         self._note(PutStream(stream.definition.number, stream.definition.to_json()))
 
@@ -344,7 +344,7 @@ class ServerState:
         self._write_down(stream, shard)
 
     def split(self, table: Table, stream: Stream, parent: ShardLog, boundary: bytes) -> tuple[ShardLog, ShardLog]:
-        """Close an open shard and open two for its range, cut at an encoded key strictly inside."""
+        """Close an open shard and open two for its range, cut at an encoded key strictly inside it."""
         old = parent.definition
         self._close(stream, parent)
         boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
@@ -368,13 +368,13 @@ class ServerState:
     # Tunnels
 
     def add_tunnel(self, tunnel: Tunnel) -> None:
-        """Make a new tunnel known."""
+        """Register a new tunnel."""
         self.adopt_tunnel(tunnel)
         if tunnel.journal is not None:
             tunnel.journal.note(*tunnel.part)
 
     def adopt_tunnel(self, tunnel: Tunnel) -> None:
-        """Make a tunnel known that was created or restored. Whatever changes of it is written down from now on."""
+        """Register a tunnel that was created or restored. From now on all its changes are written to the storage."""
         definition = tunnel.definition
         tunnel.keep_journal(ChangedParts(definition.tunnel_id, self._changed_tunnels))
         self.tunnels[definition.tunnel_id] = tunnel

@@ -16,26 +16,26 @@ from streamclient.server.stored_tables import TYPE_NAMES, Table, value_type_name
 
 @frozen
 class ShardView:
-    """A shard as an operator sees it."""
+    """A shard from an operator's view."""
 
     shard_id: str
     parent_ids: tuple[str, ...]
-    """None, one after a split, two after a merge."""
+    """The parents: none, one after a split, two after a merge."""
     is_open: bool
     key_range: str
-    """Its half-open range of keys, as text."""
+    """The half-open range of keys, as text."""
     record_count: int
-    """Records that are retained."""
+    """The number of retained records."""
     oldest_sequence: str | None
-    """Epoch and timestamp of the oldest retained record; ``None`` if there is none."""
+    """The epoch and timestamp of the oldest retained record; ``None`` without records."""
     newest_sequence: str | None
 
 
 def stream_of(state: ServerState, table_name: str) -> Stream:
-    """The table's stream, without records past retention.
+    """Return the table's stream, without records past retention.
 
     Raises:
-        ServiceError: there is no such table, or its stream is off.
+        ServiceError: the table does not exist, or its stream is off.
     """
     stream = state.stream_of(state.table(table_name))
     if stream is None:
@@ -45,9 +45,9 @@ def stream_of(state: ServerState, table_name: str) -> Stream:
 
 
 def view_shards(state: ServerState, table_name: str) -> list[ShardView]:
-    """The listed shards: closed ones, parents before their children, then the open ones in the order of their keys.
+    """Return the listed shards: closed shards, parents before children, then open shards in the order of their keys.
 
-    Open shards share out the whole key space, so open neighbours in the list are those that can be merged.
+    Open shards cover the whole key space, so open neighbours in the list can be merged.
     """
     stream = stream_of(state, table_name)
     shards = sorted(
@@ -127,7 +127,7 @@ def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
 
 
 def _median(table: Table, shard: ShardLog) -> bytes:
-    """The median row's key: its first column only, if that cuts the shard, so that partition keys stay whole."""
+    """Return the median row's key: only its first column if that cuts the shard, so that partition keys stay whole."""
     count = _row_count(table, shard)
     if count < 2:
         raise invalid(
@@ -156,7 +156,7 @@ def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str
 def trim(
     state: ServerState, table_name: str, shard_id: str | None, before_micros: int | None, keep_last: int | None
 ) -> int:
-    """Forget records of one shard or of all."""
+    """Delete records of one shard or of all."""
     stream = stream_of(state, table_name)
     if keep_last is not None and keep_last < 0:
         raise invalid(f"The number of records to keep must be 0 or more: got {keep_last}.")

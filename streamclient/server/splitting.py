@@ -1,4 +1,4 @@
-"""Where a table can be cut into pieces of about one size."""
+"""Positions that cut a table into pieces of about equal size."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from streamclient.server.stored_tables import Table
 
 
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
-    """Encoded keys, or leading columns, at which pieces of at least ``split_bytes`` begin; at most ``limit``.
+    """Return at most ``limit`` encoded keys, or leading columns, that begin pieces of at least ``split_bytes``.
 
-    Runs of rows that end before the next cut are taken by their weight, so few rows of a large table are looked at.
-    Rows that are past their time to live, and not let go yet, count.
+    Runs of rows that end before the next cut count by their weight, so few rows of a large table are read. Expired rows
+    count until they are deleted.
     """
     points: list[bytes] = []
     size, stamp_bytes = 0, table.stamp_bytes
     last: bytes | None = None
-    """The key of the row before."""
+    """The key of the previous row."""
     for run in table.rows.runs():
         weight = run.size_bytes + stamp_bytes * run.version_count
         if size + weight < split_bytes:
@@ -35,7 +35,7 @@ def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
 
 
 def _cut(key: bytes, last: bytes | None) -> bytes:
-    """Between two partition keys where that cuts, else between two rows."""
+    """Return a cut between two partition keys if possible, else between two rows."""
     partition_key = _partition_key(key)
     return key if last is not None and _partition_key(last) == partition_key else partition_key
 

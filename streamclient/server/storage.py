@@ -1,4 +1,4 @@
-"""Where the server writes its changes down."""
+"""The choice of the server's storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Storage", "open_storage"]
 
 
 def open_storage(data_dir: str | Path | None) -> Storage:
-    """Storage in a directory, made if missing; or, without a directory, in memory only.
+    """Open storage in a directory, made if missing; without a directory, in memory only.
 
     Raises:
         DataDirectoryError: another server holds the directory, or it cannot be used.

@@ -8,12 +8,12 @@ from streamclient.server.admin_changes import Change, StoredState
 
 
 class MemoryStorage:
-    """Forgets every change; the state in memory is all there is."""
+    """Forgets every change; only the state in memory exists."""
 
     keeps = False
 
     def load(self) -> StoredState:
-        """Nothing."""
+        """Return an empty state."""
         return StoredState()
 
     def commit(self, changes: Sequence[Change]) -> None:

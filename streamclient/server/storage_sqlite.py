@@ -1,18 +1,18 @@
 """Storage in a directory: one SQLite file, held by one server at a time.
 
-Two locks keep others out. The first is on a file of its own beside the database (``streamclient.base.locks``): it holds
-until this process ends, whatever else the process does with the database's file. The second is SQLite's own, on the
-database: it is met by hard links too, but as a POSIX lock it ends when anything in this process opens and closes the
-file, such as a copy of the directory.
+Two locks exclude other servers. The first is on a file of its own beside the database (``streamclient.base.locks``): it
+lasts until this process ends, even if the process opens and closes the database's file elsewhere. The second is
+SQLite's own, on the database: it also covers hard links, but as a POSIX lock it ends when any code in this process
+opens and closes the file, for example to copy the directory.
 
-A new database is made under another name and renamed when it is whole. So an empty file, or a journal without its
-database, is never a new one: its content was lost, and the server does not start over it.
+A new database is made under another name and renamed when it is complete. So an empty file, or a journal without its
+database, means lost content, and the server refuses to start over it.
 
-Every row carries a checksum over all of it, so that a damaged one is named when it is read, and never served.
+Every row has a checksum over all of it, so that a damaged row is reported when it is read, and never served.
 
 Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` a commit is in the operating system's
-hands when it returns: it survives any end of this process. Only a crash of the whole machine may lose the last
-commits, and then only whole ones, the latest first. See the page ``server-storage`` of the decisions.
+hands when it returns: it survives any end of this process. Only a crash of the whole machine may lose the last commits,
+and then only whole ones, the latest first. See the page ``server-storage`` of the decisions.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ from streamclient.server.server_errors import DataDirectoryError
 DATABASE_FILE = "tablestore.sqlite3"
 LOCK_FILE = "tablestore.lock"
 _NEW_SUFFIX = ".new"
-"""Of a database that is being made."""
+"""The suffix of a database that is being made."""
 _JOURNAL_SUFFIX = "-wal"
 
 _APPLICATION_ID = 0x53434C54
-"""Marks the file as ours in SQLite's header: the letters SCLT."""
+"""The application id in SQLite's header, the letters SCLT: it marks the file as ours."""
 _FORMAT_VERSION = 3
 
 _VACUUM_AFTER = 1_000
-"""Rows deleted, after which pages that became free are given back to the file system."""
+"""The number of deleted rows after which free pages are returned to the file system."""
 
 
 @frozen
 class _Kind:
-    """One SQLite table: which change each of its rows holds, in the order of the columns, and a checksum."""
+    """One SQLite table: the change that its rows hold, with its fields in the order of the columns, and a checksum."""
 
     name: str
     change: type[Any]
     columns: str
     key: str
-    """What a row is found by, and the order of loading."""
+    """The key of a row, and the order of loading."""
     options: str = ""
 
     @property
     def definition(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates the table."""
         return (
             f"CREATE TABLE {self.name} ({self.columns}, checksum INTEGER NOT NULL, PRIMARY KEY ({self.key}))"
             f"{self.options};"
@@ -88,7 +88,7 @@ class _Kind:
 
     @property
     def put(self) -> str:
-        """The statement that stores a row, in the place of an earlier one if that may be."""
+        """The statement that stores a row, replacing an earlier one where that is allowed."""
         # A position that is used twice is a defect, and must not overwrite a record.
         verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
         return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
@@ -129,7 +129,7 @@ _KINDS = (
 )
 
 _SHARDS_BY_STREAM = "CREATE INDEX shards_by_stream ON shards (stream_number)"
-"""Dropping one stream must not walk over the shards of the others."""
+"""Makes dropping one stream independent of the shards of other streams."""
 
 _PUT: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.put for kind in _KINDS})
 
@@ -155,10 +155,10 @@ _DELETE: Mapping[type[Change], tuple[str, ...]] = MappingProxyType(
 
 
 def checksum(kind: str, values: Sequence[Any]) -> int:
-    """Over a row of a table, its place included: a row that came to another place is damaged too.
+    """Return the checksum of a row, including its key: a row that moved to another key is damaged too.
 
     Raises:
-        TypeError: a value is of no type that is ever stored.
+        TypeError: a value has a type that is never stored.
     """
     total = zlib.crc32(kind.encode())
     for value in values:
@@ -174,12 +174,12 @@ def _number(value: Any) -> bytes:
 
 
 class SqliteStorage:
-    """The file ``tablestore.sqlite3`` in a directory, which this object holds until it is closed."""
+    """The file ``tablestore.sqlite3`` in a directory; this object holds it until it is closed."""
 
     keeps = True
 
     def __init__(self, directory: Path) -> None:
-        """Open, or create, and lock.
+        """Open or create the file, and lock it.
 
         Raises:
             DataDirectoryError: another server holds it, it cannot be used, or its content is not ours.
@@ -204,10 +204,10 @@ class SqliteStorage:
         _OPEN.add(self)
 
     def load(self) -> StoredState:
-        """All that was committed.
+        """Return all that was committed.
 
         Raises:
-            DataDirectoryError: something is damaged; the text names the table and the row.
+            DataDirectoryError: the content is damaged; the text names the table and the row.
         """
         settings, tables, rows, streams, shards, records, parts = (tuple(self._rows(kind)) for kind in _KINDS)
         problems = self._database.execute("PRAGMA quick_check(1)").fetchone()
@@ -241,7 +241,7 @@ class SqliteStorage:
         return DataDirectoryError(f"{self._path} is damaged: table '{kind.name}': {what}")
 
     def _place(self, kind: _Kind, values: Sequence[Any]) -> str:
-        """What a damaged row was, as far as that can be told."""
+        """Describe a damaged row, as far as it can be read."""
         if kind.change is PutRow:
             return f"row {_key_text(values[1])} of {self._table_text(values[0])}"
         if kind.change is AppendRecord:
@@ -283,7 +283,7 @@ class SqliteStorage:
             self._deleted += self._database.execute(statement, values).rowcount
 
     def close(self) -> None:
-        """Close the database and give the directory free. A forked child leaves both to its parent."""
+        """Close the database and release the directory. A forked child leaves both to its parent."""
         if self._is_open and self._lock.is_held:
             self._database.close()
             self._lock.release()
@@ -291,7 +291,7 @@ class SqliteStorage:
         _OPEN.discard(self)
 
     def leave_to_parent(self) -> None:
-        """Never close the database in this forked child: SQLite would delete the journal that the parent writes."""
+        """Never close the database in this forked child: SQLite would delete the parent's journal."""
         self._is_open = False
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # not even as garbage, at the child's end
 
@@ -326,7 +326,7 @@ def _key_text(key: Any) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Make the database if there is nothing of it yet; refuse what is left of one that was lost."""
+    """Create the database if no part of it exists; refuse the remains of a lost one."""
     journal = file.with_name(f"{file.name}{_JOURNAL_SUFFIX}")
     if file.exists():
         if file.stat().st_size == 0:
@@ -344,7 +344,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _create(file: Path) -> None:
-    """Make an empty database. Whatever ends this process, the file is either whole or not there."""
+    """Create an empty database. Whatever ends this process, the file is either complete or absent."""
     new = file.with_name(f"{file.name}{_NEW_SUFFIX}")
     try:
         new.unlink(missing_ok=True)
@@ -367,7 +367,7 @@ def _create(file: Path) -> None:
 
 def _open_database(path: Path) -> sqlite3.Connection:
     # Transactions are begun by hand, so that one commit is one transaction; calls come one at a time, under a lock.
-    # No time-out: whoever holds the file holds it until its process ends.
+    # No time-out: another server holds the file until its process ends.
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     except sqlite3.DatabaseError as error:

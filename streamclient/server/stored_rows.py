@@ -1,9 +1,9 @@
 """Rows with versions, and a table's rows in key order.
 
-A row that was put is kept as the bytes of it, which are those of its stream record where there is one: the record holds
-the whole row, so that a million rows and their records take the memory of the records and little more.
+A row from a put is kept as the put's bytes. If a stream record holds the whole row, the row is kept in that record, so
+that a million rows and their records need little more memory than the records.
 
-A stored row never changes: a write makes a new one and replaces it. What a row *is* at a moment depends on the
+A stored row never changes: a write makes a new row and replaces the old one. The visible row at a moment depends on the
 table's time to live, so readers always go through ``alive``.
 """
 
@@ -28,15 +28,15 @@ KeyNames = tuple[str, ...]
 
 _NUMBER_BYTES = 8
 VERSION_BYTES = 8
-"""What a version's timestamp adds to a row's size, where it counts."""
+"""The bytes that a version's timestamp adds to a row's size, where timestamps count."""
 
 
 _SIZES = tuple(range(4_096))
-"""One object for each size that is common: a number of its own would take 32 bytes in every row."""
+"""Shared integers for common sizes: a separate integer would take 32 bytes in every row."""
 
 
 def value_size(value: ColumnValue) -> int:
-    """Bytes of a value by the service's rule for capacity and limits."""
+    """Return the bytes of a value by the service's rule for capacity and limits."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, bool):
@@ -45,7 +45,7 @@ def value_size(value: ColumnValue) -> int:
 
 
 def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
-    """Bytes of a key, names included."""
+    """Return the bytes of a key, names included."""
     return sum(map(value_size, names)) + sum(map(value_size, key))
 
 
@@ -53,10 +53,10 @@ _Parts = tuple[tuple[KeyValue, ...], Columns]
 
 
 class StoredRow:
-    """One row with all stored versions. Treat as frozen; forms that it is not kept in are made when asked for.
+    """One row with all stored versions. Treat it as frozen; other forms than the kept one are made on demand.
 
-    ``size_bytes`` is what names and values take; ``version_count`` versions have a timestamp each besides, which some
-    tables count. ``is_single`` says that no column has two.
+    ``size_bytes`` is the size of names and values. Some tables also count the timestamps of the ``version_count``
+    versions. ``is_single`` says that no column has two versions.
     """
 
     __slots__ = ("_data", "_oldest_millis", "_source", "is_single", "size_bytes", "version_count", "written_millis")
@@ -83,7 +83,10 @@ class StoredRow:
 
     @property
     def oldest_millis(self) -> int:
-        """The oldest version; of a row without columns, its last write. Looked for when it is asked for."""
+        """The timestamp of the oldest version, or of the last write of a row without columns.
+
+        It is computed on demand.
+        """
         if self._oldest_millis is None:
             oldest = (versions[-1][0] for versions in self.columns.values())
             self._oldest_millis = min(oldest, default=self.written_millis)
@@ -96,15 +99,15 @@ class StoredRow:
 
     @property
     def columns(self) -> Columns:
-        """The versions. Read from the bytes each time if they are what is kept: ask once."""
+        """The versions by column. They are read from kept bytes at each access: ask once."""
         return self.parts()[1]
 
     def parts(self) -> _Parts:
-        """Key and columns, for who needs both."""
+        """Return the key and the columns, for callers that need both."""
         return self._source if isinstance(self._source, tuple) else read_parts(self.stored_form())
 
     def stored_form(self) -> bytes:
-        """The row, or a record that holds it: what ``rows_of`` takes."""
+        """Return the row, or a record that holds it, in the form for ``rows_of``."""
         if self._data is None:
             assert self._source is not None
             assert not isinstance(self._source, tuple)
@@ -113,22 +116,22 @@ class StoredRow:
         return self._data
 
     def body(self, names: KeyNames) -> bytes:
-        """All versions as a PlainBuffer row without header."""
+        """Return all versions as a PlainBuffer row without header."""
         return row_of(self.form(names))
 
     def form(self, names: KeyNames) -> bytes:
-        """As ``stored_form``, also for rows that are kept as values."""
+        """Return the row as ``stored_form`` does, also for a row that is kept as values."""
         if self._data is None and isinstance(self._source, tuple):
             self._data = row_of_parts(names, *self._source)
         return self.stored_form()
 
     def keep_in(self, record: bytes) -> None:
-        """Be kept as a part of the stream record that holds all of the row."""
+        """Keep this row as a part of the stream record that holds all of it."""
         self._data, self._source = record, None
 
 
 def row_of_put(put: Put, now_millis: int) -> StoredRow:
-    """The row that a put leaves, whatever was there before."""
+    """Return the row after a put, whatever was stored before."""
     oldest = put.versions(now_millis)[0] if put.dated else now_millis
     return StoredRow(
         put,
@@ -142,7 +145,7 @@ def row_of_put(put: Put, now_millis: int) -> StoredRow:
 
 
 def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, written_millis: int) -> StoredRow:
-    """A row from its parts, with its size."""
+    """Make a row of its parts, with its size."""
     size = key_size(names, key) + sum(_column_size(*column) for column in columns.items())
     return _sized(key, columns, written_millis, size, sum(map(len, columns.values())))
 
@@ -150,7 +153,7 @@ def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, writt
 def changed_row(
     before: StoredRow, old: Columns, columns: Columns, changed: Iterable[str], written_millis: int
 ) -> StoredRow:
-    """A row whose columns differ from the ``old`` ones of ``before`` in those that are named: no other is looked at."""
+    """Return the row after a change of the columns ``changed``; no other column is read."""
     size, count = before.size_bytes, before.version_count
     for name in changed:
         now, then = columns.get(name, ()), old.get(name, ())
@@ -162,7 +165,7 @@ def changed_row(
 
 
 def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
-    """How many versions both begin with: the same objects, so that no value has to be looked at."""
+    """Return how many leading versions both have in common; it compares the objects, without reading values."""
     return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
 
 
@@ -183,7 +186,7 @@ def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, siz
 
 
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
-    """The row whose ``body`` was stored. It is read whole, so that damage shows now."""
+    """Read the row whose ``body`` was stored. It is read whole, so that damage shows now."""
     row = decode_row(HEADER + body)
     key, columns = parts_of(row)
     whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
@@ -192,22 +195,23 @@ def decode_body(body: bytes, written_millis: int) -> StoredRow:
 
 
 class Versions:
-    """The versions of one column while a write changes them: each step costs little, however many there are.
+    """The versions of one column while a write changes them: each step is cheap, however many versions there are.
 
-    Nearly all writes put one, into the listed ones. From the second step on, heaps know the newest and the oldest.
+    Nearly all writes put one version into the sorted tuple. From the second step on, heaps find the newest and the
+    oldest.
     """
 
     def __init__(self, versions: tuple[Version, ...] = (), max_versions: int | None = None) -> None:
         self._max_versions = max_versions
         self._listed: tuple[Version, ...] | None = versions
-        """All of them, newest first, until the second step."""
+        """All versions, newest first, until the second step."""
         self._is_changed = False
         self._values: dict[int, ColumnValue] = {}
         self._oldest: list[int] = []
         self._newest: list[int] = []
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
-        """One more version, in the place of one with the same timestamp; the oldest goes if there are too many."""
+        """Put a version, replacing one with the same timestamp; drop the oldest if there are too many."""
         if self._listed is not None and not self._is_changed:
             self._is_changed = True
             self._listed = _with_version(self._listed, timestamp_millis, value)[: self._max_versions]
@@ -218,15 +222,15 @@ class Versions:
             heappush(self._newest, -timestamp_millis)
         self._values[timestamp_millis] = value
         while self._max_versions is not None and len(self._values) > self._max_versions:
-            self._values.pop(heappop(self._oldest), None)  # none where it was deleted before
+            self._values.pop(heappop(self._oldest), None)  # absent if it was deleted before
 
     def delete(self, timestamp_millis: int) -> None:
-        """No more the version of that timestamp, if there is one."""
+        """Delete the version with that timestamp, if it exists."""
         self._heap()
         self._values.pop(timestamp_millis, None)
 
     def newest(self) -> Version | None:
-        """The version that readers get first."""
+        """Return the newest version, which readers get first."""
         if self._listed is not None:
             return self._listed[0] if self._listed else None
         while self._newest and -self._newest[0] not in self._values:
@@ -234,7 +238,7 @@ class Versions:
         return (-self._newest[0], self._values[-self._newest[0]]) if self._newest else None
 
     def sorted(self) -> tuple[Version, ...]:
-        """All of them, newest first."""
+        """Return all versions, newest first."""
         if self._listed is not None:
             return self._listed
         return tuple(sorted(self._values.items(), key=_age))
@@ -259,10 +263,10 @@ def _with_version(versions: tuple[Version, ...], timestamp_millis: int, value: C
 
 
 def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:
-    """The row as readers see it, without expired versions; ``None`` if there is none or nothing of it is left.
+    """Return the row as readers see it, without expired versions; ``None`` if no part of it is left.
 
-    ``expired_before_millis`` is the clock less the time to live, or ``None`` if the table keeps data for ever. A row
-    without any column lives until its last write expires.
+    ``expired_before_millis`` is the clock minus the time to live, or ``None`` if the table keeps data for ever. A row
+    without columns lives until its last write expires.
     """
     if row is None or expired_before_millis is None:
         return row
@@ -281,13 +285,13 @@ class Rows(Protocol):
     """Rows of one table by encoded key, in key order."""
 
     def get(self, key: bytes) -> StoredRow | None:
-        """The row, expired or not."""
+        """Return the row, expired or not."""
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start <= key < end."""
+        """Return rows with start <= key < end."""
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start >= key > end, from the greatest down."""
+        """Return rows with start >= key > end, from the greatest down."""
 
 
 class RowStore:
@@ -301,7 +305,7 @@ class RowStore:
         return len(self._rows)
 
     def get(self, key: bytes) -> StoredRow | None:
-        """The stored row, expired or not."""
+        """Return the stored row, expired or not."""
         return self._rows.get(key)
 
     def put(self, key: bytes, row: StoredRow) -> None:
@@ -318,7 +322,7 @@ class RowStore:
         self._rows[key] = row
 
     def delete(self, key: bytes) -> None:
-        """Forget a row that is stored."""
+        """Delete a stored row."""
         row = self._rows.pop(key)
         run = self._keys.run_of(key)
         run.size_bytes -= row.size_bytes
@@ -330,21 +334,21 @@ class RowStore:
         return sum(row.size_bytes for row in rows), sum(row.version_count for row in rows)
 
     def runs(self) -> Sequence[KeyRun]:
-        """All keys in order, in runs of which the weight is known."""
+        """Return all keys in order, in runs of known weight."""
         return self._keys.runs
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start <= key < end. Do not write while iterating."""
+        """Return rows with start <= key < end. Do not write while iterating."""
         return ((key, self._rows[key]) for key in self._keys.ascending(start, end))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows with start >= key > end, from the greatest down. Do not write while iterating."""
+        """Return rows with start >= key > end, from the greatest down. Do not write while iterating."""
         return ((key, self._rows[key]) for key in self._keys.descending(start, end))
 
     def count(self, start: bytes, end: bytes | None) -> int:
-        """How many rows have start <= key < end; no end means up to the last."""
+        """Return how many rows have start <= key < end; no end means up to the last."""
         return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:
-        """The key of the row that stands ``offset`` rows after the first row at or after ``start``."""
+        """Return the key of the row that is ``offset`` rows after the first row at or after ``start``."""
         return self._keys.at(start, offset)

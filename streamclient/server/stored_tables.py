@@ -21,21 +21,21 @@ from streamclient.wire.puts import key_column_form
 from streamclient.wire.schema import PrimaryKeyType
 
 Key = tuple[tuple[str, KeyValue | KeyBound], ...]
-"""A key, leading columns of one, or a bound, as a request gives it: names and values."""
+"""The names and values of a key, of leading columns of a key, or of a bound, as a request gives them."""
 
 TYPE_NAMES = {
     PrimaryKeyType.INTEGER: "VT_INTEGER",
     PrimaryKeyType.STRING: "VT_STRING",
     PrimaryKeyType.BINARY: "VT_BLOB",
 }
-"""Types as the service's error texts write them."""
+"""The types as the service's error texts write them."""
 
 _VALUE_TYPES = {
     PrimaryKeyType.INTEGER: tags.TYPE_INTEGER,
     PrimaryKeyType.STRING: tags.TYPE_STRING,
     PrimaryKeyType.BINARY: tags.TYPE_BLOB,
 }
-"""Types as rows write them."""
+"""The types as rows write them."""
 
 
 @frozen
@@ -49,25 +49,25 @@ class KeyColumn:
 
 @frozen
 class TableOptions:
-    """What a table keeps. The defaults are the service's."""
+    """The options of a table. The defaults are the service's."""
 
     time_to_live_seconds: int = -1
-    """-1 keeps data for ever."""
+    """The time to live; -1 keeps data for ever."""
     max_versions: int = 1
     deviation_seconds: int = 86_400
     allow_update: bool = True
     update_full_row: bool = False
-    """Echoed; what it means for global tables and search indexes, which there are none of here."""
+    """Echoed; it matters only for global tables and search indexes, which this server lacks."""
 
     @property
     def counts_timestamps(self) -> bool:
-        """Whether the size of a row counts the timestamps of its versions: not if there is one that never expires."""
+        """Whether the size of a row counts the timestamps of its versions: not for one version that never expires."""
         return self.max_versions > 1 or self.time_to_live_seconds >= 0
 
 
 @frozen
 class Encryption:
-    """Server-side encryption as it was asked for; echoed, not applied."""
+    """Server-side encryption as requested; echoed, not applied."""
 
     enable: bool = False
     key_type: int | None = None
@@ -79,15 +79,15 @@ class Encryption:
 
 @frozen
 class ServedTable:
-    """Everything about a table but its rows. Replaced as a whole when something changes."""
+    """The definition of a table. It is replaced as a whole when a part changes."""
 
     name: str
     number: int
-    """Never used twice, so that a table created anew under an old name does not meet the old one's rows."""
+    """The table's number. It is never used twice, so that a new table under an old name does not get the old rows."""
     key: tuple[KeyColumn, ...]
     created_micros: int
     defined_columns: tuple[tuple[str, int], ...] = ()
-    """Declared attribute columns as (name, DefinedColumnType)."""
+    """The declared attribute columns as (name, DefinedColumnType)."""
     options: TableOptions = TableOptions()
     read_capacity: int = 0
     write_capacity: int = 0
@@ -95,16 +95,16 @@ class ServedTable:
     last_decrease_seconds: int | None = None
     encryption: Encryption = Encryption()
     boundaries: tuple[bytes, ...] = ()
-    """Encoded keys at which partitions begin, ascending, without the first partition's."""
+    """The encoded first keys of partitions, ascending, without the first partition's."""
     local_transactions: bool = True
-    """Whether it was created for local transactions; see ``allows_transactions``."""
+    """Whether the table was created for local transactions; see ``allows_transactions``."""
     key_names: KeyNames = field(init=False)
     defined_types: Mapping[str, int] = field(init=False, eq=False)
-    """DefinedColumnType by the name of declared attribute columns."""
+    """The DefinedColumnType by the name of a declared attribute column."""
     generates_keys: bool = field(init=False)
     """Whether the service fills a column of the key."""
     key_form: bytes = field(init=False)
-    """Types and names of the key, as the compiled reader compares them."""
+    """The types and names of the key, in the form that the compiled reader compares."""
 
     @key_names.default
     def _key_names(self) -> KeyNames:
@@ -124,18 +124,18 @@ class ServedTable:
 
     @property
     def allows_transactions(self) -> bool:
-        """Whether transactions can be started; never where the service makes keys."""
+        """Whether transactions can be started; never in a table with generated keys."""
         return self.local_transactions and not self.generates_keys
 
     def to_json(self) -> str:
-        """The form in which it is stored."""
+        """Return the stored form."""
         document = attrs.asdict(self, filter=lambda attribute, _: attribute.init)
         document["boundaries"] = [boundary.hex() for boundary in self.boundaries]
         return json.dumps(document)
 
     @classmethod
     def from_json(cls, text: str) -> ServedTable:
-        """The definition that ``to_json`` wrote."""
+        """Return the definition that ``to_json`` wrote."""
         document: dict[str, Any] = json.loads(text)
         document["key"] = tuple(
             KeyColumn(column["name"], PrimaryKeyType(column["type"]), column["auto_increment"])
@@ -161,32 +161,32 @@ class Table:
         return self.definition.key_names
 
     def expired_before_millis(self, now_micros: int) -> int | None:
-        """Versions older than this are expired; ``None`` if the table keeps data for ever."""
+        """Return the time before which versions are expired; ``None`` if the table keeps data for ever."""
         seconds = self.definition.options.time_to_live_seconds
         return None if seconds < 0 else now_micros // 1000 - seconds * MILLIS_PER_SECOND
 
     @property
     def stamp_bytes(self) -> int:
-        """What a version's timestamp adds to the size of a row."""
+        """The bytes that a version's timestamp adds to the size of a row."""
         return VERSION_BYTES if self.definition.options.counts_timestamps else 0
 
     def size_of(self, row: StoredRow) -> int:
-        """Bytes of a row, or of a part of one, by the capacity rule."""
+        """Return the bytes of a row, or of a part of it, by the capacity rule."""
         return row.size_bytes + self.stamp_bytes * row.version_count
 
     def partition_of(self, key: bytes) -> int:
-        """Number of the partition that owns an encoded key."""
+        """Return the number of the partition that owns an encoded key."""
         return bisect_right(self.definition.boundaries, key)
 
     def partition_range(self, partition: int) -> tuple[bytes, bytes | None]:
-        """Encoded begin, and end or ``None`` for the last partition. The end is not part of the range."""
+        """Return the encoded begin and the exclusive end of a partition; the last partition's end is ``None``."""
         boundaries = self.definition.boundaries
         begin = boundaries[partition - 1] if partition else b""
         return begin, boundaries[partition] if partition < len(boundaries) else None
 
 
 def value_type_name(value: KeyValue | KeyBound) -> str:
-    """The type of a key value as the service's error texts write it."""
+    """Return the type of a key value as the service's error texts write it."""
     if isinstance(value, KeyBound):
         return f"VT_{value.name}"
     if isinstance(value, str):
@@ -195,7 +195,10 @@ def value_type_name(value: KeyValue | KeyBound) -> str:
 
 
 def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
-    """Raise unless the value is of the column's type. Bounds are judged by whoever knows whether they may occur."""
+    """Raise unless the value has the column's type.
+
+    Callers judge bounds, because only they know whether bounds may occur.
+    """
     if isinstance(value, KeyBound):
         if value is KeyBound.AUTO_INCREMENT and not column.auto_increment:
             raise invalid_key(f"Validate PK type fail. Input: VT_AUTO_INCREMENT, Meta: {TYPE_NAMES[column.type]}.")
@@ -206,7 +209,7 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
 
 
 def check_key(definition: ServedTable, key: Key) -> None:
-    """Raise ``OTSInvalidPK`` unless the key has the columns of the table: number, then names in order, then types."""
+    """Raise ``OTSInvalidPK`` unless the key has the table's columns: first number, then names in order, then types."""
     if len(key) != len(definition.key):
         raise invalid_key(f"Validate PK size fail. Input: {len(key)}, Meta: {len(definition.key)}.")
     check_leading_key(definition, key)

@@ -1,4 +1,4 @@
-"""Parts of answers that describe a table. Every number is always set: the Go and Node SDKs read without looking."""
+"""Parts of answers that describe a table. Every number is set, because the Go and Node SDKs read all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.wire.schema import PrimaryKeyOption
 
 
 def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
-    """The key columns."""
+    """Return the key columns."""
     messages = []
     for column in columns:
         message = schema.PrimaryKeySchema(name=column.name, type=column.type)
@@ -24,7 +24,7 @@ def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
 
 
 def table_meta(definition: ServedTable) -> Any:
-    """Name and columns."""
+    """Return the table's name and columns."""
     return schema.TableMeta(
         table_name=definition.name,
         primary_key=key_schema(definition.key),
@@ -33,7 +33,7 @@ def table_meta(definition: ServedTable) -> Any:
 
 
 def table_options(definition: ServedTable) -> Any:
-    """Options, all of them."""
+    """Return all options."""
     options = definition.options
     return schema.TableOptions(
         time_to_live=options.time_to_live_seconds,
@@ -45,7 +45,7 @@ def table_options(definition: ServedTable) -> Any:
 
 
 def throughput_details(definition: ServedTable) -> Any:
-    """Reserved throughput and when it changed."""
+    """Return the reserved throughput and the time of its last change."""
     details = schema.ReservedThroughputDetails(
         capacity_unit=schema.CapacityUnit(read=definition.read_capacity, write=definition.write_capacity),
         last_increase_time=definition.last_increase_seconds,
@@ -56,7 +56,7 @@ def throughput_details(definition: ServedTable) -> Any:
 
 
 def stream_details(stream: Stream | None) -> Any:
-    """The stream, or that there is none: the Go SDK fails if this is left out."""
+    """Return the details of the stream, even if it does not exist: the Go SDK fails without them."""
     if stream is None:
         return schema.StreamDetails(enable_stream=False)
     definition = stream.definition
@@ -70,7 +70,7 @@ def stream_details(stream: Stream | None) -> Any:
 
 
 def encryption_details(definition: ServedTable) -> Any:
-    """Server-side encryption as it was asked for."""
+    """Return the server-side encryption as requested."""
     encryption = definition.encryption
     details = schema.SSEDetails(enable=encryption.enable)
     if encryption.key_type is not None:
@@ -83,6 +83,6 @@ def encryption_details(definition: ServedTable) -> Any:
 
 
 def key_prefix_frame(definition: ServedTable, boundary: bytes) -> bytes:
-    """A place between rows as a PlainBuffer row with the leading key columns that it names."""
+    """Return a boundary between rows as a PlainBuffer row with the boundary's leading key columns."""
     values = decode_key(boundary)
     return encode_row(Row(tuple(zip(definition.key_names, values, strict=False))))

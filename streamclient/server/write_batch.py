@@ -1,4 +1,4 @@
-"""The writes of one request to one table, carried out: rows stored and records appended, or added to a transaction.
+"""Execution of one request's writes to one table: rows are stored and records appended, or both are planned.
 
 Rows and records change under the same lock: the order of records is the order of commits.
 """
@@ -36,16 +36,16 @@ _ACTIONS: Mapping[OperationType, ActionType] = MappingProxyType(
 
 @frozen
 class WriteResult:
-    """What a write answers."""
+    """The result of a write."""
 
     read_units: int
     write_units: int
     row: bytes | None
-    """The row that was asked to be returned."""
+    """The row, if the request asked for it."""
 
 
 class WriteBatch:
-    """The rows of one request for one table: they share the moment and, in the stream, epoch and timestamp.
+    """The rows of one request for one table: they share their time and, in the stream, epoch and timestamp.
 
     With a transaction, which must be open and of this table, they are planned into it; nothing else changes.
     """
@@ -61,11 +61,11 @@ class WriteBatch:
         self._may_hold_expired = True
 
     def execute(self, write: AnyWrite) -> WriteResult:
-        """Carry out one row.
+        """Execute the write of one row.
 
         Raises:
-            ServiceError: it does not fit the table, another transaction holds its partition key, or its condition does
-                not hold. Nothing was changed.
+            ServiceError: the row does not fit the table, another transaction holds its partition key, or its condition
+                does not hold. Nothing was changed.
         """
         self._admit(write)
         self._check_size(write.size_bytes)
@@ -73,7 +73,7 @@ class WriteBatch:
         return self._take(self._plan(rows, self._state.last_generated, write))
 
     def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
-        """Carry out all rows, each on top of those before it, or none.
+        """Execute the writes of all rows, each after those before it, or none.
 
         Raises:
             ServiceError: the first refusal of a row. Nothing was changed.
@@ -90,7 +90,7 @@ class WriteBatch:
         plan = plan_write(
             self._table, rows, last_generated, write, self._now_micros, ahead_micros=self._state.ahead_micros
         )
-        if plan.made is not None and plan.after is not None:  # a put is no larger than its request
+        if plan.made is not None and plan.after is not None:  # a put is at most as large as its request
             limit, size = self._state.limits.stored_row_bytes, self._table.size_of(plan.after)
             if size > limit:
                 raise invalid(
@@ -100,7 +100,7 @@ class WriteBatch:
         return plan
 
     def apply(self, plans: Sequence[WritePlan]) -> None:
-        """Carry out what a transaction planned, as one batch."""
+        """Execute a transaction's plans as one batch."""
         for plan in plans:
             self._apply(plan)
 
@@ -140,7 +140,7 @@ class WriteBatch:
             state.put_row(table, plan.encoded_key, plan.after)
 
     def _record(self, stream: Stream, plan: WritePlan) -> None:
-        """Append the record. A row that it holds whole is kept in it."""
+        """Append the record. If the record holds the whole row, keep the row in it."""
         if self._may_hold_expired:
             self._may_hold_expired = False
             self._state.forget_expired(stream)
@@ -181,7 +181,7 @@ class WriteBatch:
 
 
 def _read_units(table: Table, plan: WritePlan) -> int:
-    """An expectation of the row reads its key, a column condition the row."""
+    """Return the read units: a row condition reads the key, a column condition reads the row."""
     condition = plan.write.condition
     if condition.is_trivial:
         return 0
@@ -197,7 +197,7 @@ def _named_key(names: KeyNames, key: tuple[KeyValue, ...]) -> tuple[tuple[str, K
 
 
 def _newest(row: StoredRow, names: tuple[str, ...]) -> tuple[Cell, ...]:
-    """The newest version of each named column that the row has, by name."""
+    """Return the newest version of each named column of the row, by name."""
     columns = row.columns
     return tuple(
         Cell(name, columns[name][0][1], timestamp_millis=columns[name][0][0])

@@ -1,7 +1,7 @@
-"""One row write, decided: from the condition to the row and to what is recorded of it.
+"""The decision of one row write: from the condition to the new row and its record.
 
-Nothing changes here. What was planned is applied by ``write_batch``; plans that wait for each other, in an atomic batch
-or a local transaction, stand in a ``Draft``.
+Nothing changes here. ``write_batch`` applies plans; a ``Draft`` holds plans that depend on each other, in an atomic
+batch or a local transaction.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RowWrite:
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
     size_bytes: int = field(init=False)
-    """Size by the capacity rule; a key column yet to be generated counts as an integer."""
+    """The size by the capacity rule; a key column yet to be generated counts as an integer."""
 
     @size_bytes.default
     def _size_bytes(self) -> int:
@@ -67,26 +67,26 @@ class RowWrite:
 
     @property
     def encoded_key(self) -> bytes:
-        """The key in the form that sorts. Only of a write that does not generate it."""
+        """The key in its sortable form; only for a write that does not generate its key."""
         return encode_key(value for _, value in self.key)
 
     @property
     def request_bytes(self) -> int:
-        """Size by the rule for requests, which counts the timestamps that the client gave."""
+        """The size by the rule for requests, which counts the timestamps that the client sent."""
         dated = sum(cell.timestamp_millis is not None for cell in self.cells)
         return self.size_bytes + VERSION_BYTES * dated
 
     @property
     def generates_key(self) -> bool:
-        """Whether the key has a place that the service fills."""
+        """Whether the service fills a column of the key."""
         return any(value is KeyBound.AUTO_INCREMENT for _, value in self.key)
 
 
 class PlainPut:
     """A validated ``RowWrite`` that puts stored values, at most one per column, and returns nothing.
 
-    Nearly all writes are such. It is not taken apart: the compiled reader has seen all of it, and writes the row and
-    its record from the request's bytes.
+    Nearly all writes are of this kind. They are not decoded: the compiled reader has checked the request's bytes, and
+    writes the row and its record from them.
     """
 
     __slots__ = ("condition", "encoded_key", "put", "request_bytes", "size_bytes")
@@ -105,13 +105,13 @@ class PlainPut:
 
     @property
     def key(self) -> Key:
-        """Names and values of the key; made each time."""
+        """The names and values of the key; made at each access."""
         key: Key = self.put.key
         return key
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The other cells, in the request's order; made each time."""
+        """The other cells, in the request's order; made at each access."""
         return decode_row(self.put.frame).cells
 
 
@@ -119,7 +119,7 @@ AnyWrite = RowWrite | PlainPut
 
 
 def cells_size(cells: tuple[Cell, ...]) -> int:
-    """Bytes of the names and values of cells."""
+    """Return the bytes of the names and values of cells."""
     return sum(
         value_size(cell.name) + (0 if cell.value is None else value_size(cast(ColumnValue, cell.value)))
         for cell in cells
@@ -128,20 +128,20 @@ def cells_size(cells: tuple[Cell, ...]) -> int:
 
 @frozen
 class WritePlan:
-    """What a write will do."""
+    """The effect of a write."""
 
     write: AnyWrite
     encoded_key: bytes
     before: StoredRow | None
     after: StoredRow | None
     made: tuple[Cell, ...] | None = None
-    """What is recorded; ``None`` for all of the row."""
+    """The cells to record; ``None`` for the whole row."""
     generated: int | None = None
-    """The AUTO_INCREMENT value, if this write makes one."""
+    """The AUTO_INCREMENT value, if this write generates one."""
 
     @property
     def key(self) -> tuple[KeyValue, ...]:
-        """The key's values, with the one that is generated."""
+        """The key's values, including a generated one."""
         return _key_values(self.write, self.generated)
 
     @property
@@ -157,7 +157,7 @@ def _key_values(write: AnyWrite, generated: int | None) -> tuple[KeyValue, ...]:
 
 
 def _check_generated(write: AnyWrite) -> None:
-    """Rules of a write to a table with an AUTO_INCREMENT key column, as far as they do not depend on the row."""
+    """Check a write to a table with an AUTO_INCREMENT key column, as far as that is independent of the row."""
     expectation = write.condition.expectation
     if write.generates_key:
         if write.kind is OperationType.DELETE:
@@ -172,7 +172,7 @@ def _check_generated(write: AnyWrite) -> None:
 
 
 def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> None:
-    """A declared attribute column takes values of its type only."""
+    """Refuse values of another type than their declared attribute column's."""
     for cell in cells:
         expected = definition.defined_types.get(cell.name)
         if expected is None or cell.value is None:
@@ -209,7 +209,7 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
     if write.kind is OperationType.UPDATE and not definition.options.allow_update:
         raise invalid("UpdateRow is not allowed: the table's option allow_update is false.")
     if isinstance(write, PlainPut) and not write.put.dated and not definition.defined_types:
-        return  # what follows judges given timestamps and declared types
+        return  # the checks below concern given timestamps and declared types
     cells = write.cells
     _check_defined_types(definition, cells)
     _check_timestamps(definition.options, cells, now_micros // 1000)
@@ -218,12 +218,12 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
 def plan_write(
     table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int, *, ahead_micros: int = 0
 ) -> WritePlan:
-    """Decide what a write that fits the table does to these rows.
+    """Decide the effect of a write, which fits the table, on these rows.
 
-    Versions up to ``ahead_micros`` may have been dated by a clock that was wrong: a new one is newer than they are.
+    A wrong clock may have dated versions up to ``ahead_micros``; a new version is newer than they are.
 
     Raises:
-        ServiceError: its condition does not hold, or it cannot be applied to the row that it meets.
+        ServiceError: the condition does not hold, or the write cannot be applied to the present row.
     """
     generated = max(now_micros, last_generated + 1) if write.generates_key else None
     encoded = write.encoded_key if generated is None else encode_key(_key_values(write, generated))
@@ -241,7 +241,7 @@ def plan_write(
 
 
 def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
-    """Whether a put or update names a key that only the service makes: it must be there, also without a condition."""
+    """Return whether a put or update names a key that only the service generates, so that its row must exist."""
     return definition.generates_keys and write.kind is not OperationType.DELETE and not write.generates_key
 
 
@@ -254,7 +254,7 @@ def _after(
     now_millis: int,
     ahead_millis: int,
 ) -> tuple[StoredRow | None, tuple[Cell, ...]]:
-    """The row after the write, and the cells to be recorded."""
+    """Return the row after the write, and the cells to record."""
     if write.kind is OperationType.DELETE:
         return None, ()
     names, max_versions = table.key_names, table.definition.options.max_versions
@@ -264,7 +264,7 @@ def _after(
     old: Columns = {} if before is None else before.columns
     columns = dict(old)
     recorded = _update(columns, write.cells, now_millis, ahead_millis, max_versions)
-    # Deletions alone do not bring a row into being, but they leave an existing one in being, without columns.
+    # Deletions alone do not create a row, but an existing row stays, without columns.
     if before is not None:
         return changed_row(before, old, columns, {cell.name for cell in recorded}, now_millis), recorded
     exists = any(cell.operation is CellOperation.PUT for cell in recorded)
@@ -292,10 +292,7 @@ def _update(
     ahead_millis: int,
     max_versions: int,
 ) -> tuple[Cell, ...]:
-    """Apply an update's cells in the request's order; the cells to be recorded, by column name.
-
-    Cells of one column keep their order in the record, as "delete all, then put" is not "put, then delete all".
-    """
+    """Apply an update's cells in the request's order; return the cells to record, by column name."""
     recorded = []
     changing: dict[str, Versions] = {}
     for cell in cells:
@@ -323,7 +320,7 @@ def _update(
 
 
 def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
-    """The present, or after a version that a wrong clock dated, a time that makes the new version the newest."""
+    """Return the present time, or a later one if a wrong clock dated a version: the new version is the newest."""
     newest = versions.newest()
     if newest is None or not now_millis <= newest[0] <= ahead_millis:
         return now_millis
@@ -331,7 +328,7 @@ def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
 
 
 def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
-    """An increment as the put of its result, never older than what it counts on from."""
+    """Return an increment as the put of its result, never older than the version that it increments."""
     timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
         raise invalid(f"Increment needs an INTEGER column, but column '{cell.name}' holds another type.")

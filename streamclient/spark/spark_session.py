@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 _PYTHON_SETTING = "spark.pyspark.python"
-"""Only spark-submit reads it; a session takes the variable below when it starts."""
+"""Only spark-submit reads this setting; a session takes the variable below when it starts."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 
@@ -35,13 +35,13 @@ def _settings() -> dict[str, str]:
         "spark.driver.host": _LOOPBACK,
         "spark.driver.memory": "1g",
         "spark.log.level": "ERROR",
-        # Over TCP, each task in Python waits 40 ms at its end for an acknowledgement that the kernel delays.
+        # Over TCP, each Python task would wait 40 ms at its end for an acknowledgement that the kernel delays.
         "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
-        # Tablestore tells column names apart by case.
+        # Tablestore's column names are case-sensitive.
         "spark.sql.caseSensitive": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        # Two hundred by default: far too many tasks for the data of one machine.
+        # The default is two hundred: far too many tasks for the data of one machine.
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "streamclient-warehouse"),
         "spark.ui.enabled": "false",
@@ -52,16 +52,16 @@ def _settings() -> dict[str, str]:
 def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str) -> SparkSession:
     """Start Spark in this process, or return the session that already runs.
 
-    Stopping it is up to the caller: no factory does so from now on, even if it was a factory that started it.
+    The caller must stop it: no factory does so from now on, even if a factory started it.
 
-    Finds a Java by itself, listens on loopback only, keeps quiet on the console, and has the time zone UTC and
-    case-sensitive names. Its Python workers are run by ``spark.pyspark.python`` if that is among ``conf``, else by the
-    variable ``PYSPARK_PYTHON`` if it is set, else by the Python that calls.
+    Finds a Java by itself, listens on loopback only, prints little on the console, and has the time zone UTC and
+    case-sensitive names. Its Python workers run ``spark.pyspark.python`` if that is in ``conf``, else the variable
+    ``PYSPARK_PYTHON`` if it is set, else the calling Python.
 
     Args:
         app_name: name shown by Spark.
         cores: tasks at a time.
-        conf: Spark settings that replace or add to these, such as ``**{"spark.driver.memory": "4g"}``; those of Hadoop
+        conf: Spark settings that replace or extend these, such as ``**{"spark.driver.memory": "4g"}``; those of Hadoop
             begin with ``spark.hadoop.``.
 
     Raises:
@@ -94,7 +94,7 @@ def _running_or_new(app_name: str = "streamclient", cores: int = 2, **conf: str)
 
 
 def running_session() -> SparkSession | None:
-    """The session that already runs in this process, or ``None``.
+    """Return the session that already runs in this process, or ``None``.
 
     Raises:
         StreamClientException: Spark's Java has ended.
@@ -109,18 +109,18 @@ def running_session() -> SparkSession | None:
 
 
 def why_ended(session: SparkSession) -> str | None:
-    """Why nothing runs in a session any more; ``None`` while something can."""
+    """Return the reason why a session can no longer run anything; ``None`` while it can."""
     if is_connect(session):
         return _STOPPED if session.is_stopped else None
     context = session.sparkContext
     if context._jsc is None:
         return _STOPPED
-    # Who stops it need not be this program: a cluster does, when its master or the application is gone.
+    # Others than this program may have stopped it: a cluster does, when its master or the application is gone.
     return _lost_java(context._gateway) or (_STOPPED if context._jsc.sc().isStopped() else None)
 
 
 def forget_ended(session: SparkSession) -> None:
-    """Have PySpark forget a session that has ended: it would give it out again to whoever asks for one.
+    """Make PySpark forget a session that has ended; otherwise it would return it to the next caller.
 
     Raises:
         StreamClientException: Spark's Java has ended.
@@ -131,8 +131,8 @@ def forget_ended(session: SparkSession) -> None:
 
 
 def _lost_java(gateway: Any) -> str | None:
-    """What became of a Java that has ended."""
-    java = getattr(gateway, "proc", None)  # as Spark's own launcher keeps it
+    """Return how Spark's Java has ended; ``None`` if it runs."""
+    java = getattr(gateway, "proc", None)  # where Spark's own launcher keeps it
     if java is None or java.poll() is None:
         return None
     return f"has lost its Java, process {java.pid}, which ended with code {java.returncode}"
@@ -148,9 +148,10 @@ def _check_java(gateway: Any) -> None:
 
 
 class SharedSession:
-    """The session of everybody in this process who brings none: started by the first, stopped by the last of them.
+    """The session shared by all factories in this process that were given none.
 
-    A session that ran before anybody asked, or was given away, is somebody else's, and is never stopped. Thread-safe.
+    The first of them starts it, and the last one stops it. A session that ran before, or was given away, belongs to the
+    user and is never stopped. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -159,7 +160,7 @@ class SharedSession:
         self._holders = 0
 
     def hold(self) -> SparkSession:
-        """The session, until ``release``, which has to follow exactly once.
+        """Return the session, to be used until ``release``, which must follow exactly once.
 
         Raises:
             ConfigurationError: as ``local_session``.
@@ -173,7 +174,7 @@ class SharedSession:
             return session
 
     def give_away(self, app_name: str, cores: int, conf: Mapping[str, str]) -> SparkSession:
-        """The session, for somebody who does not say when it is used no longer.
+        """Return the session to a user who does not report the end of its use.
 
         Raises:
             ConfigurationError: as ``local_session``.
@@ -183,7 +184,7 @@ class SharedSession:
             return _running_or_new(app_name, cores, **conf)
 
     def release(self) -> None:
-        """The caller uses it no longer."""
+        """End the caller's use of the session."""
         with self._lock:
             self._holders -= 1
             if self._holders or self._own is None:
@@ -192,33 +193,33 @@ class SharedSession:
             if why_ended(own) is not None:
                 return
             running = running_session()
-            # Somebody else may have stopped it, and started another one.
+            # Other code may have stopped it, and started another one.
             if running is not None and not is_connect(running) and running.sparkContext is own.sparkContext:
                 own.stop()
 
 
 SHARED_SESSION = SharedSession()
-"""One for the process, as Spark has one context per process."""
+"""One instance for the process, as Spark has one context per process."""
 
 
 def is_session(value: object) -> bool:
-    """Whether it is a session, and no class of them."""
+    """Return whether it is a session, and not a class of sessions."""
     return hasattr(value, "createDataFrame") and not isinstance(value, type)
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether its Spark runs elsewhere, behind Spark Connect: there is no context then, and nothing of Java's."""
+    """Return whether its Spark runs elsewhere, through Spark Connect: without a context and Java objects here."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 _COPYING = threading.Lock()
-"""Held while a copy is made, which for a moment is what ``RDD.toDF`` is bound to."""
+"""Held while a copy is made, because ``RDD.toDF`` is bound to the copy for a moment."""
 
 
 def private_copy(session: SparkSession) -> SparkSession:
-    """A session with the same settings, views and tables, whose own settings may be changed without a trace.
+    """Return a session with the same settings, views and tables; changes of its settings affect no other session.
 
-    What Spark itself hands to the function of ``foreachBatch`` is bound to such a copy, too.
+    Spark itself binds the frame given to the function of ``foreachBatch`` to such a copy, too.
     """
     rdd = import_module("pyspark").RDD
     with _COPYING:
@@ -231,7 +232,7 @@ def private_copy(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables for the launch of the Java process, which inherits them; then put back what was there."""
+    """Set variables for the launch of the Java process, which inherits them; restore the former values afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

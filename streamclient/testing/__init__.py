@@ -1,4 +1,4 @@
-"""For tests: simulations, contracts of what users implement, processes of workers, and the judge of their deliveries.
+"""For tests: simulations, contracts of interfaces that users implement, worker processes, and the judge of deliveries.
 
 ``Faults``, ``Run``, ``SimulationFailed``, ``SimulationResult`` and ``StreamSimulation`` belong to the pytest fixture
 ``stream_simulation``.
@@ -123,7 +123,7 @@ _HOMES = {
     "recoveries": "journal",
     "unread": "deliveries",
 }
-"""Public name to module, loaded when it is first used: pytest imports this package in every run."""
+"""Module of each public name, loaded on first use: pytest imports this package in every run."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,8 +1,8 @@
-"""What a fleet delivered, written down by its processors and judged afterwards.
+"""The deliveries of a fleet, written down by its processors and judged afterwards.
 
-A processor wrapped in ``DeliveryRecorder`` leaves one line per batch in a file, before the wrapped processor sees the
+A processor wrapped in ``DeliveryRecorder`` writes one line per batch to a file, before the wrapped processor sees the
 batch, so that the line survives a ``kill -9`` of the process. ``judge`` compares the lines of all workers with the
-stream itself: they become facts of a ``History``, which the same laws judge as in simulations.
+stream itself: they become facts of a ``History``, to which the same laws apply as in simulations.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from streamclient.tablestore.stream_api import StreamApi
 from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, History, ReaderBegan, ancestors
 
 LONGEST_SHARD_PAGES = 100_000
-"""Bound of one shard's replay: at a page per millisecond a minute and a half, far beyond any test."""
+"""Limit of one shard's replay: at a page per millisecond a minute and a half, far beyond any test."""
 
 
 def key_text(primary_key: Sequence[tuple[str, KeyValue]]) -> str:
-    """One text per primary key, equal for equal keys."""
+    """Return a text for a primary key, equal for equal keys."""
     return json.dumps([[name, value.hex() if isinstance(value, bytes) else value] for name, value in primary_key])
 
 
@@ -40,17 +40,17 @@ class Delivery:
     worker: str
     shard_id: str
     life: str
-    """One per processor object: inside it, records only go forward."""
+    """The name of one processor object: within it, records only go forward."""
     at_nanos: int
     """Monotonic nanoseconds, comparable between processes of one machine."""
     records: tuple[tuple[str, SequenceInfo], ...]
     """Key text and sequence of each record, in order."""
     epoch: int = 0
-    """Of the acquisition."""
+    """The epoch of the acquisition."""
 
 
 class DeliveryRecorder(IRecordProcessor):
-    """Writes down every batch, then hands it to the wrapped processor (or, with none, checkpoints it)."""
+    """Writes down every batch, then passes it to the wrapped processor; without one, checkpoints it."""
 
     def __init__(self, worker: str, lines: IO[str], wrapped: IRecordProcessor | None = None) -> None:
         self._worker = worker
@@ -61,7 +61,7 @@ class DeliveryRecorder(IRecordProcessor):
         self._epoch = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard. One acquisition may see several processors, each with a life of its own."""
+        """Remember the shard. One acquisition may see several processors, each with its own ``life``."""
         info = initialization_input.shard_info
         self._shard_id, self._epoch = info.shard_id, info.epoch
         self._life = f"{info.lease_identifier}/{uuid.uuid4().hex[:8]}"
@@ -69,7 +69,7 @@ class DeliveryRecorder(IRecordProcessor):
             self._wrapped.initialize(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write the line, flush it to the system, then process."""
+        """Write the line, flush it to the operating system, then process."""
         self._lines.write(self._line(process_records_input.records))
         self._lines.flush()
         if self._wrapped is not None:
@@ -78,7 +78,7 @@ class DeliveryRecorder(IRecordProcessor):
             process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass on; without a wrapped processor, record the end of an ended shard."""
+        """Pass the call on; without a wrapped processor, checkpoint the end of an ended shard."""
         if self._wrapped is not None:
             self._wrapped.shutdown(shutdown_input)
         elif shutdown_input.shutdown_reason.value == "TERMINATE":
@@ -94,7 +94,7 @@ class DeliveryRecorder(IRecordProcessor):
 
 
 def read_deliveries(paths: Iterable[Path]) -> list[Delivery]:
-    """All deliveries of these files, by time. A last line cut short by a kill is left out."""
+    """Return all deliveries of these files, by time. A last line that a kill has cut is left out."""
     found = []
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -112,20 +112,20 @@ def _delivery(entry: Mapping[str, Any]) -> Delivery:
 
 @frozen
 class ShardHistory:
-    """One shard as the stream itself tells it."""
+    """One shard's records, read from the stream itself."""
 
     shard: Shard
     records: tuple[StreamRecord, ...]
 
 
 def read_history(stream_api: StreamApi, stream_id: str) -> list[ShardHistory]:
-    """Every record of the stream, shard by shard, read directly and without leases."""
+    """Read every record of the stream, shard by shard, directly and without leases."""
     shards = stream_api.describe_stream(stream_id).shards
     return [ShardHistory(shard, tuple(_shard_records(stream_api, stream_id, shard.shard_id))) for shard in shards]
 
 
 def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> list[str]:
-    """What the fleet has still to read or checkpoint, one line per shard; empty once it has caught up."""
+    """Return the fleet's backlog of reads and checkpoints, one line per shard; empty without backlog."""
     by_shard = {lease.lease_key: lease for lease in leases}
     found = []
     for shard in stream_api.describe_stream(stream_id).shards:
@@ -159,29 +159,29 @@ def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iter
 
 @frozen
 class Verdict:
-    """What was right and wrong with a fleet's deliveries; the lists hold readable descriptions."""
+    """The judgement of a fleet's deliveries; the lists hold readable descriptions."""
 
     changes: int
     delivered: int
-    """Records handed to processors, repeats included: delivery is at least once."""
+    """Records handed to processors, repeats included: delivery is at-least-once."""
     distinct: int
-    """Different ones."""
+    """The number of different records."""
     broken: Mapping[str, Sequence[str]]
-    """What broke each law."""
+    """The violations of each law."""
 
     @property
     def lost(self) -> Sequence[str]:
-        """Changes of the stream that nobody was given."""
+        """Changes of the stream that were never delivered."""
         return self.broken.get(LOST, ())
 
     @property
     def out_of_order(self) -> Sequence[str]:
-        """Changes of a key that came before an earlier one, or to one processor again."""
+        """Changes of a key that came before an earlier change, or came to one processor again."""
         return self.broken.get(ORDER, ())
 
     @property
     def children_before_parents(self) -> Sequence[str]:
-        """Shards that were read before all of their parents' changes had come."""
+        """Shards that were read before all changes of their parents had come."""
         return self.broken.get(PARENTS, ())
 
     @property
@@ -191,7 +191,7 @@ class Verdict:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that must not be, with the law that it breaks."""
+        """All violations, each with the law that it breaks."""
         return [f"{law}: {text}" for law, texts in self.broken.items() for text in texts]
 
 
@@ -210,7 +210,7 @@ def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Ve
 
 
 def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> History:
-    """The same as facts. Sequences of two shards do not compare, so changes of a key are counted along its shards."""
+    """Return the history as facts. It counts the changes of a key along its shards, whose sequences do not compare."""
     parents = {shard.shard.shard_id: shard.shard.parent_shard_ids for shard in history}
     last: Counter[str] = Counter()
     numbers: dict[tuple[str, str, SequenceInfo], int] = {}
@@ -227,7 +227,7 @@ def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) 
 
 
 def _facts(deliveries: Sequence[Delivery], numbers: Mapping[tuple[str, str, SequenceInfo], int]) -> Iterator[Fact]:
-    """A processor begins with its first batch. What the stream does not have is change 0 of a key."""
+    """Yield the facts: a processor begins with its first batch; an unknown change is change 0 of its key."""
     begun: set[str] = set()
     for one in deliveries:
         if one.life not in begun:

@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 1_000
 
 
 def make_record(key: str, sequence: int = 0, **columns: ColumnValue) -> StreamRecord:
-    """A PUT of one row with the key column ``id``; ``sequence`` is its time in microseconds."""
+    """Return a PUT of one row with the key column ``id``; ``sequence`` is its time in microseconds."""
     cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, 0) for name, value in columns.items())
     return StreamRecord(RecordType.PUT, (("id", key),), cells, SequenceInfo(1, sequence, 0))
 
@@ -29,14 +29,15 @@ class _FakeShard:
     records: list[StreamRecord] = field(factory=list)
     is_closed: bool = False
     trimmed: int = 0
-    """How many of the oldest records are past retention."""
+    """How many of the oldest records are beyond retention."""
 
 
 class FakeStream:
     """The stream of one table: a ``StreamApi`` whose shards a test fills, closes, splits, merges and trims.
 
-    Iterators read ``<shard id>@<number of the next record>``; on an idle shard the next one equals the one sent. Reads
-    can be made to fail, or to wait. Thread-safe.
+    Iterators have the form ``<shard id>@<number of the next record>``; on an idle shard the next iterator equals the
+    one
+    sent. Reads can be made to fail, or to wait. Thread-safe.
 
     Example:
         >>> stream = FakeStream("orders", ["a"])
@@ -50,14 +51,14 @@ class FakeStream:
         self.table_name = table_name
         self.stream_id = f"{table_name}_1500000000000000"
         self.reads = 0
-        """How many pages were asked for."""
+        """Number of pages that were requested."""
         self.before_read: Callable[[str], None] | None = None
         """Called with the shard id in the reading thread before each page; it may wait or raise."""
         self._failures: dict[str, deque[Exception]] = {}
         self._lock = threading.Lock()
         self._shards: dict[str, _FakeShard] = {name: _FakeShard(Shard(name)) for name in shard_ids}
 
-    # --- what a test does to it ----------------------------------------------------------------------------------
+    # --- methods for tests ---------------------------------------------------------------------------------------
 
     def append(self, shard_id: str, *records: StreamRecord) -> None:
         """Write records to an open shard."""
@@ -70,8 +71,9 @@ class FakeStream:
     def close(self, shard_id: str, child: str | None = None) -> None:
         """Close a shard: after its last record there is no next iterator.
 
-        An empty shard opens after it, ``child``, named after the closed one by default: by that alone readers know that
-        the shard has ended. With ``child=""`` the list of shards does not show it, as after a page that was cut.
+        An empty shard opens after it, ``child``, named after the closed one by default. Only by that child do readers
+        know
+        that the shard has ended. With ``child=""`` the list of shards does not show it, as after a truncated page.
         """
         after = f"{shard_id}-next" if child is None else child
         with self._lock:
@@ -93,35 +95,35 @@ class FakeStream:
             self._shards[child] = _FakeShard(Shard(child, first_parent, second_parent))
 
     def trim(self, shard_id: str, count: int) -> None:
-        """Let the oldest records of a shard pass retention, so many in all."""
+        """Move the oldest ``count`` records of a shard, in all, beyond retention."""
         with self._lock:
             self._shards[shard_id].trimmed = count
 
     def remove(self, shard_id: str) -> None:
-        """Stop listing a shard, as the service does when all its data is past retention."""
+        """Stop listing a shard, as the service does when all its data is beyond retention."""
         with self._lock:
             del self._shards[shard_id]
 
     def fail_reads(self, shard_id: str, *errors: Exception) -> None:
-        """Raise these from the next reads of a shard, one each."""
+        """Raise ``errors`` from the next reads of a shard, one each."""
         with self._lock:
             self._failures.setdefault(shard_id, deque()).extend(errors)
 
     # --- StreamApi -----------------------------------------------------------------------------------------------
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """The one stream, if the table is asked for."""
+        """Return the one stream, if its table is asked for."""
         summary = StreamSummary(self.stream_id, self.table_name, 1_500_000_000_000_000)
         return (summary,) if table_name in (None, self.table_name) else ()
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """All shards that were not removed."""
+        """Return all shards that were not removed."""
         with self._lock:
             shards = tuple(entry.shard for entry in self._shards.values())
         return StreamDescription(stream_id, self.table_name, 24, 1_500_000_000_000_000, StreamStatus.ACTIVE, shards)
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """At the oldest record, or at the first one written at or after a time."""
+        """Return an iterator at the oldest record, or at the first record written at or after a time."""
         with self._lock:
             entry = self._entry(shard_id)
             place = entry.trimmed
@@ -132,7 +134,7 @@ class FakeStream:
             return f"{shard_id}@{place}"
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """One page."""
+        """Return one page."""
         shard_id, _, place = shard_iterator.rpartition("@")
         if self.before_read is not None:
             self.before_read(shard_id)

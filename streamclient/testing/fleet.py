@@ -1,4 +1,4 @@
-"""Real worker processes that can be harmed: started from a command, told to stop, frozen, shot with ``kill -9``."""
+"""Real worker processes for fault tests: started from a command, told to stop, frozen, killed with ``kill -9``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STOP_SECONDS = 60.0
-"""Longest wait for a process that was asked to stop: twice the default bound of a worker's own shutdown."""
+"""Longest wait for a process that was asked to stop: twice the default limit of a worker's own shutdown."""
 
 
 class WorkerProcess:
-    """One process; its output goes to a file beside the fleet's other logs. Not thread-safe."""
+    """One process; its output goes to a file next to the fleet's other logs. Not thread-safe."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -36,37 +36,37 @@ class WorkerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is alive."""
         return self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for a signal; ``None`` while it lives."""
+        """Exit code, negative for a signal; ``None`` while the process is alive."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """``kill -9`` the process and its children (a Spark JVM, say), and wait until they are gone."""
+        """``kill -9`` the process and its children (for example a Spark JVM), and wait until they are gone."""
         self._signal_group(signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
     def freeze(self) -> None:
-        """Stop the process and its children in the middle of whatever they do (SIGSTOP): it neither works nor ends."""
+        """Stop the process and its children at any point (SIGSTOP): it neither works nor ends."""
         self._signal_group(signal.SIGSTOP)
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Let a frozen process go on where it was (SIGCONT); its leases may be gone meanwhile."""
+        """Continue a frozen process where it was (SIGCONT); its leases may be lost meanwhile."""
         self._signal_group(signal.SIGCONT)
         self.is_frozen = False
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the process itself; does not wait."""
+        """Send SIGTERM to the process itself; do not wait."""
         self.is_stopping = True
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for the end; kills the process and raises ``TimeoutError`` if it does not come."""
+        """Wait for the process to end; on timeout, kill it and raise ``TimeoutError``."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ class WorkerProcess:
 
 
 class Fleet:
-    """Worker processes by name. As a context manager it leaves none behind."""
+    """Worker processes by name. As a context manager it leaves no process running."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -96,7 +96,7 @@ class Fleet:
             process.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> WorkerProcess:
-        """Start a process under a name; a dead one of that name is replaced."""
+        """Start a process under a name; it replaces a dead process of that name."""
         present = self.processes.get(name)
         if present is not None and present.is_running:
             raise ValueError(f"a process named {name} is still running")
@@ -105,11 +105,11 @@ class Fleet:
         return process
 
     def running(self) -> list[WorkerProcess]:
-        """Those that live, by name."""
+        """Return the living processes, by name."""
         return [process for _, process in sorted(self.processes.items()) if process.is_running]
 
     def stop(self) -> list[int]:
-        """Ask all to stop, wait for each; their exit codes, by name."""
+        """Ask all processes to stop and wait for each; return their exit codes, by name."""
         running = self.running()
         for process in running:
             process.ask_to_stop()

@@ -1,8 +1,8 @@
-"""What became of the changes of a stream, as facts, and the laws that judge it.
+"""The history of a stream's changes, as facts, and the laws that judge it.
 
-Whoever watches a fleet tells facts: simulated fleets one by one, while they happen; processors in real processes by
-files that are read afterwards. The laws are the same. Each looks at one fact after the other and says what it breaks,
-so a law is a function of a ``History``, and a simulation can stop at the very fact that breaks one.
+Facts come from simulated fleets while they run, one by one, or from real processes, whose processors write files that
+are read afterwards. The laws are the same. Each law looks at one fact after the other and yields the violations, so it
+is a function of a ``History``, and a simulation can stop at the very fact that breaks it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INITIALIZE, SHUTDOWN = "initialize", "shutdown"
 
 
 class LawBroken(Exception):
-    """A law does not hold. Simulations raise it at the very event that breaks it."""
+    """A law does not hold. Simulations raise it at the event that breaks the law."""
 
     def __init__(self, law: str, lease_key: str, text: str) -> None:
         super().__init__(f"{law}: {text}")
@@ -30,18 +30,18 @@ class LawBroken(Exception):
 
 @frozen
 class ReaderBegan:
-    """A reader of a shard begins: a consumer, a processor, whoever reads a channel."""
+    """A reader of a shard begins: a consumer, a processor, or the reader of a channel."""
 
     reader: object
     process: object
     shard: str
     epoch: int = 0
-    """Of the acquisition; 0 where there are none."""
+    """The epoch of the acquisition; 0 if there are no epochs."""
 
 
 @frozen
 class ReaderOver:
-    """Nothing of a reader runs any more."""
+    """No part of a reader runs any more."""
 
     reader: object
     shard: str
@@ -58,7 +58,7 @@ class Called:
 
 @frozen
 class Returned:
-    """It has returned or raised."""
+    """The call has returned or raised."""
 
     reader: object
     shard: str
@@ -74,9 +74,9 @@ class Delivered:
     shard: str
     keys: Sequence[Hashable]
     numbers: Sequence[int]
-    """Of each change among those of its key, counted from 1; 0 for what nobody wrote."""
+    """The number of each change among those of its key, counted from 1; 0 for a change that was never written."""
     is_judged: bool = True
-    """Whether the laws bind who delivered them; those of others only count as delivered."""
+    """Whether the laws bind the deliverer; otherwise the changes only count as delivered."""
 
 
 Fact = ReaderBegan | ReaderOver | Called | Returned | Delivered
@@ -86,18 +86,18 @@ class Judge(Protocol):
     """One law that looks at facts."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
-        """What a fact breaks, behind all that it was shown before."""
+        """Yield the violations of a fact, given all facts before it."""
 
 
 def nothing(*_: object) -> bool:
-    """Excuses nothing."""
+    """Return ``False``: excuse nothing."""
     return False
 
 
 class KeysInOrder:
-    """The changes of a key come in order and without a gap, through all splits and merges. Repetitions may come.
+    """The changes of a key come in order and without a gap, through all splits and merges. Repeats are allowed.
 
-    Behind a fence not even those, but within one shard: once a child's change came, none of its parents' does.
+    With a fence, they are allowed only within one shard: after a child's change, no change of its parents may come.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class KeysInOrder:
         may_be_missing: Callable[[Hashable, int], bool] = nothing,
         is_fenced: Callable[[str, str], bool] = nothing,
     ) -> None:
-        """``is_fenced`` says of two shards whether whoever reads the first is refused once the second goes on."""
+        """``is_fenced`` tells of two shards whether readers of the first are refused once the second goes on."""
         self.furthest: dict[Hashable, int] = {}
         """Number of the last change of each key that came."""
         self._shards: dict[Hashable, str] = {}
-        """The shard that it came from."""
+        """The shard that the last change of each key came from."""
         self._may_be_missing, self._is_fenced = may_be_missing, is_fenced
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
@@ -136,7 +136,7 @@ class KeysInOrder:
 
 
 class ReadersGoForward:
-    """One processor is given each change of a key once, in order. Of a fleet in which no processor raises."""
+    """One processor is given each change of a key once, in order. Applies to a fleet in which no processor raises."""
 
     def __init__(self) -> None:
         self._furthest: dict[tuple[object, Hashable], int] = {}
@@ -154,7 +154,7 @@ class ReadersGoForward:
 
 
 class ParentsBeforeChildren:
-    """No shard is read before all shards before it, up to the first ones, were read to their ends."""
+    """No shard is read before all its ancestors were read to their ends."""
 
     def __init__(self, ancestors: Callable[[str], Iterable[str]], is_over: Callable[[str], bool]) -> None:
         self._ancestors, self._is_over = ancestors, is_over
@@ -170,13 +170,13 @@ class ParentsBeforeChildren:
 class CallsOneByOne:
     """One call of a reader at a time: ``initialize``, then others, then ``shutdown``, once for each processor.
 
-    A reader is over, and another processor of it begins, only when the one before was shut down, or was never made.
+    A reader is over, or begins another processor, only when its former processor was shut down or was never made.
     """
 
     def __init__(self) -> None:
         self._calling: dict[object, str] = {}
         self._open: set[object] = set()
-        """Those with a processor that has to be shut down."""
+        """Readers with a processor that must be shut down."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
         """See ``Judge``."""
@@ -206,10 +206,10 @@ class OneReliesOnIt:
     def __init__(
         self, relies: Callable[[Any], bool], *, in_one_process: str = READERS, begins_late: bool = False
     ) -> None:
-        """With ``begins_late``, a reader may begin when its own lease is over already, and is not judged then."""
+        """With ``begins_late``, a reader may begin when its own lease has already expired, and is then not judged."""
         self._relies, self._in_one_process, self._begins_late = relies, in_one_process, begins_late
         self.readers: dict[str, dict[object, object]] = {}
-        """Those that are not over, with their processes, by shard."""
+        """The readers that are not over, with their processes, by shard."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
         """See ``Judge``."""
@@ -233,7 +233,7 @@ class OneReliesOnIt:
 
 
 class EpochsHaveOneOwner:
-    """Two processes never have a shard under the same epoch."""
+    """No two processes ever have a shard under the same epoch."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, int], object] = {}
@@ -249,16 +249,16 @@ class EpochsHaveOneOwner:
 
 @frozen
 class History:
-    """What was written to a stream, and what a fleet made of it."""
+    """The changes written to a stream, and the facts of the fleet that read it."""
 
     parents: Mapping[str, Iterable[str]]
-    """Of each shard."""
+    """The parents of each shard."""
     written: Mapping[str, Sequence[tuple[Hashable, int]]]
     """Key and number of each change, by shard."""
     facts: Sequence[Fact]
 
     def broken(self) -> Iterator[LawBroken]:
-        """Everything that breaks a law, as far as the facts can tell."""
+        """Yield every violation that the facts can show."""
         came = {change for fact in self.facts for change in _changes(fact)}
         for shard, changes in self.written.items():
             for key, number in changes:
@@ -288,7 +288,7 @@ class History:
 
 
 def ancestors(shard: str, parents: Mapping[str, Iterable[str]]) -> set[str]:
-    """All shards before a shard, up to the first ones that are known."""
+    """Return all ancestors of a shard that are known."""
     found: set[str] = set()
     level = set(parents.get(shard, ()))
     while level:

@@ -1,9 +1,9 @@
-"""What the local Tablestore was asked to write into a status table, by whom, and what became of it.
+"""The requests to write into a status table of the local Tablestore: their callers and their results.
 
-The judge of fencing on the server's side. Give each worker a client with a security token of its own
+This is the judge of fencing on the server's side. Give each worker a client with a security token of its own
 (``local.client(sts_token="worker-1, second life")``), and let a ``LeaseJournal`` observe the server. Afterwards
-``judge_leases`` names every write that was accepted from a worker which had lost the lease, and those that were tried
-and refused.
+``judge_leases`` names every write that was accepted from a worker which had lost the lease, and those that were
+refused.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from streamclient.worker.lease.lease_rows import (
 )
 
 NOBODY = ""
-"""Holds a lease that is free, handed over and not yet picked up, or gone."""
+"""The holder of a lease that is free, handed over and not yet picked up, or gone."""
 
 _SINGLE_WRITES = {
     "PutRow": (OperationType.PUT, "row"),
     "UpdateRow": (OperationType.UPDATE, "row_change"),
     "DeleteRow": (OperationType.DELETE, "primary_key"),
 }
-"""Operations on one row: what they do, and the field that holds the row."""
+"""Operations on one row: their kind, and the field that holds the row."""
 
 
 @frozen
@@ -49,15 +49,15 @@ class LeaseWriting:
     """One write of a lease row that reached the table."""
 
     at_nanos: int
-    """Monotonic nanoseconds of this machine, when it was answered."""
+    """Monotonic nanoseconds of this machine at the time of the answer."""
     caller: str
     """Security token of the client."""
     lease_key: str
     operation: OperationType
     columns: Mapping[str, ColumnValue]
-    """What it puts; columns that it deletes are left out."""
+    """The columns that it puts; columns that it deletes are left out."""
     error_code: str = ""
-    """Why it was not applied; empty if it was."""
+    """The reason why it was not applied; empty if it was applied."""
 
     @property
     def is_accepted(self) -> bool:
@@ -66,7 +66,7 @@ class LeaseWriting:
 
     @property
     def is_mark(self) -> bool:
-        """Whether it asks for the lease: it moves no counter, and anybody may."""
+        """Whether it only requests the lease: it moves no counter, and any worker may write it."""
         return COUNTER not in self.columns and self.operation is not OperationType.DELETE
 
     @property
@@ -89,7 +89,7 @@ class LeaseJournal:
         self._writings: list[LeaseWriting] = []
 
     def __call__(self, exchange: Exchange) -> None:
-        """Note what an exchange wrote, if anything."""
+        """Record the lease writes of an exchange, if there are any."""
         if self._status_table in exchange.tables:
             written = list(_writings(exchange, self._status_table))
             with self._lock:
@@ -97,7 +97,7 @@ class LeaseJournal:
 
     @property
     def writings(self) -> Sequence[LeaseWriting]:
-        """All so far, in the order in which they took effect."""
+        """All writes so far, in the order in which they took effect."""
         with self._lock:
             return list(self._writings)
 
@@ -121,7 +121,7 @@ def _put_columns(row: Row) -> dict[str, ColumnValue]:
 
 
 def _rows(exchange: Exchange, table_name: str) -> Iterator[tuple[OperationType, bytes, str]]:
-    """What each row of a writing request does, as stored, and the code of its error."""
+    """Yield each row of a writing request: the operation, the stored form, and the error code."""
     refused = "" if exchange.http_status == 200 else schema.parse(schema.Error, exchange.answer).code
     if exchange.operation == "BatchWriteRow":
         messages = schema.OPERATIONS[exchange.operation]
@@ -148,34 +148,36 @@ def _code(row: Any) -> str:
 
 @define
 class LeaseHistory:
-    """What a journal tells, judged."""
+    """The judgement of a journal."""
 
     fenced_writes: list[str] = field(factory=list)
     """Accepted writes of a caller that did not hold the lease. There must be none."""
     refused_writes: list[str] = field(factory=list)
     """Writes of a caller that had lost the lease, refused by their condition."""
     takes: list[LeaseWriting] = field(factory=list)
-    """By which a caller became the owner."""
+    """Writes by which a caller became the owner."""
     moves: int = 0
     """Takes of a lease that another caller had before."""
     holders: dict[str, str] = field(factory=dict)
-    """Who has each lease in the end; nobody if it is free, and the last holder if its shard has ended."""
+    """The final holder of each lease: ``NOBODY`` if it is free, the last holder if its shard has ended."""
 
 
 def judge_leases(
     writings: Iterable[LeaseWriting], *, worker_of: Callable[[str], str] = lambda caller: caller
 ) -> LeaseHistory:
-    """Replay the writes of a journal, and find those of workers that had no lease to write with.
+    """Replay the writes of a journal, and find those of workers that did not hold the lease.
 
     Two laws decide that:
 
     * between two changes of ownership only the owner's process renews, checkpoints, and so on;
-    * every write of the row moves its counter by exactly one, so each one knew the row as it was. Whoever knows it, and
-      saw it stand still for a lease duration, may take it, or hand it to somebody else.
+    * every write of the row increments its counter by exactly one, so each writer knew the present row. A worker that
+      knows
+      the row, and saw it unchanged for a lease duration, may take the lease, or hand it over to another worker.
 
-    Callers are processes; ``worker_of`` names the worker that a process is. One that was restarted under its name
-    usually takes its leases anew, but may go on with them if a last write of the dead one looks like its own take: a
-    later process counts as heir of an earlier one.
+    Callers are processes; ``worker_of`` returns the worker of a process. A process that was restarted under its name
+    usually
+    takes its leases anew. It may go on with them if a last write of the dead process looks like its own take: a later
+    process counts as the heir of an earlier one.
     """
     replay = _Replay(worker_of)
     for writing in writings:
@@ -186,10 +188,10 @@ def judge_leases(
 
 @define
 class _Held:
-    """Who may write one row, as its accepted writes tell."""
+    """The allowed writers of one row, according to its accepted writes."""
 
     holder: str = NOBODY
-    """Process that took it last and still has it."""
+    """The process that took it last and still has it."""
     counter: int | None = None
     takers: list[str] = field(factory=list)
     """Every process that ever took it, in order."""
@@ -201,10 +203,10 @@ class _Replay:
     history: LeaseHistory = field(factory=LeaseHistory)
     rows: dict[str, _Held] = field(factory=lambda: defaultdict(_Held))
     places: dict[str, int] = field(factory=dict)
-    """In which order the processes first wrote."""
+    """The order in which the processes first wrote."""
 
     def add(self, writing: LeaseWriting) -> None:
-        """Judge the next write by who has the lease, and change that accordingly."""
+        """Judge the next write by the present holder, and update the holder."""
         self.places.setdefault(writing.caller, len(self.places))
         held = self.rows[writing.lease_key]
         if writing.is_mark:
@@ -251,9 +253,10 @@ def _counter(writing: LeaseWriting) -> int | None:
 
 
 def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int) -> dict[str, float]:
-    """How long each lease that a caller held at a time stayed without an owner, in seconds; by lease key.
+    """Return for how many seconds each lease that a caller held at a time stayed without an owner, by lease key.
 
-    ``caller`` died or froze at ``lost_at_nanos``. A lease that nobody took afterwards is left out: its shard had ended,
+    ``caller`` died or froze at ``lost_at_nanos``. A lease that was never taken afterwards is left out: its shard had
+    ended,
     or its holder woke up in time.
     """
     held: set[str] = set()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that run one seed again, or more seeds than the test says."""
+    """Add the options that repeat one seed, or run more seeds than the test says."""
     group = parser.getgroup("streamclient", "simulations of record processors")
     group.addoption("--simulation-seed", type=int, metavar="SEED", help="run this seed alone, and print every step")
     group.addoption("--simulation-seeds", type=int, metavar="N", help="run so many seeds instead of what the test says")
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
     """Runs a record processor in simulated fleets of workers, under chosen faults."""
-    # Imported here: pytest loads this module in every run of everybody who has the package installed.
+    # Imported here: pytest loads this module in every run wherever the package is installed.
     from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation  # noqa: PLC0415
 
     return StreamSimulation(

@@ -34,7 +34,7 @@ _NANOS_PER_MICRO = 1_000
 ReadT = TypeVar("ReadT")
 
 LARGEST_NUMBER = 2**62
-"""Upper bound of versions and checkpoint numbers, which count state changes of a channel. So many changes never happen,
+"""Upper bound of versions and checkpoint numbers, which count state changes of a channel. No channel reaches it,
 and a client that counts on from the end of 64 bits could not send its next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)

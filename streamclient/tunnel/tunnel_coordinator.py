@@ -193,7 +193,7 @@ class TunnelCoordinator:
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._begin_stop()
-        self._answer_everybody()
+        self._answer_all()
         for consumer in list(self._consumers.values()):
             consumer.stop(ShutdownReason.ZOMBIE)
         if not self._consumers:
@@ -207,7 +207,7 @@ class TunnelCoordinator:
             _log.error("gave up waiting for %r", consumer)
             consumer.abandon()
         self._loop.close()
-        self._answer_everybody()
+        self._answer_all()
         self._around.instruments.judged(self.health)
         self._around.instruments.close()
 
@@ -294,7 +294,7 @@ class TunnelCoordinator:
         if stored is Stored.NEVER and error is not None:
             self.emit(tunnel_events.CallsRefused("checkpoints cannot be stored", error))
 
-    def _answer_everybody(self) -> None:
+    def _answer_all(self) -> None:
         for ticket in list(self._waiting):
             self._stored(ticket, Stored.UNKNOWN, None)
 

@@ -176,7 +176,7 @@ class TunnelWorker(Running):
                 self._parts = parts
                 if self._stop.is_set():
                     parts.coordinator.request_stop()
-            parts.run(self._is_left_behind, self._fail)
+            parts.run(self._has_program_ended, self._fail)
             if parts.coordinator.error is not None:
                 self.is_refused = True
                 self._fail(parts.coordinator.error)
@@ -279,7 +279,7 @@ class TunnelWorker(Running):
         return current
 
     @staticmethod
-    def _is_left_behind() -> bool:
+    def _has_program_ended() -> bool:
         """Return whether the program ended around the thread of ``connect_and_working``, which delays its exit."""
         return not threading.main_thread().is_alive()
 
@@ -331,11 +331,11 @@ class _TunnelParts:
             ),
         )
 
-    def run(self, is_left_behind: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
+    def run(self, has_program_ended: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
         """Run until stopped, or until the program has ended; call ``failed`` at once with a fault of this package."""
 
         def look() -> None:
-            if is_left_behind():
+            if has_program_ended():
                 self.coordinator.request_stop()
 
         try:

@@ -4,8 +4,8 @@ The union of the schemas of the Java SDK 5.17, the Go SDK 4.0 and the Python SDK
 per line: ``Name: field=number type, ...``; ``!`` marks a required field, ``*`` a repeated one. Names of messages and
 packages never appear on the wire.
 
-Enumerations are declared ``int32``, which has the same encoding. A closed proto2 enumeration would drop a value that it
-does not know and read as its *first* value instead: an unknown action of a stream record would become PUT_ROW.
+Enumerations are declared ``int32``, which has the same encoding. A closed proto2 enumeration would drop an unknown
+value and read as its *first* value instead: an unknown action of a stream record would become PUT_ROW.
 """
 
 MESSAGES = """

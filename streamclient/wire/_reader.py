@@ -1,7 +1,7 @@
 """Reading PlainBuffer rows: bytes to values, every length and checksum verified.
 
-Reading past the end shows as ``IndexError`` or ``struct.error``, as a slice only comes out short if nothing follows it,
-and something always must. ``as_codec_error`` translates those, which keeps bounds checks out of the inner loop.
+Reading past the end raises ``IndexError`` or ``struct.error``: a slice can only be short if nothing follows it, and
+something always must. ``as_codec_error`` translates these errors, which keeps bounds checks out of the inner loop.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, FOLD_FROM_BYTES, PAIRS, TA
 from streamclient.wire.rows import CellOperation, KeyBound
 
 RawCell = tuple[str, "ColumnValue | KeyBound | None", int, "int | None"]
-"""Name, value, operation number (0 is put), timestamp."""
+"""The name, value, operation number (0 is put) and timestamp."""
 
 ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int, bool]
-"""Key, cells, delete marker, sequence information, the offset after the row, and whether the row is plain: no bound in
-its key, and each cell puts a version that is not negative."""
+"""The key, cells, delete marker, sequence information, the offset after the row, and whether the row is plain. In a
+plain row the key has no bound, and each cell puts a version that is not negative."""
 
 _u32 = struct.Struct("<I").unpack_from
 _i64 = struct.Struct("<q").unpack_from
@@ -62,12 +62,12 @@ _KEY_TYPES = frozenset((int, str, bytes, KeyBound))
 
 
 def fail(offset: int, found: object, expected: str) -> NoReturn:
-    """Report what is wrong, and where."""
+    """Raise ``CodecError`` with the fault and its offset."""
     raise CodecError(f"at byte {offset}: found {found}, expected {expected}")
 
 
 READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
-"""What the functions below raise besides ``CodecError``; every caller translates them."""
+"""The errors that the functions below raise besides ``CodecError``; every caller translates them."""
 
 
 def as_codec_error(error: Exception, data: bytes, what: str) -> CodecError:
@@ -86,13 +86,13 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
 
 @lru_cache(maxsize=tags.CACHED_STAMPS)
 def _stamp(raw: bytes) -> tuple[int, int]:
-    """A version with its tag: the milliseconds, and their own checksum."""
+    """Read a version with its tag: return the milliseconds, and their own checksum."""
     return _i64(raw, 1)[0], crc8(raw[1:])
 
 
 @lru_cache(maxsize=tags.CACHED_NAMES)
 def _usual_head(raw: bytes) -> tuple[str, int]:
-    """A cell up to the tag of its value: its name, with the checksum so far. Whatever else this may be is no name."""
+    """Read a cell up to the tag of its value: return its name and the checksum so far, or no name for other bytes."""
     _, name_tag, size = _cell_head(raw, 0)
     if name_tag != tags.TAG_CELL_NAME or size + 7 != len(raw) or raw[-1] != tags.TAG_CELL_VALUE:
         raise IndexError
@@ -100,7 +100,7 @@ def _usual_head(raw: bytes) -> tuple[str, int]:
 
 
 def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
-    """One type byte with its payload; returns the value and the offset after it."""
+    """Read a type byte with its payload; return the value and the offset after it."""
     kind = data[offset]
     if kind == tags.TYPE_STRING or kind == tags.TYPE_BLOB:  # noqa: PLR1714 -- this runs once per cell
         begin = offset + 5
@@ -123,9 +123,10 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
 
 
 def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
-    """Any cell from its tag 03 on: name, value, operation, timestamp, checksum, offset after it. Says what is wrong.
+    """Read any cell from its tag 03 on, or name its fault.
 
-    On the wire the operation stands before the timestamp; the checksum takes it after the timestamp.
+    Return the name, value, operation, timestamp, checksum, and the offset after it. On the wire the operation comes
+    before the timestamp; the checksum covers it after the timestamp.
     """
     if data[offset + 1] != tags.TAG_CELL_NAME:
         fail(offset + 1, f"tag {data[offset + 1]:#04x}", "04, the cell's name")
@@ -173,15 +174,17 @@ def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
 def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost half of what its reading does
     data: bytes, offset: int, row_crc: int
 ) -> tuple[list[RawCell], bool, int, int]:
-    """Cells from here on; whether each is a put with a version; the offset after them; the row's checksum so far.
+    """Read all cells from ``offset`` on.
 
-    Nearly all time goes here. So the loop reads each cell as what nearly all are, a value that may have a version, in
-    as few steps as Python allows, and asks at the end whether it was one. If not, be the cell unusual or wrong,
-    ``_read_any_cell`` begins anew at it.
+    Return the cells, whether each is a put with a version, the offset after them, and the row's checksum so far.
+
+    Nearly all time is spent here. So the loop reads each cell as a value with an optional version, which is nearly
+    always right, in as few steps as Python allows, and checks this assumption at the end. If it was wrong, because the
+    cell is unusual or faulty, ``_read_any_cell`` reads the cell again.
     """
     cells: list[RawCell] = []
     have_versions = True
-    stamp, timestamp, stamp_crc = b"", 0, 0  # those of the cell before, which usually is of the same write
+    stamp, timestamp, stamp_crc = b"", 0, 0  # those of the previous cell, usually of the same write
     while data[offset] == TAG_CELL:
         try:
             begin = offset + 7 + data[offset + 2]
@@ -238,7 +241,7 @@ def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost ha
 
 
 def read_row(data: bytes, offset: int) -> ParsedRow:
-    """One row from its tag 01 on. May raise ``READ_ERRORS``."""
+    """Read a row from its tag 01 on. May raise ``READ_ERRORS``."""
     if data[offset] != tags.TAG_ROW_KEY:
         fail(offset, f"tag {data[offset]:#04x}", "01, the row's key")
     begin = offset + 1
@@ -268,7 +271,7 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
 
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
-    """The extension, whose usual form is fixed; other entries are skipped by their length, as the Java SDK does."""
+    """Read the extension, whose usual form is fixed; skip other entries by their length, as the Java SDK does."""
     _, length, tag, size, epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _extension(data, offset)
     if (length, tag, size, epoch_tag, time_tag, index_tag) == _USUAL_EXTENSION and timestamp >= 0:
         return SequenceInfo(epoch, timestamp, row_index), offset + 5 + tags.EXTENSION_BYTES
@@ -291,7 +294,10 @@ def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
 
 
 def _read_sequence(data: bytes, offset: int) -> SequenceInfo:
-    """Sequence information from its tag 0c on. No checksum covers it, so its form must be exactly the known one."""
+    """Read sequence information from its tag 0c on.
+
+    No checksum covers it, so its form must be exactly the known one.
+    """
     (length,) = _u32(data, offset + 1)
     epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _sequence(data, offset + 5)
     form = (length, epoch_tag, time_tag, index_tag)

@@ -25,13 +25,13 @@ TYPE_STRING = 0x03
 TYPE_BLOB = 0x07
 
 SEQUENCE_BYTES = 19
-"""Three tags, u32 epoch, i64 timestamp, u32 row index."""
+"""The sequence: three tags, u32 epoch, i64 timestamp, u32 row index."""
 EXTENSION_BYTES = 24
-"""The sequence with its own tag and length; nothing else was ever seen in an extension."""
+"""The sequence with its own tag and length; no other content was ever seen in an extension."""
 
 CACHED_NAME_BYTES = 255
-"""Longest column name that the service accepts; longer ones are not cached, so the caches stay small."""
+"""The longest column name that the service accepts; longer names are not cached, so the caches stay small."""
 CACHED_NAMES = 4096
-"""Enough for the columns of several wide tables; at most a few MB."""
+"""The cached names: enough for the columns of several wide tables; at most a few MB."""
 CACHED_STAMPS = 1024
-"""Versions of as many writes; those that are read again soon are of the same page."""
+"""The cached versions, one per write; repeated versions are usually of the same page."""

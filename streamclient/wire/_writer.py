@@ -19,7 +19,7 @@ _sized = struct.Struct("<BI").pack
 _extension = struct.Struct("<BIBIBIBqBI").pack
 
 CHECKSUM_BYTES = 2
-"""Tag and checksum at the end of a row, which cover all of it but its sequence."""
+"""The tag and checksum at the end of a row, which cover the row without its sequence."""
 
 _ROW_KEY = bytes([tags.TAG_ROW_KEY])
 _ROW_DATA = bytes([tags.TAG_ROW_DATA])
@@ -35,7 +35,7 @@ def _blob(value: bytes | bytearray | memoryview) -> bytes:
     return _sized(tags.TYPE_BLOB, len(value)) + bytes(value)
 
 
-# bool stands before int: it is an int to isinstance, but another type on the wire.
+# bool comes before int: isinstance counts it as an int, but it is another type on the wire.
 _WRITERS: dict[type, Callable[..., bytes]] = {
     bool: lambda value: bytes((tags.TYPE_BOOLEAN, value)),
     int: lambda value: _integer(tags.TYPE_INTEGER, value),
@@ -48,7 +48,7 @@ _WRITERS: dict[type, Callable[..., bytes]] = {
 
 
 def value_bytes(value: object) -> bytes:
-    """Type byte and payload, without tag and outer length."""
+    """Encode a value as type byte and payload, without tag and outer length."""
     writer = _WRITERS.get(type(value))
     if writer is None:  # subclasses, such as an IntEnum
         writer = next((write for kind, write in _WRITERS.items() if isinstance(value, kind)), None)
@@ -72,7 +72,7 @@ _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_encode_name)
 
 
 def _write_cell(parts: list[bytes], name: str, value: object, operation: int, timestamp: int | None) -> int:
-    """Append one cell and return its checksum, which takes the timestamp before the operation."""
+    """Append one cell; return its checksum, which covers the timestamp before the operation."""
     short = type(name) is str and len(name) <= tags.CACHED_NAME_BYTES
     head, crc = _cached_name(name) if short else _encode_name(name)
     parts.append(head)
@@ -109,7 +109,7 @@ def _check_key(name: str, value: object) -> None:
 
 
 CellParts = tuple[str, object, int, "int | None"]
-"""Name, value, operation number (0 is put), timestamp."""
+"""The name, value, operation number (0 is put) and timestamp."""
 
 
 def write_row(
@@ -121,7 +121,7 @@ def write_row(
 ) -> None:
     """Append one row, without header.
 
-    The compiled codec writes it or declines; what it declines is written here, or refused.
+    The compiled codec writes the row or declines; a declined row is written here, or refused.
     """
     key, cells = tuple(primary_key), tuple(cells)
     row = None if NATIVE is None else NATIVE.row_of_cells(key, cells, delete_marker)

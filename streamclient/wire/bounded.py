@@ -1,7 +1,7 @@
-"""Messages of strangers, read with a bound on how much they hold.
+"""Untrusted messages, read with a bound on their content.
 
-A field takes two bytes on the wire and a hundred in memory, and whatever walks over a message takes a microsecond for
-each. So what holds too many is refused before it is walked over, and a large one before it is parsed.
+A field takes two bytes on the wire and a hundred in memory, and each pass over a message takes a microsecond per field.
+So a message with too many fields is refused before any pass, and a large one before it is parsed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from google.protobuf.message import DecodeError
 from streamclient.errors import CodecError
 
 LARGE_BYTES = 2 * 1024 * 1024
-"""Up to here a message is parsed in a tenth of a second, whatever it holds, and takes 100 MB. Following its form first
-would cost a batch of many rows a good part of what parsing it does."""
+"""The size up to which a message is parsed without a check of its form. Any such message is parsed in a tenth of a
+second and takes 100 MB. Checking the form first would add a good part of the parsing time to a batch of many rows."""
 
 _LEAST_FIELD_BYTES = 2
 
 _WIRE_VARINT, _WIRE_BYTES = 0, 2
 _WIRE_FIXED = {1: 8, 5: 4}
-"""Kinds of fields on the wire, and how long those of a fixed length are."""
+"""The kinds of fields with a fixed length on the wire, and their lengths."""
 
 
 def read(message_class: Any, data: bytes, most: int) -> Any:
-    """Read one message that nobody has judged: ``schema.complete`` does.
+    """Read one untrusted message without the checks of ``schema.complete``.
 
-    It may hold ``most`` elements of repeated fields, those of messages inside it included; a large one ``most`` fields.
+    It may hold ``most`` elements of repeated fields, including messages inside it; a large message may hold ``most``
+    fields.
 
     Raises:
-        CodecError: the bytes are malformed, or it holds more.
+        CodecError: the bytes are malformed, or hold more.
     """
     if len(data) > LARGE_BYTES:
         require_few_fields(message_class, data, most)
@@ -68,7 +69,7 @@ def _too_many(message: Any, most: int) -> CodecError:
 
 @cache
 def _counted_fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """The fields that can hold any number of elements: name, whether it is repeated, whether it is of messages."""
+    """Return the fields with any number of elements: name, whether it is repeated, whether it holds messages."""
     return tuple(
         (field.name, _is_repeated(field), field.message_type is not None)
         for field in descriptor.fields
@@ -91,13 +92,13 @@ def _is_repeated(field: Any) -> bool:
 
 
 def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
-    """Refuse a serialized message that holds more than ``most`` fields, those of messages inside it included.
+    """Refuse a serialized message with more than ``most`` fields, including messages inside it.
 
-    Only the form is followed, as far as it is one; what is malformed is left to the parser. Nothing after the last
-    field that is allowed is read.
+    Only the form is followed, as far as it is valid; the parser reports malformed bytes. Nothing after the last allowed
+    field is read.
 
     Raises:
-        CodecError: it holds more.
+        CodecError: the message holds more.
     """
     count = 0
     waiting = [(message_class.DESCRIPTOR, 0, len(data))]
@@ -126,12 +127,12 @@ def require_few_fields(message_class: Any, data: bytes, most: int) -> None:
 
 @cache
 def _message_fields(descriptor: Any) -> dict[int, Any]:
-    """Which fields are messages, by their numbers."""
+    """Return the fields that are messages, by their numbers."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 
 def _varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """A number and where it ends; one that does not end is read as one that leads to the message's end."""
+    """Read a number; return it with its end. An unfinished number is read as one that leads to the message's end."""
     value = shift = 0
     while offset < end:
         byte = data[offset]

@@ -1,4 +1,4 @@
-"""The cells of a page by column, as an Arrow record batch: the readable twin of what the compiled codec builds.
+"""The cells of a page by column, as an Arrow record batch: the readable twin of the compiled codec's batch.
 
 The layout, with ``T`` the type of a column:
 
@@ -11,7 +11,7 @@ The layout, with ``T`` the type of a column:
   its value in the one field of its type;
 * ``original_columns``: the previous cells in the same form; null where the stream delivers none.
 
-Nothing is lost and nothing converted. Of several cells of one column in one record, ``columns`` shows the put with the
+Nothing is lost and nothing converted. If a record has several cells of one column, ``columns`` shows the put with the
 newest version, the first of equals; without a put, the first cell; the others are listed. A value of another type than
 its column's is listed whole, and its place in the column is null under the operation PUT.
 
@@ -50,10 +50,10 @@ _TYPES: Mapping[type, ColumnType] = {
 
 
 def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
-    """The schema, if Arrow can hold it.
+    """Return the schema if Arrow can hold it.
 
     Raises:
-        ConfigurationError: a name holds a NUL, or a type is none of the five that Tablestore stores.
+        ConfigurationError: a name contains a NUL, or a type is not one of the five that Tablestore stores.
     """
     for name, kind in schema.items():
         if "\0" in name or not isinstance(kind, ColumnType):
@@ -62,24 +62,24 @@ def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
 
 
 def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
-    """Some records by column, as an object with ``__arrow_c_array__``, which every Arrow library takes in.
+    """Return ``records`` by column, as an object with ``__arrow_c_array__``, which every Arrow library accepts.
 
-    Those of a page, or of a part of one, are not made for it.
+    The records of a page, or of a part of a page, are not made for it.
 
     Raises:
         CodecError: the records are not of one table.
-        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing.
+        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is needed and missing.
     """
     of_page: Callable[[Mapping[str, ColumnType] | None], Any] | None = getattr(records, "arrow", None)
     return record_batch(records, schema) if of_page is None else of_page(schema)
 
 
 def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
-    """The records by column, as a ``pyarrow.RecordBatch``.
+    """Return the records by column, as a ``pyarrow.RecordBatch``.
 
     Raises:
         CodecError: two records have different key columns, so they are not of one table.
-        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is not installed.
+        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is not installed.
     """
     pa = _pyarrow()
     types = _found(records) if schema is None else checked_schema(schema)
@@ -103,10 +103,10 @@ def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnTyp
 
 
 def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType]) -> Any | None:
-    """The values of these columns alone, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
+    """Return only the values of these columns, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
 
     Raises:
-        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is not installed.
+        ConfigurationError: the schema holds a type that Arrow cannot hold, or pyarrow is not installed.
     """
     pa = _pyarrow()
     types = checked_schema(schema)
@@ -134,7 +134,7 @@ def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType
 
 
 def _found(records: Iterable[StreamRecord]) -> dict[str, ColumnType | None]:
-    """Columns in order of appearance, each with the type of its first value."""
+    """Return the columns in order of appearance, each with the type of its first value."""
     types: dict[str, ColumnType | None] = {}
     for record in records:
         for cell in record.columns:
@@ -210,13 +210,13 @@ def _arrow_type(kind: ColumnType | None) -> Any:
 
 
 def _array(cells: Iterable[RecordColumn | None], kind: ColumnType | None) -> Any:
-    """The values that have this type; null in place of others."""
+    """Return the values of this type, and null in place of others."""
     values = [cell.value if cell is not None and _TYPES.get(type(cell.value)) is kind else None for cell in cells]
     return _pyarrow().array(values, _arrow_type(kind))
 
 
 def _words(members: Sequence[Enum | None], kind: type[Enum]) -> Any:
-    """Members of an enumeration, as places in the list of all their values."""
+    """Encode members of an enumeration as indices into the list of all their values."""
     pa = _pyarrow()
     places = {member: place for place, member in enumerate(kind)}
     indices = pa.array([None if member is None else places[member] for member in members], pa.int8())
@@ -259,6 +259,6 @@ def _sequences(places: Sequence[SequenceInfo]) -> Any:
 
 def _struct(children: Mapping[str, Any], length: int) -> Any:
     pa = _pyarrow()
-    if not children:  # whose length the arrays would have given
+    if not children:  # without arrays the length must be given
         return pa.array([{}] * length, pa.struct([]))
     return pa.StructArray.from_arrays([*children.values()], [*children])

@@ -1,7 +1,7 @@
 """CRC-8/SMBUS (polynomial 0x07, initial value 0, no reflection), the checksum of PlainBuffer cells and rows.
 
-The remainder is linear over GF(2): a byte at the front of n others counts as that byte times x^(8n). Long input is
-therefore halved again and again with whole-string operations instead of being walked byte by byte in Python.
+The remainder is linear over GF(2): a byte before n others counts as that byte times x^(8n). Long input is therefore
+halved again and again with whole-string operations instead of being walked byte by byte in Python.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import struct
 
 _POLYNOMIAL = 0x107
 FOLD_FROM_BYTES = 96
-"""From here on halving is faster than the loop: one step costs about as much as 15 bytes of loop (measured)."""
+"""The length from which halving is faster than the loop: one step costs about 15 bytes of loop (measured)."""
 
 
 UNPACK_PAIRS = [struct.Struct(f"<{pairs}H").unpack_from for pairs in range(FOLD_FROM_BYTES // 2 + 1)]
-"""By number of pairs: bytes as pairs, from an offset on."""
+"""Unpackers by number of pairs: they read bytes as pairs, from an offset on."""
 
 
 def _times_x8(value: int) -> int:
@@ -28,7 +28,7 @@ def _times_x8(value: int) -> int:
 TABLE = bytes(_times_x8(value) for value in range(256))
 """``TABLE[state ^ byte]`` is the checksum after one more byte."""
 
-# The sum of what each byte leaves alone: the first with a zero behind it, and the second.
+# The sum of the remainders of each byte alone: the first with a zero after it, and the second.
 _FIRST = int.from_bytes(TABLE.translate(TABLE), "little")
 _EACH = int.from_bytes(b"\x01" * 256, "little")
 PAIRS = b"".join((_FIRST ^ TABLE[second] * _EACH).to_bytes(256, "little") for second in range(256))
@@ -59,7 +59,7 @@ def _folded(data: bytes) -> int:
     level = 0
     while len(data) > 1:
         if len(data) % 2:
-            data = b"\x00" + data  # zeros in front change nothing: the initial value is already inside
+            data = b"\x00" + data  # leading zeros change nothing: the initial value is already inside
         left = int.from_bytes(data[0::2].translate(_POWERS[level]), "little")
         right = int.from_bytes(data[1::2], "little")
         data = (left ^ right).to_bytes(len(data) // 2, "little")

@@ -1,4 +1,4 @@
-"""What a codec makes of one answer of the service: its records, and where reading goes on."""
+"""A codec's result for one answer of the service: its records, and the next position."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamclient.wire.plainbuffer import RowWrite
 
 
 class PageContent(Protocol):
-    """What a page holds, verified as a whole, in the form in which its codec keeps it.
+    """The content of a page, verified as a whole, in its codec's own form.
 
-    Records are named by their places in the page; ``rows`` are some places, as a range or a tuple.
+    Records are named by their indices in the page; ``rows`` are indices, as a range or a tuple.
     """
 
     @property
@@ -24,42 +24,42 @@ class PageContent(Protocol):
 
     @property
     def disorder(self) -> int:
-        """The first record that does not stand after the one before it; 0 if all do."""
+        """Return the index of the first record that is not after the one before it; 0 if all are."""
 
     def record(self, row: int, /) -> StreamRecord:
-        """One record: the one that somebody holds, or else a new one."""
+        """Return one record: an existing object that is still in use, or else a new one."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """These records, each as ``record`` gives it."""
+        """Return these records, each as from ``record``."""
 
     def sequence(self, row: int, /) -> SequenceInfo:
-        """The position of a record."""
+        """Return the position of a record."""
 
     def size(self, rows: Rows, /) -> int:
-        """How many bytes these records had on the wire."""
+        """Return the bytes of these records on the wire."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """These records as the writes that do the same."""
+        """Return these records as the writes that do the same."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
-        """The cells of these records by column."""
+        """Return the cells of these records by column."""
 
     def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
-        """The values of these columns alone; ``None`` if there is more to say of them."""
+        """Return only the values of these columns; ``None`` if they do not tell all."""
 
 
 Rows = range | tuple[int, ...]
 
 
 class PageRecords(Sequence[StreamRecord]):
-    """Records of one page, oldest first: a tuple whose items are made when somebody asks for them.
+    """Records of one page, oldest first: a tuple whose items are made on access.
 
-    A slice is of this class too, and makes none; nor do the methods beside those of a tuple.
-    Equality, hash, ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
+    A slice is of this class too and makes no records; neither do the methods that a tuple lacks. Equality, hash,
+    ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
 
-    All parts of a page keep the whole of it in memory, as bytes. Of a compiled codec it keeps no record: one that
-    nobody holds is made anew when it is asked for again, so whoever goes through a page more than once may want a list.
-    Nor does a record keep the page: once no part of that is left, it keeps its own cells only.
+    Each part of a page keeps the whole page in memory, as bytes. With a compiled codec it keeps no records: a record
+    that is no longer in use is made anew at its next access, so make a list to read a page more than once. A record
+    does not keep the page: once no part of that is left, the record keeps only its own cells.
     """
 
     __slots__ = ("_content", "_rows")
@@ -85,23 +85,23 @@ class PageRecords(Sequence[StreamRecord]):
         return self._content.records(self._rows)
 
     def select(self, indices: Iterable[int]) -> PageRecords:
-        """The records at these places of this sequence, in this order; ``IndexError`` where there is none."""
+        """Return the records at these indices of this sequence, in this order; ``IndexError`` for an invalid index."""
         return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """That of the record at this index, which may be negative as for items; ``IndexError`` where there is none."""
+        """Return the position of the record at this index, negative as for items; ``IndexError`` for an invalid one."""
         return self._content.sequence(self._rows[index])
 
     @property
     def size_bytes(self) -> int:
-        """What these records had on the wire: their rows and the rows of their previous cells."""
+        """The bytes of these records on the wire: their rows and the rows of their previous cells."""
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
         """Check that the records of the whole page rise, as those of a shard do.
 
         Raises:
-            DisorderError: they do not.
+            DisorderError: the records do not rise.
         """
         row = self._content.disorder
         if row:
@@ -112,15 +112,15 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """These records as the writes that do the same."""
+        """Return these records as the writes that do the same."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """These records by column: an object with ``__arrow_c_array__``, as of ``DecodedPage.arrow``."""
+        """Return these records by column: an object with ``__arrow_c_array__``, as from ``DecodedPage.arrow``."""
         return self._content.arrow(schema, self._rows)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """The values of these columns alone, as of ``DecodedPage.values``."""
+        """Return only the values of these columns, as ``DecodedPage.values`` does."""
         return self._content.values(schema, self._rows)
 
     def __eq__(self, other: object) -> bool:
@@ -147,10 +147,10 @@ class PageRecords(Sequence[StreamRecord]):
 
 @frozen
 class _Page:
-    """What pages of shards and of channels have in common."""
+    """The common part of pages of shards and of channels."""
 
     records: PageRecords = field(repr=False)
-    """In the order of the shard or channel. Each is made when it is asked for, if the codec is compiled."""
+    """The records in the order of the shard or channel. With the compiled codec, each is made on access."""
 
     @property
     def record_count(self) -> int:
@@ -158,27 +158,28 @@ class _Page:
         return len(self.records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The records by column, without making them: an object with ``__arrow_c_array__``.
+        """Return the records by column, without making them: an object with ``__arrow_c_array__``.
 
-        ``pyarrow.record_batch`` and every other Arrow library takes it in; ``streamclient.wire.columns`` describes its
-        layout. A schema names the attribute columns, and their types, that columns are made of.
+        ``pyarrow.record_batch`` and every other Arrow library accepts it; ``streamclient.wire.columns`` describes its
+        layout. A schema names the attribute columns that become columns, and their types.
 
         Raises:
             CodecError: the records are not of one table.
-            ConfigurationError: the schema holds what Arrow cannot, or the codec is in Python and pyarrow is missing.
+            ConfigurationError: the schema holds a type that Arrow cannot hold, or the codec is in Python and pyarrow is
+                missing.
         """
         return self.records.arrow(schema)
 
     def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
-        """The values of these columns alone, keys or not: what costs least, where it is all that one wants to know.
+        """Return only the values of these columns, keys or not: the cheapest way to read them.
 
-        An object as of ``arrow``, with the fields ``record_type`` and ``sequence_info`` as there, and ``columns``: a
-        struct of one value per column, null where the record does not put one. ``None`` if that does not say all: a
-        record puts a value of another type, or several, into one of these columns. ``None`` too for what ``arrow``
-        refuses, so that it can say why.
+        The object is as from ``arrow``, with the same fields ``record_type`` and ``sequence_info``. Its field
+        ``columns`` is a struct of one value per column, null where the record does not put one. The result is ``None``
+        if it would be incomplete, because a record puts a value of another type, or several values, into one of these
+        columns. It is also ``None`` for records that ``arrow`` refuses, so that ``arrow`` can name the reason.
 
         Raises:
-            ConfigurationError: as ``arrow``.
+            ConfigurationError: as for ``arrow``.
         """
         return self.records.values(schema)
 
@@ -188,18 +189,18 @@ class DecodedPage(_Page):
     """One GetStreamRecord response."""
 
     next_shard_iterator: str | None
-    """``None`` (never empty) once the shard is closed and everything was read."""
+    """The next iterator; ``None`` (never empty) once the shard is closed and completely read."""
     may_more_record: bool | None
-    """The service's hint that more records wait; ``None`` where it gives none."""
+    """The service's hint that more records wait; ``None`` without a hint."""
 
 
 @frozen
 class PageSummary:
-    """What one GetStreamRecord response says to whoever leaves its records to somebody else."""
+    """A summary of one GetStreamRecord response, for callers that leave its records to another reader."""
 
     record_count: int
     last: SequenceInfo | None
-    """Position of the last record; ``None`` of a page without records."""
+    """The position of the last record; ``None`` for a page without records."""
     next_shard_iterator: str | None
     """As in ``DecodedPage``."""
     may_more_record: bool | None
@@ -211,16 +212,16 @@ class TunnelPage(_Page):
     """One ReadRecords response. Rows of full data have a sequence of zeros."""
 
     next_token: str
-    """``finished`` behind the last record of the channel."""
+    """The next token; ``finished`` after the last record of the channel."""
     may_more_record: bool | None
-    """The service's hint that more waits; ``None`` where it gives none."""
+    """The service's hint that more records wait; ``None`` without a hint."""
     body_bytes: int
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing follows, ever."""
+        """Whether the channel has no more records, for good."""
         return self.next_token == FINISHED
 
 
 FINISHED = "finished"
-"""The token behind the last record of a channel; as a checkpoint, it ends the channel."""
+"""The token after the last record of a channel; as a checkpoint, it ends the channel."""

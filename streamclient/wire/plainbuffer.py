@@ -1,14 +1,14 @@
 """PlainBuffer, the row format inside Tablestore messages.
 
 Grammar, tags and checksums: Tablestore Java SDK 5.17 (``PlainBufferCodedInputStream``), checked against the Go and
-Python SDKs. Decoding verifies structure, lengths and both checksums; what they cannot see is stated in
-``docs/decisions/plainbuffer-strictness.md``.
+Python SDKs. Decoding verifies structure, lengths and both checksums; ``docs/decisions/plainbuffer-strictness.md``
+states their limits.
 
-Only the *form* is judged here. Rules that the service answers with a text of its own, such as "a deletion has no
-value", are left to whoever knows the operation. Everything raises ``CodecError`` and nothing else, for any bytes.
+Only the *form* is checked here. The operations check rules with their own error texts, such as "a deletion has no
+value". For any bytes, all functions raise ``CodecError`` and nothing else.
 
-The Python SDK writes the number of characters, not of bytes, as the length of a column name. A non-ASCII name that it
-wrote is therefore reported as corrupt; guessing what was meant could yield a wrong row.
+The Python SDK writes the number of characters, not of bytes, as the length of a column name. A non-ASCII name from it
+is therefore reported as corrupt; a guess could yield a wrong row.
 """
 
 from __future__ import annotations
@@ -39,28 +39,30 @@ __all__ = [
 ]
 
 RowWrite = tuple[RecordType, bytes, bytes]
-"""The write that does what a record did: its type; the bytes of its key, by which keys of one table can be told apart;
-and its row as PutRow, UpdateRow or DeleteRow takes it, without bytes where an update changes nothing."""
+"""The write that repeats a record. It consists of its type, its key and its row.
+
+The bytes of the key tell keys of one table apart. The row is in the form for PutRow, UpdateRow or DeleteRow, and empty
+where an update changes nothing."""
 
 OPERATIONS = {
     ColumnOperation.PUT: CellOperation.PUT,
     ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
     ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
 }
-"""What a record's cell did, as its row says it."""
+"""The operations of a record's cell, by their form in the row."""
 
 _OPERATIONS = {int(operation): operation for operation in CellOperation}
 
 
 def encode_row(row: Row) -> bytes:
-    """One row with header, as in PutRow and in stream records."""
+    """Encode one row with header, as in PutRow and in stream records."""
     parts = [HEADER]
     write_row_value(parts, row)
     return b"".join(parts)
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
-    """Rows back to back after one header, as in GetRange; no bytes at all for no rows, which every SDK accepts."""
+    """Encode rows back to back after one header, as in GetRange; no bytes for no rows, which every SDK accepts."""
     parts = [HEADER]
     for row in rows:
         write_row_value(parts, row)
@@ -68,10 +70,10 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 
 def write_of(record: StreamRecord) -> RowWrite:
-    """A record as a write, with the versions of its cells, in their order.
+    """Return a record as a write, with the versions of its cells, in their order.
 
     Raises:
-        CodecError: the key or a cell holds what cannot be encoded.
+        CodecError: the key or a cell holds a value that cannot be encoded.
     """
     key = [HEADER]
     write_row(key, record.primary_key, (), False, None)
@@ -88,18 +90,18 @@ def write_of(record: StreamRecord) -> RowWrite:
 
 
 _KEY_BEGIN = len(HEADER) + 1
-"""Where a row's key begins: behind header and tag."""
+"""The offset of a row's key: after header and tag."""
 _ROW_END = 2
-"""How a row ends: tag and checksum."""
+"""The length of a row's end: tag and checksum."""
 
 
 def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:
-    """A value without tag and outer length, as in filters and partition ranges."""
+    """Encode a value without tag and outer length, as in filters and partition ranges."""
     return value_bytes(value)
 
 
 def decode_row(data: bytes) -> Row:
-    """Exactly one row with header."""
+    """Decode exactly one row with header."""
     rows = decode_rows(data)
     if len(rows) != 1:
         raise CodecError(f"a frame of {len(data)} bytes holds {len(rows)} rows, expected exactly 1")
@@ -107,7 +109,7 @@ def decode_row(data: bytes) -> Row:
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """All rows of a frame; none for an empty frame and for a bare header."""
+    """Decode all rows of a frame; none for an empty frame and for a bare header."""
     data = bytes(data)
     if not data:
         return []
@@ -133,7 +135,7 @@ def decode_rows(data: bytes) -> list[Row]:
 
 
 def decode_value(data: bytes) -> ColumnValue | KeyBound:
-    """A value without tag and outer length, and nothing after it."""
+    """Decode a value without tag and outer length; nothing may follow it."""
     data = bytes(data)
     try:
         value, end = read_value(data, 0)

@@ -1,7 +1,7 @@
-"""Rows that were put, and the bytes that they are kept as: a row alone, or the stream record that holds it.
+"""Rows from puts, and their stored bytes: a row alone, or the stream record that holds it.
 
-The compiled part is optional. Without it ``read_put`` reads nothing, and whoever asks goes on in Python to the same
-result; ``tests/wire/test_wire_puts.py`` compares both. What it declines, wrong or only unusual, goes the same way.
+The compiled part is optional. Without it ``read_put`` reads nothing, and its caller continues in Python to the same
+result; ``tests/wire/test_wire_puts.py`` compares both. Rows that it declines, faulty or only unusual, go the same way.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ else:
     Put = Any
 
 PutLimits = tuple[int, int, int, int, int, int]
-"""Most columns of a key, most bytes of a value in it, of a name, of another value, most other columns, and the
-timestamp that all are below."""
+"""The limits of a put: the columns of a key, the bytes of a value in it, of a name and of another value, the other
+columns, and the exclusive upper bound of timestamps."""
 
 _AROUND_RECORD = 29 + 2
-"""Behind a record's cells: the extension with its sequence, and the row's checksum, which covers the cells only."""
+"""The bytes after a record's cells: the extension with its sequence, and the row's checksum, which covers only the
+cells."""
 
 Columns = Mapping[str, tuple[tuple[int, ColumnValue], ...]]
-"""Versions by column name, newest first; no column has an empty tuple."""
+"""The versions by column name, newest first; no column has an empty tuple."""
 
 Parts = tuple[tuple[KeyValue, ...], Columns]
-"""Values of the key, and by column its versions, newest first."""
+"""The values of the key, and the versions by column, newest first."""
 
 
 def key_column_form(name: str, value_type: int) -> bytes:
-    """One column of what ``Put.has_form`` compares a key with."""
+    """Return one column of the form that ``Put.has_form`` compares with a key."""
     raw = name.encode()
     return bytes([value_type]) + len(raw).to_bytes(2, "little") + raw
 
@@ -60,7 +61,7 @@ def _rows_in_python(forms: list[bytes]) -> bytes:
 
 
 def row_of(form: bytes) -> bytes:
-    """The PlainBuffer row, without header, that is kept as these bytes."""
+    """Return the PlainBuffer row, without header, in these stored bytes."""
     if form[0] == tags.TAG_ROW_KEY:
         return form
     begin = _behind_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
@@ -78,7 +79,7 @@ def _parts_in_python(form: bytes) -> Parts:
 
 
 def all_cells(columns: Columns) -> tuple[Cell, ...]:
-    """Cells in the order of answers: columns by name, versions newest first."""
+    """Return the cells in the order of answers: columns by name, versions newest first."""
     return tuple(
         Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
@@ -89,7 +90,7 @@ def _row_in_python(names: tuple[str, ...], key: tuple[KeyValue, ...], columns: C
 
 
 def parts_of(row: Row) -> Parts:
-    """A stored row by its values."""
+    """Return the parts of a stored row."""
     versions: dict[str, list[tuple[int, ColumnValue]]] = {}
     for cell in row.cells:
         version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
@@ -99,13 +100,13 @@ def parts_of(row: Row) -> Parts:
 
 
 read_put = _nothing if NATIVE is None else NATIVE.read_put
-"""The put in a request's frame, or ``None`` where it has to be read cell by cell: ``read_put(frame, limits)``."""
+"""Reads the put in a request's frame: ``read_put(frame, limits)``; ``None`` if it must be read cell by cell."""
 
 rows_of = _rows_in_python if NATIVE is None else NATIVE.rows_of
-"""The rows that are kept as these bytes, back to back behind one header."""
+"""Returns the rows of these stored bytes, back to back after one header."""
 
 read_parts = _parts_in_python if NATIVE is None else NATIVE.read_parts
-"""A stored row by its values, from the bytes it is kept as, which are right."""
+"""Returns the parts of a stored row from its stored bytes, which are valid."""
 
 row_of_parts = _row_in_python if NATIVE is None else NATIVE.row_of_parts
-"""A stored row, without header, from the names of its key and its values, which a table may hold."""
+"""Returns a stored row, without header, from the names of its key and its values, which are valid."""

@@ -1,11 +1,11 @@
-"""Stream records on the wire, behind one small interface.
+"""Decoding and encoding of stream records, with one small interface.
 
-``RecordCodec`` is all that the rest of the package knows. ``default_codec`` gives the one that is compiled, where this
-installation has it, and else its twin in Python, which states readably what both do; ``docs/decisions/native-codec.md``
-says how they stay equal.
+The rest of the package knows only ``RecordCodec``. ``default_codec`` returns the compiled codec if this installation
+has it, and otherwise its twin in Python, which states readably what both do; ``docs/decisions/native-codec.md`` says
+how they stay equal.
 
-What a record may hold is what the Java SDK accepts: a put has a value and a timestamp, a deletion of one
-version has a timestamp, a deletion of all versions has neither, increments do not occur, DELETE has no cells.
+The Java SDK defines the content of a record: a put has a value and a timestamp, a deletion of one version has a
+timestamp, a deletion of all versions has neither, increments do not occur, DELETE has no cells.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @frozen
 class _ReadRecords:
-    """The content of a page that was read in Python: its records, and their sizes."""
+    """The content of a page read in Python: its records, and their sizes."""
 
     _records: tuple[StreamRecord, ...]
     _sizes: tuple[int, ...]
@@ -82,7 +82,7 @@ class _ReadRecords:
 
 @frozen
 class _NativePage:
-    """The content of a page that the compiled codec has read: an index of its cells."""
+    """The content of a page read by the compiled codec: an index of its cells."""
 
     _page: Page
 
@@ -111,7 +111,7 @@ class _NativePage:
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         columns = self._page.columns(None if schema is None else _numbered(schema), rows)
-        if columns is None:  # the twin says what is wrong
+        if columns is None:  # the twin names the fault
             return record_batch(tuple(self.records(rows)), schema)
         return columns
 
@@ -120,7 +120,7 @@ class _NativePage:
 
 
 class RecordCodec(Protocol):
-    """Bytes to records and back. Implementations are stateless as seen from outside, and thread-safe."""
+    """Converts bytes to records and back. Implementations are thread-safe and, seen from outside, stateless."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
@@ -139,7 +139,7 @@ class RecordCodec(Protocol):
 
 
 class PurePythonCodec:
-    """The codec that always works, and the readable statement of what the compiled one must do."""
+    """The codec that works everywhere, and the readable specification of the compiled one."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
@@ -168,7 +168,7 @@ class PurePythonCodec:
         """Encode for the message StreamRecord: action type, record, origin record.
 
         Raises:
-            CodecError: the record is none that a stream can hold, such as a put without timestamp.
+            CodecError: a stream cannot hold the record, for example a put without timestamp.
         """
         if not record.primary_key:
             raise CodecError(f"cannot encode {record}: a record needs a primary key")
@@ -182,7 +182,7 @@ class PurePythonCodec:
 
 
 def _read_entries(entries: Any, *, needs_sequence: bool, before: int = 0) -> PageRecords:
-    """The last records of a page, in which so many stand before them."""
+    """Read the last records of a page, after the first ``before`` ones."""
     records: list[StreamRecord] = []
     sizes: list[int] = []
     try:
@@ -201,10 +201,10 @@ def _hint(message: Any) -> bool | None:
 
 
 class NativeCodec(PurePythonCodec):
-    """The compiled codec, which reads pages as its twin does, many times faster.
+    """The compiled codec, which reads pages like its twin, many times faster.
 
-    It reads or declines. What it declines the twin decides: so that errors are worded in one place, and so that the
-    few pages that are right but unusual need no second reader (docs/decisions/native-codec.md).
+    It reads or declines, and the twin decides a declined page. So errors are worded in one place, and the few valid but
+    unusual pages need no second reader (docs/decisions/native-codec.md).
     """
 
     def __init__(self, native: Any) -> None:
@@ -254,12 +254,12 @@ _CODEC = PurePythonCodec() if NATIVE is None else NativeCodec(NATIVE)
 
 
 def default_codec() -> RecordCodec:
-    """The fastest codec that this installation has. The same object each time; safe to share between threads."""
+    """Return the fastest codec of this installation: always the same object, safe to share between threads."""
     return _CODEC
 
 
 def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
-    """Some records as the writes that do the same. Those of a page, or of a part of one, are not made for it."""
+    """Return ``records`` as the writes that repeat them. Records of a page, or of a part of it, are not made for it."""
     return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
 
 
@@ -269,7 +269,7 @@ _OPERATIONS = {int(number): operation for operation, number in OPERATIONS.items(
 
 
 def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
-    """One record of a page. Only rows of a tunnel's full data have no sequence information; theirs is all zero."""
+    """Decode one record of a page. Only rows of a tunnel's full data lack sequence information; theirs is all zero."""
     record_type = _RECORD_TYPES.get(action_type)
     if record_type is None:
         raise CodecError(
@@ -286,12 +286,12 @@ def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: 
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    plain_key: Any = key  # without bounds, as was seen
+    plain_key: Any = key  # without bounds, as checked
     return record_of_cells(record_type, plain_key, cells, sequence or _NO_SEQUENCE, originals, make=_columns)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:
-    """Previous cells; the key cells may be left out, but if present must be those of the record."""
+    """Decode the previous cells. The key cells may be left out; if present, they must be those of the record."""
     origin_key, cells, deleted, _, _, _ = _read_only_row(data, "the origin record")
     _check_cells(cells, _check_put)
     if deleted or origin_key not in ((), key):
@@ -326,7 +326,7 @@ def _bad_column(name: str, operation: int, found: str, expected: str) -> NoRetur
 
 
 def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
-    """Whether a record of this kind may hold them. Most are puts with a version: asked here, without a call."""
+    """Refuse cells that a record of this kind cannot hold. Most are puts with a version, which are checked inline."""
     for name, value, operation, timestamp in cells:
         if operation or timestamp is None or timestamp < 0 or value.__class__ is KeyBound or check is _check_none:
             check(name, value, operation, timestamp)
@@ -361,7 +361,7 @@ def _check_none(name: str, value: object, operation: int, timestamp: int | None)
 
 
 Check = Callable[[str, object, int, "int | None"], None]
-"""Refuses a cell, given as name, value, operation and timestamp, that a record of some kind cannot hold."""
+"""Refuses a cell, given as name, value, operation and timestamp, that a record of its kind cannot hold."""
 
 _CHECKS: dict[RecordType, Check] = {
     RecordType.PUT: _check_put,

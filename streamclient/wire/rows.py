@@ -1,4 +1,4 @@
-"""Rows and cells as the wire carries them: requests, responses and stream records alike."""
+"""Rows and cells on the wire, in requests, responses and stream records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 
 
 class KeyBound(Enum):
-    """What stands in place of a key value: ends of a range, or a value that the service generates."""
+    """The placeholders of a key value: ends of a range, or a value that the service generates."""
 
     INF_MIN = 0x09
     INF_MAX = 0x0A
@@ -18,7 +18,7 @@ class KeyBound(Enum):
 
 
 class CellOperation(IntEnum):
-    """What a cell does to its column; the numbers are those of tag 06, which is absent for ``PUT``."""
+    """The operation of a cell on its column; the numbers are those of tag 06, which is absent for ``PUT``."""
 
     PUT = 0
     DELETE_ALL_VERSIONS = 1
@@ -32,7 +32,7 @@ class Cell:
 
     name: str
     value: ColumnValue | KeyBound | None
-    """``None`` if the cell carries no value, as deletions do."""
+    """The value; ``None`` if the cell has no value, as for deletions."""
     operation: CellOperation = CellOperation.PUT
     timestamp_millis: int | None = None
 
@@ -46,4 +46,4 @@ class Row:
     delete_marker: bool = False
     """Whether the row says "delete this row" (requests and stream records)."""
     sequence: SequenceInfo | None = None
-    """Only rows of stream records have one."""
+    """The sequence information, which only rows of stream records have."""

@@ -1,10 +1,10 @@
-"""Message classes and enumerations of the protocol, and which messages each operation exchanges.
+"""Message classes and enumerations of the protocol, and the messages of each operation.
 
-``schema.PutRowRequest`` and so on are ordinary protobuf classes, built at import in a pool of their own: the SDK's
+``schema.PutRowRequest`` and the others are ordinary protobuf classes, built at import in a pool of their own: the SDK's
 generated module owns these messages in the process-wide pool, in an older version.
 
 Always read with ``parse``: it reports malformed input, missing required fields and text that is not UTF-8 as
-``CodecError``, where ``ParseFromString`` lets the last two pass.
+``CodecError``; ``ParseFromString`` accepts the last two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OperationType(IntEnum):
 
 
 class ReturnType(IntEnum):
-    """What a write returns of the row."""
+    """The part of the row that a write returns."""
 
     NONE = 0
     PK = 1
@@ -114,7 +114,7 @@ class ActionType(IntEnum):
 
 
 class FilterType(IntEnum):
-    """Which message ``Filter.filter`` holds."""
+    """The kind of message in ``Filter.filter``."""
 
     SINGLE_COLUMN_VALUE = 1
     COMPOSITE_COLUMN_VALUE = 2
@@ -153,7 +153,7 @@ class VariantType(IntEnum):
 
 
 class TunnelTypeNumber(IntEnum):
-    """What a tunnel delivers."""
+    """The data that a tunnel delivers."""
 
     BASE_DATA = 1
     STREAM = 2
@@ -170,7 +170,7 @@ class ChannelStatusNumber(IntEnum):
 
 
 class StartOffsetFlag(IntEnum):
-    """Where a tunnel's incremental data starts, if no time is given."""
+    """The start of a tunnel's incremental data, if no time is given."""
 
     LATEST = 0
     EARLIEST = 1
@@ -257,7 +257,7 @@ globals().update(_CLASSES)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {name: Operation(name, _CLASSES[f"{name}Request"], _CLASSES[f"{name}Response"]) for name in _OPERATION_NAMES}
 )
-"""Every table operation whose messages are known here, by name. A server may serve fewer."""
+"""All table operations with known messages, by name. A server may serve fewer."""
 
 _TUNNEL_VERBS = (
     ("create", "CreateTunnel"),
@@ -305,7 +305,7 @@ def parse(message_class: Any, data: bytes) -> Any:
 
 
 def complete(message: Any) -> Any:
-    """A message that was parsed otherwise, if ``parse`` would have taken it.
+    """Return a message that another parser has read, if ``parse`` would have accepted it.
 
     Raises:
         CodecError: a required field is missing, or a text field is not UTF-8.
@@ -320,7 +320,7 @@ def complete(message: Any) -> Any:
 
 
 def _missing(message: Any, path: str) -> Iterator[str]:
-    """Paths of required fields that are not there, in the order of the fields. It reads on only as it is asked to."""
+    """Yield the paths of missing required fields, in the order of the fields, and read no further than requested."""
     for field in message.DESCRIPTOR.fields:
         name = f"{path}{field.name}"
         if field.label == _Field.LABEL_REQUIRED and not message.HasField(field.name):
@@ -335,11 +335,11 @@ def _missing(message: Any, path: str) -> Iterator[str]:
 
 
 MISSING_SHOWN = 3
-"""Missing fields that an error names; a message can lack millions."""
+"""The number of missing fields that an error names; a message can lack millions."""
 
 
 def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a message of this type, or one inside it, has a text field."""
+    """Return whether a message of this type, or one inside it, has a text field."""
     if descriptor.full_name in seen:
         return False
     inside = seen | {descriptor.full_name}
@@ -350,7 +350,8 @@ def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
 
 
 _TextField = tuple[str, bool, bool]
-"""Name of a field, whether it is repeated, and whether it is a message that holds text; else it is text itself."""
+"""The name of a field, whether it is repeated, and whether it is a message that contains text instead of text
+itself."""
 
 
 def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
@@ -362,11 +363,12 @@ def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
 
 
 _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values()}
-"""By message class, so that what cannot hold text costs nothing: the records of a page, the row of a put."""
+"""The text fields by message class, so that messages without text cost nothing: the records of a page, the row of a
+put."""
 
 
 def _require_text(message: Any) -> None:
-    """Check every text field: most proto2 parsers accept any bytes, and hand out as ``bytes`` what is not UTF-8."""
+    """Check every text field: most proto2 parsers accept any bytes, and return invalid UTF-8 as ``bytes``."""
     for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
         if is_message and not is_repeated and not message.HasField(name):
             continue

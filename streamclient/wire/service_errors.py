@@ -1,7 +1,8 @@
-"""The one mapping of what the SDK and its HTTP library raise to what this package raises.
+"""The mapping of errors of the SDK and its HTTP library to errors of this package.
 
-Codes and statuses: product documentation (error codes) and the retry rules of the Java, Go and Python SDKs, which agree
-on what was surely not applied. Import it only where the SDK is in use anyway: it imports the SDK.
+Codes and statuses come from the product documentation (error codes) and from the retry rules of the Java, Go and Python
+SDKs, which agree on the errors that surely applied nothing. Import this module only where the SDK is in use anyway: it
+imports the SDK.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from streamclient.errors import (
 )
 
 CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
-"""The row was not as the write required; nothing was applied."""
+"""The row did not meet the write's condition; nothing was applied."""
 
 OBJECT_NOT_EXIST = "OTSObjectNotExist"
-"""No such table or stream."""
+"""The table or stream does not exist."""
 
 OBJECT_ALREADY_EXIST = "OTSObjectAlreadyExist"
 """A table of that name exists."""
@@ -40,16 +41,17 @@ NO_PERMISSION = "OTSNoPermissionAccess"
 """The credentials are right, but a policy forbids this operation."""
 
 AUTH_FAILED = "OTSAuthFailed"
-"""The signature does not fit the request: key id, secret, instance or clock are not what the service expects."""
+"""The signature does not match the request: key id, secret, instance or clock are not those that the service
+expects."""
 
 _TRIMMED_CODE = "OTSTrimmedDataAccess"
 _TRIMMED_TEXT = "Requested stream data is already trimmed"  # also seen under OTSParameterInvalid, from gateways
 
 FLOW_CONTROL = "OTSFlowControl"
-"""Requests were throttled; it comes with HTTP status 429, which says so whatever the code."""
+"""Requests were throttled; HTTP status 429 says the same whatever the code."""
 
 SERVICE_HEADERS = "x-ots-"
-"""How the names of the service's own headers begin; no gateway has one in a page that it makes itself."""
+"""The prefix of the service's own headers; no gateway uses one in a page that it makes itself."""
 
 _THROTTLED_CODES = frozenset(
     {
@@ -77,13 +79,13 @@ _UNCERTAIN_CODES = frozenset(
 _TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells this use of OTSQuotaExhausted from a full instance
 
 LONGEST_TEXT = 2_000
-"""Characters of a message that are kept. The service's own are below 500."""
+"""The characters of a message that are kept. The service's own messages are below 500."""
 
 LONGEST_NAME = 100
-"""Characters of a code or of a request's id that are kept. A request's id has 36, the longest known code 42."""
+"""The characters of a code or of a request's id that are kept. A request's id has 36, the longest known code 42."""
 
 DIFFERS = "MD5 mismatch in response."
-"""The SDK's words for a body that is not the one which the service has sent."""
+"""The SDK's message for a body that differs from the one that the service sent."""
 
 _SKEWED = "The difference between date in response and system time is more than 15 minutes."
 
@@ -95,10 +97,10 @@ _ADVICE = (
         f"Every answer of the service has this header: a gateway or proxy has probably answered. {_IF_IT_LASTS}",
     ),
     (_SKEWED, "Set this machine's clock"),
-    ("gateway", ""),  # who wrote this sentence has said it all
+    ("gateway", ""),  # this sentence needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
-"""What to do about an answer, by the words in which it is refused; the first that fit."""
+"""The advice about a refused answer, by words of the refusal; the first match counts."""
 
 _CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
 
@@ -110,11 +112,11 @@ _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 
 
 class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
-    """What came in answer to ``operation`` cannot be used.
+    """The answer to ``operation`` cannot be used.
 
-    ``is_services`` says whether the service had a part in it: then a refusal that is damaged says nothing, whatever its
-    status, and may be asked for again. A gateway's own refusal comes again. ``is_unreadable``: the bytes are those that
-    were sent, and form no answer.
+    ``is_services`` says whether the service contributed to the answer: then a damaged refusal proves nothing, whatever
+    its status, and the request may be repeated. A gateway's own refusal would come again. ``is_unreadable`` says that
+    the bytes arrived as they were sent, and form no answer.
     """
 
     def __init__(
@@ -127,29 +129,29 @@ class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
 
 
 def answer_error(error: OTSClientError, operation: str, status: int, headers: Iterable[str]) -> AnswerError:
-    """What the SDK, or we in its words, said of an answer with these names of headers.
+    """Make the error for an answer with these header names, from the error of the SDK or our own.
 
-    A wrong clock is this machine's own fault, and a refusal that tells of it is as final as it says.
+    A wrong clock is this machine's own fault, so a refusal because of it is as final as it says.
     """
     is_final = error.message.startswith(_SKEWED) or not is_services(headers)
     return AnswerError(error.message, status, operation, is_services=not is_final)
 
 
 def is_services(headers: Iterable[str]) -> bool:
-    """Whether one of these names is of a header that only the service sends."""
+    """Return whether one of these names is of a header that only the service sends."""
     return any(name.startswith(SERVICE_HEADERS) for name in headers)
 
 
 def unreadable(operation: str, error: Exception, status: int) -> AnswerError:
-    """An answer to ``operation`` came as it was sent, and reading it raised ``error``."""
+    """Make the error for an answer to ``operation`` that arrived as it was sent and whose reading raised ``error``."""
     return AnswerError(str(error), status, operation, is_services=True, is_unreadable=True)
 
 
 def telling_protocol(protocol: OTSProtocol) -> OTSProtocol:
-    """The SDK's protocol of a client, with ``AnswerError`` for whatever is wrong with an answer.
+    """Wrap the SDK's protocol of a client so that it raises ``AnswerError`` for every faulty answer.
 
-    The SDK's own errors do not tell an answer that cannot be read from a request that cannot be made. A protocol of the
-    user's own stays as it is.
+    The SDK's own errors do not distinguish an unreadable answer from a request that cannot be made. A user's own
+    protocol stays unchanged.
     """
     return _TellingProtocol(protocol) if type(protocol) is OTSProtocol else protocol
 
@@ -166,7 +168,7 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
         except OTSServiceError as error:
             if error.code:
                 raise
-            # Its parser finds an error without a code in few bytes or none.
+            # The SDK's parser finds an error without a code in few bytes or none.
             problem = OTSClientError(f"HTTP status: {status}, reason: {reason}.")
             raise answer_error(problem, api_name, status, map(str.lower, headers)) from error
         except OTSClientError as error:
@@ -175,17 +177,17 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
     def parse_response(self, api_name: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
         try:
             return super().parse_response(api_name, status, headers, body)
-        except Exception as error:  # the SDK's decoders raise whatever the bytes lead to
+        except Exception as error:  # the SDK's decoders raise any kind of error
             raise unreadable(api_name, error, status) from error
 
 
 def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
     """Translate any exception of an SDK call; the caller raises the result ``from`` the original.
 
-    ``write`` says whether the call could change something: only then a missing answer is ``AMBIGUOUS``; for reads it is
-    ``TRANSIENT``, as repeating a read is harmless. An error of this package comes back as it is. ``client`` is
-    the SDK's that made the call, so that a refused signature says whose it was, and by which clock; ``None`` if none
-    did.
+    ``write`` says whether the call could change data. Only then a missing answer is ``AMBIGUOUS``; for reads it is
+    ``TRANSIENT``, because repeating a read is harmless. An error of this package is returned unchanged. ``client`` is
+    the SDK's client that made the call, so that a refused signature names its key and its clock; ``None`` if there was
+    no client.
     """
     if isinstance(error, StreamClientError):
         return error
@@ -207,7 +209,7 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
 def from_answer(
     code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
 ) -> StreamClientError:
-    """Translate an error that the service named, for a whole request or for one row of a batch (without status)."""
+    """Translate an error of the service, for a whole request or for one row of a batch (without status)."""
     code, message = printable(code, LONGEST_NAME) if code else code, printable(message, LONGEST_TEXT)
     text = f"{code}: {message}"
     if request_id:
@@ -224,7 +226,7 @@ def _signed_by(client: Any) -> str:
     try:
         key_id = client.credentials_provider.get_credentials().get_access_key_id()
         instance = client.protocol.instance_name
-    except Exception:  # whatever a provider of the user's own raises: the service's error is the one that counts
+    except Exception:  # an error of the user's own provider: only the service's error counts
         return ""
     clock = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return (
@@ -246,7 +248,7 @@ def _kind_of_answer(code: str, message: str, http_status: int | None, write: boo
 
 
 def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
-    """The SDK's own complaint: without status about the arguments, with status about the answer."""
+    """Translate the SDK's own error: without status it concerns the arguments, with status the answer."""
     status, text = error.http_status, printable(str(error), LONGEST_TEXT)
     if status is None:
         return DependencyException(f"the SDK refused the call: {text}", kind=ErrorKind.PERMANENT)

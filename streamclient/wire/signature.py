@@ -26,7 +26,7 @@ _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 _PREFIX = "x-ots-"
 _SERVICE = "ots"
 _NO_MD5 = hashlib.md5(usedforsecurity=False)
-"""Of no bytes yet; a copy of it costs half of what a new one does."""
+"""The MD5 state of no bytes; copying it costs half as much as making a new one."""
 _UNSIGNED_HEADERS = frozenset({SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER})
 
 
@@ -35,45 +35,45 @@ def _left_to_python(data: bytes) -> tuple[int, dict[str, str], int] | None:
 
 
 read_head = _left_to_python if NATIVE is None else NATIVE.read_head
-"""Of the first bytes of an answer: its status, its headers by name in lower case, and where its body begins.
+"""Reads the head of an answer: its status, its headers by name in lower case, and the offset of its body.
 
-``None`` if they are not all there, or not as services write them: then whoever asks reads line by line."""
+It returns ``None`` if the head is incomplete, or not in the usual form: then the caller reads line by line."""
 
 
 def content_md5(body: bytes) -> str:
-    """Value of ``x-ots-contentmd5``: base64 of the MD5 digest of the body as transmitted."""
+    """Return ``x-ots-contentmd5``: base64 of the MD5 digest of the body as transmitted."""
     digest = _NO_MD5.copy()
     digest.update(body)
     return b2a_base64(digest.digest(), newline=False).decode("ascii")
 
 
 def request_string(path: str, headers: Mapping[str, str]) -> str:
-    """What a V2 request signature covers; ``path`` is ``/Operation``. V4 covers the same with ``ots`` appended."""
+    """Return the text that a V2 request signature covers; ``path`` is ``/Operation``. V4 appends ``ots`` to it."""
     return f"{path}\nPOST\n\n{_canonical(headers)}"
 
 
 def sign_request_v2(secret: str, path: str, headers: Mapping[str, str]) -> str:
-    """Value of ``x-ots-signature``."""
+    """Return ``x-ots-signature``."""
     return sign_v2(secret, request_string(path, headers))
 
 
 def sign_request_v4(signing_key: str, path: str, headers: Mapping[str, str]) -> str:
-    """Value of ``x-ots-signaturev4``; the key is that of ``derive_v4_key``, the headers include date and region."""
+    """Return ``x-ots-signaturev4``; the key is from ``derive_v4_key``, the headers include date and region."""
     return sign_v4(signing_key, request_string(path, headers))
 
 
 def sign_v2(secret: str, request: str) -> str:
-    """Value of ``x-ots-signature`` for what ``request_string`` gave."""
+    """Return ``x-ots-signature`` for the result of ``request_string``."""
     return _mac("sha1", secret, request)
 
 
 def sign_v4(signing_key: str, request: str) -> str:
-    """Value of ``x-ots-signaturev4`` for what ``request_string`` gave."""
+    """Return ``x-ots-signaturev4`` for the result of ``request_string``."""
     return _mac("sha256", signing_key, request + _SERVICE)
 
 
 def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
-    """The V4 signing key for a UTC day (``YYYYMMDD``) and region: base64 text, and used as that text."""
+    """Return the V4 signing key for a UTC day (``YYYYMMDD``) and region: base64 text, used as that text."""
     key = f"aliyun_v4{secret}".encode()
     for message in (sign_date, region, _SERVICE, "aliyun_v4_request"):
         key = hmac.new(key, message.encode(), hashlib.sha256).digest()
@@ -81,22 +81,25 @@ def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
 
 
 def response_string(path: str, headers: Mapping[str, str]) -> str:
-    """What a response signature covers: every ``x-ots-`` header of the response, then the path."""
+    """Return the text that a response signature covers: every ``x-ots-`` header of the response, then the path."""
     return _canonical(headers) + path
 
 
 def sign_response(key: str, path: str, headers: Mapping[str, str]) -> str:
-    """Signature of a response: SHA-1 always. The key is the secret, or after a V4 request its derived signing key."""
+    """Return the signature of a response, always SHA-1.
+
+    The key is the secret, or after a V4 request its derived signing key.
+    """
     return _mac("sha1", key, response_string(path, headers))
 
 
 def authorization(access_key_id: str, signature: str) -> str:
-    """Value of the response header ``Authorization``."""
+    """Return the response header ``Authorization``."""
     return f"OTS {access_key_id}:{signature}"
 
 
 def signatures_equal(given: str, expected: str) -> bool:
-    """Compare in constant time, so that a guess learns nothing from how long it took."""
+    """Compare in constant time, so that the duration helps no guess."""
     if given.isascii() and expected.isascii():
         return hmac.compare_digest(given, expected)
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
@@ -108,7 +111,7 @@ def _canonical(headers: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)  # each sender has few sets of headers, and always the same
 def _covered(given: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Of some names, those that a signature covers, in its order: as it has them, and as they were given."""
+    """Return the names that a signature covers, in its order: in the signature's form, and as given."""
     names = sorted((name.lower(), name) for name in given)
     return [(name, given) for name, given in names if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS]
 
@@ -121,9 +124,9 @@ def _mac(digest: str, key: str, text: str) -> str:
     return b2a_base64(outer.digest(), newline=False).decode("ascii")
 
 
-@lru_cache(maxsize=8)  # of one pair of keys, and its signing key of one day, are in use at once
+@lru_cache(maxsize=8)  # one pair of keys, and its signing key of one day, are in use at once
 def _keyed(digest: str, key: str) -> tuple[Any, Any]:
-    """Both hashes of HMAC (RFC 2104) when they have read the key. To go on from there takes a third of a whole HMAC."""
+    """Return both hashes of HMAC (RFC 2104) after reading the key; continuing takes a third of a whole HMAC."""
     block = getattr(hashlib, digest)
     raw = key.encode("utf-8")
     size = block().block_size

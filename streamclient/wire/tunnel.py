@@ -1,7 +1,7 @@
 """Tokens and pages of the Tunnel Service.
 
-A token says where a channel is read next: the base64 text of a message, or the literal ``finished``. Both official
-clients look into it only to see whether it is one of a stream channel, and go wrong if they cannot read it.
+A token names the next position of a channel: the base64 text of a message, or the literal ``finished``. Both official
+clients read it only to see whether it is of a stream channel, and fail if they cannot read it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from streamclient.wire.page_parts import TunnelPage
 from streamclient.wire.record_decoding import default_codec
 
 _VERSION = 2
-"""Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""
+"""The version of tokens. Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""
 
 
 @frozen
 class Token:
-    """Where to read next. A stream channel has an iterator, a channel of full data a key or nothing yet."""
+    """The next position. A stream channel has an iterator; a channel of full data has a key or nothing yet."""
 
     iterator: str = ""
     primary_key: bytes = b""
-    """Plain-buffer row of the next start key; empty before the first page."""
+    """The PlainBuffer row of the next start key; empty before the first page."""
     timestamp: int = 0
-    """How far the channel came, by the service's clock; units are the service's own affair."""
+    """The channel's progress in time, by the service's clock; only the service knows the unit."""
     total_count: int = 0
-    """Records read so far."""
+    """The number of records read so far."""
 
     @property
     def is_stream(self) -> bool:
-        """Whether it belongs to a stream channel; the rule of the official clients."""
+        """Whether the token belongs to a stream channel; the rule of the official clients."""
         return self.iterator != ""
 
     def encode(self) -> str:
-        """The text that travels."""
+        """Return the text on the wire."""
         content = schema.TokenContent(timestamp=self.timestamp, total_count=self.total_count)
         if self.iterator:
             content.iterator = self.iterator
@@ -52,7 +52,7 @@ def decode_token(text: str) -> Token:
     """Read a token that is not ``finished``.
 
     Raises:
-        CodecError: it is no token of version 1 or 2.
+        CodecError: the text is not a token of version 1 or 2.
     """
     try:
         data = base64.b64decode(text, validate=True)

@@ -178,7 +178,7 @@ class Coordinator:
         self._events.clear()
         self._service.drop()
         self._begin_stop()
-        self._answer_everybody()
+        self._answer_all()
         for consumer in list(self._consumers.values()):
             consumer.stop(ShutdownReason.ZOMBIE)
 
@@ -191,7 +191,7 @@ class Coordinator:
             _log.error("gave up waiting for %r; its lease is left to expire", consumer)
             consumer.abandon()
         self._loop.close()
-        self._answer_everybody()
+        self._answer_all()
         self._instruments.judged(self._judged)
         self._instruments.close()
 
@@ -283,7 +283,7 @@ class Coordinator:
             consumer.checkpoint_answered(ticket, command.outcome)
         self._loop.at_end(partial(ticket.answer, command))
 
-    def _answer_everybody(self) -> None:
+    def _answer_all(self) -> None:
         for number in list(self._tickets):
             self._answer(events.AnswerCheckpoint(number, events.CheckpointOutcome.UNKNOWN))
 

@@ -223,7 +223,7 @@ def test_a_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture
     line = next(record for record in caplog.records if record.levelname == "ERROR")
 
     assert line.getMessage() == ("shard a: process_records (failure 1 in a row): OSError: no such file: caf\\udce9.txt")
-    assert (line.filename, line.funcName) == ("consumer.py", "_log_line")
+    assert (line.filename, line.funcName) == ("shard_consumer.py", "_log_line")
     assert line.exc_info is not None
     assert line.exc_info[0] is OSError
     assert 'raise OSError("no such file' in caplog.text

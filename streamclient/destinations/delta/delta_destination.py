@@ -1,9 +1,11 @@
 """Delta Lake as a destination, through delta-rs: no JVM, one commit for all shards, exactly once.
 
 Each commit of a shard is a transaction of Delta's own (``txn`` of the protocol, with ``Commit.order`` as its version)
-and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit with a transaction
-that somebody wrote since the handle was loaded. So: load, compare, commit on that handle is an exact
-compare-and-set. After any error the commit may be in all the same, as a store may lose the answer; so every error leads
+and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit if another writer
+has
+written one of its transactions since the handle was loaded. So to load, to compare and to commit on that handle is an
+exact compare-and-set. After an error the commit may still be stored, as a store may lose the answer; so every error
+leads
 back to loading and comparing.
 """
 
@@ -46,32 +48,33 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before a further try; the last one is repeated until ``answer_seconds`` are over. The first try follows at
+"""Seconds before a further try; the last pause is repeated until ``answer_seconds`` are over. The second try follows at
 once, as most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
-"""The first one may come from a handle that another writer's new column has made old."""
+"""The first refusal may be due to a handle that is out of date because another writer has added a column."""
 
 _VIEWS_MAX = 10
-"""As many clean-ups in a row, each of them between loading the table and reading its log, are no chance."""
+"""Largest number of views in a row that fail because a clean-up came between loading the table and reading its log."""
 
 _FROZEN_SECONDS = 60.0
-"""A commit that took longer, by the clock on the wall, is looked for before it is called stored. The log may have been
-cleared meanwhile, and a place in it that was taken is free then: what is created there is not part of the table. No log
-is cleared of what is younger than a day (``log_days``), and looking once more costs such a commit little."""
+"""A commit that took longer, by the wall clock, is looked for before it is reported as stored. The log may have been
+cleaned meanwhile, so that a position that was taken is free again, and an entry created there is not part of the table.
+No log entry younger than a day is removed (``log_days``), and another look costs such a slow commit little."""
 
 
 @checks.explains_names
 class DeltaDestination:
-    """A Delta table that is written exactly once, by any number of processes; see ``Destination``.
+    """A Delta table that any number of processes write exactly once; see ``Destination``.
 
     Args:
         url: a directory, or an address beginning with ``s3://``, ``oss://``, ``abfss://``, ``gs://`` or ``hdfs://``.
         application: the fleet that writes; one per status table.
         storage_options: as delta-rs takes them. Give all that the store needs here: delta-rs adds variables of the
             environment that have the same names.
-        partition_by: divides the table into directories; ``Day()`` or ``Key("customer")``. Fixed when it is created.
-        answer_seconds: how long a commit is tried. Each request may take as long, those of the last try too. Keep it
+        partition_by: how the table is partitioned into directories; ``Day()`` or ``Key("customer")``. Fixed at
+            creation.
+        answer_seconds: how long a commit is retried. Each request may take as long, even those of the last try. Keep it
             well below the lease's duration.
         checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
             fewer make each commit cheaper.
@@ -114,9 +117,9 @@ class DeltaDestination:
         self._key: tuple[str, ...] = ()
         self._is_probed = False
         self._has_seen = False
-        """Whether the table was there: then it is never created anew."""
+        """Whether the table was seen; it is then never created anew."""
         self._identity: object = None
-        """Of the directory of the log that the handle was loaded from; see ``Location.log_identity``."""
+        """The identity of the log directory from which the handle was loaded; see ``Location.log_identity``."""
 
     @property
     def application(self) -> str:
@@ -125,12 +128,12 @@ class DeltaDestination:
 
     @property
     def place(self) -> str:
-        """Where the table is, for messages."""
+        """The address of the table, for messages."""
         return self.location.url
 
     @raises_own
     def probe(self) -> None:
-        """Check the store and, if it is there, the table; see ``Destination.probe``."""
+        """Check the store and, if it exists, the table; see ``Destination.probe``."""
         if not self._is_probed:
             probe_store(self.location, self._answer_seconds)
             if (handle := self._load()) is not None:
@@ -139,7 +142,7 @@ class DeltaDestination:
 
     @raises_own
     def columns(self) -> Schema | None:
-        """The columns without that of the partition; ``None`` while there is no table."""
+        """Return the columns without that of the partition; ``None`` while there is no table."""
         handle = self._load()
         if handle is None:
             return None
@@ -165,12 +168,12 @@ class DeltaDestination:
 
     @raises_own
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
-        """See ``MergingDestination``. Every file that holds one of the keys is written anew."""
+        """See ``MergingDestination``. Every file that holds one of the keys is rewritten."""
         self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
 
     @raises_own
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
-        """See ``MergingDestination``. Files that hold no such row are not read."""
+        """See ``MergingDestination``. Files without such rows are not read."""
         yield from self._filtered(compute().field(column) < bound)
 
     def _store(
@@ -179,7 +182,7 @@ class DeltaDestination:
         first_rows: Callable[[], Table],
         write: Callable[[DeltaTable, Sequence[Commit]], None],
     ) -> None:
-        """Look, and write if it is not there yet, until it is stored or refused; ``first_rows`` make the table."""
+        """Look and write until the commits are stored or refused; ``first_rows`` makes the rows of a new table."""
         check_commits(commits, self._application)
         self.probe()
         deadline = time.monotonic() + self._answer_seconds
@@ -190,12 +193,12 @@ class DeltaDestination:
                 break
             if error is not None:
                 time.sleep(pause)
-            # Not monotonic: that clock stands still while the machine is suspended.
+            # Not the monotonic clock: it stops while the machine is suspended.
             began = time.time()
             try:
                 handle, lasts = self._view([one.shard for one in commits])
                 if handle is None:
-                    is_stored(lasts, commits)  # what follows commits is refused before a table is made without them
+                    is_stored(lasts, commits)  # refuses wrong commits before a table is made without them
                     self._create(first_rows())
                     continue
                 check_partition(handle, self._partition)
@@ -209,7 +212,7 @@ class DeltaDestination:
                 error = None
             except StreamClientError:
                 raise
-            except Exception as raised:  # whatever it is, the commit may be in
+            except Exception as raised:  # after any error the commit may still be stored
                 self._forget_handle()
                 error = raised
                 refusals += isinstance(raised, _refusals())
@@ -230,7 +233,8 @@ class DeltaDestination:
             first = self._log.first_version(version)
             entries = list(self._log.entries(version, first))
             damages = [one.damage for one in entries if one.damage]
-            # Cleared while it was read: what was carried on is in a later entry. Lost is what is missing twice.
+            # The log was cleaned during the read: the carried commits are in a later entry. An entry that is missing
+            # twice is lost.
             if (first, damages) in ((self._log.first_version(version), []), seen):
                 break
             seen = (first, damages)
@@ -260,14 +264,14 @@ class DeltaDestination:
         self._forget_handle()
 
     def another(self) -> DeltaDestination:
-        """A further handle over the same table, for another thread."""
+        """Return a further handle over the same table, for another thread."""
         made = copy(self)
         made._forget_handle()
         return made
 
     @raises_own
     def handle(self) -> DeltaTable:
-        """The table at its present version, for reading and for maintenance.
+        """Return the table at its present version, for reading and for maintenance.
 
         Raises:
             StreamClientException: it has not been created yet.
@@ -290,7 +294,7 @@ class DeltaDestination:
             try:
                 self._handle.update_incremental()
             except Exception:
-                self._forget_handle()  # loaded anew below, where an error that stays is raised
+                self._forget_handle()  # loaded anew below, where a lasting error is raised
         if self._handle is None:
             self._identity = self.location.log_identity()
             self._handle = _open(self.location, is_awaited=is_awaited)
@@ -302,11 +306,12 @@ class DeltaDestination:
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
-        """The table at its present version, and the last commits that it has there.
+        """Return the table at its present version, and the last commits that it has there.
 
-        Entries may have been cleared away since the table was loaded; what was carried on is in a later one. Or one was
-        taken that is not part of the table. So what is missing is looked for again, with nothing known, unless it is
-        missing at the same version as before.
+        Entries may have been removed since the table was loaded; their carried commits are in a later entry. Or an
+        entry
+        was read that is not part of the table. So after a failure everything is read anew, unless it fails at the same
+        version as before.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -327,7 +332,7 @@ class DeltaDestination:
         self._log = DeltaLog(self.location, self._application)
 
     def _create(self, rows: Table) -> None:
-        """Make the table, if nobody else made it meanwhile."""
+        """Create the table, unless another writer has done so meanwhile."""
         schema = check_table_types(self._divided(rows).schema)
         try:
             load("deltalake", "delta").DeltaTable.create(
@@ -341,7 +346,7 @@ class DeltaDestination:
         except Exception:
             if self._load() is None:
                 raise
-        self.handle()  # it has been seen from now on
+        self.handle()  # mark the table as seen
 
     def _divided(self, rows: Table) -> Table:
         if self._partition is None:
@@ -352,7 +357,7 @@ class DeltaDestination:
         return rows.append_column(column, self._partition.values(rows))
 
     def _fitted(self, rows: Table, handle: DeltaTable) -> Table:
-        """The rows as they may be handed over: delta-rs casts silently whatever differs, 2.5 to 2 for example."""
+        """Return the rows in the table's types: delta-rs silently casts all others, 2.5 to 2 for example."""
         pa = pyarrow()
         return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
 
@@ -363,7 +368,7 @@ class DeltaDestination:
     def _replace(
         self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
     ) -> None:
-        """Store what ``fold`` makes of the rows that the handle's version has; refused if that is not the last one."""
+        """Store the result of ``fold`` for the rows of the handle's version; refused if it is not the latest one."""
         found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
         rows = self._fitted(fold(found.present), handle)
         properties, version = self._properties(handle, commits), handle.version()
@@ -373,14 +378,14 @@ class DeltaDestination:
         else:
             merge(handle, rows, found.present, self._key, properties)
         if handle.version() == version:
-            # A merge that changes nothing makes no commit, and would not remember these.
+            # A merge that changes nothing makes no Delta commit, and would not record these commits.
             self._append(handle, rows.slice(0, 0), commits)
         else:
             self._log.note(handle.version(), commits)
 
     def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
-        # Never with last_updated: transactions that have it can expire.
+        # Never with last_updated: a transaction that has it can expire.
         transactions = [deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in commits]
         if self._key:
             transactions.append(deltalake.Transaction(KEYED, handle.version() + 1))
@@ -393,7 +398,7 @@ class DeltaDestination:
     def _is_stored(
         self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
     ) -> bool:
-        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
         try:
             return is_stored(lasts, commits)
         except StreamClientError:
@@ -406,7 +411,7 @@ class DeltaDestination:
     def _conclude(
         self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
     ) -> None:
-        """No further try: look once more, and say what is known."""
+        """Give up after a last look; raise the error that tells the known outcome."""
         try:
             handle, lasts = self._view([one.shard for one in commits])
             if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
@@ -425,7 +430,7 @@ class DeltaDestination:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What delta-rs raises before it writes anything, and would raise again."""
+    """Return the errors that delta-rs raises before it writes anything, and would raise again."""
     errors = load("deltalake.exceptions", "delta")
     return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
 

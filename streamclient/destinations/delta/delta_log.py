@@ -1,11 +1,13 @@
-"""The entries of a Delta table's log that hold commits, read without holding up the other threads of the process.
+"""The entries of a Delta table's log that hold commits, read without blocking the other threads of the process.
 
-What the table has, its transactions say: an entry is part of the log only if the table was made of it.
+The table's transactions decide which commits it has: an entry is part of the log only if the table includes it.
 
-``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store, so that a
-worker could not renew its leases meanwhile; a store that hangs would cost them all. Opening a file does so too, to ask
-for its length. Reading one whose length is "known" does not. So entries are read by their names, with a length that
-none has: stores send what there is.
+``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. A worker
+could not renew its leases meanwhile, and a store that hangs would cost it all of them. Opening a file keeps the lock
+too,
+to ask for its length. Reading a file whose length is "known" does not. So entries are read by their names, with a
+length
+that no entry has: stores send the bytes that exist.
 """
 
 from __future__ import annotations
@@ -32,35 +34,35 @@ ENTRY_BYTES_MAX = 1 << 28
 """Length that entries are read with. One with commits of 10,000 shards has 5 MB."""
 
 _READERS = 8
-"""Entries that are read at once: enough to hide the latency of a store, few enough for its limits."""
+"""Entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
 
 _FIRST_LOOK = 32
-"""Entries read at first to find the last commits of some shards; then four times as many, and so on. Shards that moved
-lately are found at once, and one that has been idle for long costs one reading of the log."""
+"""Entries read at first to find the last commits of some shards; then four times as many, and so on. Shards with recent
+commits are found at once, and a shard that has long been idle costs one read of the whole log."""
 
 _CHUNK = 1_000
-"""Entries whose files are in memory at once when all are read."""
+"""Entries whose files are in memory at the same time when all are read."""
 
 
 class DeltaLog:
-    """What one handle knows of the log: the last commit of each shard that it was asked for. Used by one thread."""
+    """A handle's knowledge of the log: the last commit of each shard that it was asked for. Used by one thread."""
 
     def __init__(self, location: Location, application: str) -> None:
         self._location = location
         self._application = application
         self._seen = -1
         self._oldest = 0
-        """Entries from here to ``_seen`` were read."""
+        """Entries from this version to ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        """By the entries that were read, some of which may not be part of the table; see ``_look_back``."""
+        """Last commits by the entries read, some of which may not be part of the table; see ``_look_back``."""
         self._certain: set[str] = set()
-        """Shards whose last commit, or that there is none, was compared with the table's transaction."""
+        """Shards whose last commit, or its absence, was compared with the table's transaction."""
 
     def last_commits(self, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
-        """The last commits at the version of the handle.
+        """Return the last commits at the version of the handle.
 
         Raises:
-            StreamClientException: the table knows of a commit that its log does not hold any more.
+            StreamClientException: the table knows a commit that its log no longer holds.
         """
         self._read_up_to(handle.version())
         orders = {
@@ -81,13 +83,13 @@ class DeltaLog:
         return {shard: self._lasts.get(shard) for shard in shards}
 
     def note(self, version: int, commits: Iterable[Commit]) -> None:
-        """Remember own commits, if nobody else committed in between: then their entry need not be read."""
+        """Remember own commits if no other writer committed in between: their entry then need not be read."""
         if version == self._seen + 1:
             self._seen = version
             self._take([LogEntry(str(version), tuple(commits))])
 
     def entries(self, version: int, since: int = 0) -> Iterator[LogEntry]:
-        """All entries with commits, and what is lost between them, oldest first, from one version up to another."""
+        """Yield the entries with commits between two versions, oldest first, and damages for lost entries."""
         for start in range(since or self.first_version(version), version + 1, _CHUNK):
             wanted = range(start, min(start + _CHUNK, version + 1))
             found = read_entries(self._location, wanted)
@@ -98,9 +100,9 @@ class DeltaLog:
                     yield entry
 
     def first_version(self, version: int) -> int:
-        """The oldest version whose entry is there.
+        """Return the oldest version whose entry exists.
 
-        A log is cleared from its beginning, so it is found by halving; below entries that are lost there are more.
+        A log is removed from its beginning, so bisection finds it; below lost entries there are more.
         """
         first = 0 if self._has(0) else self._bisected(version)
         while below := read_files(self._location, range(max(0, first - _FIRST_LOOK), first)):
@@ -126,8 +128,8 @@ class DeltaLog:
             found = read_entries(self._location, range(self._seen + 1, version + 1))
             entries = [one for one in found.values() if one is not None]
             if len(found) < version - self._seen or any(one.damage for one in entries):
-                # Away for so long that entries are cleared by now, or what stood there cannot be read: transactions
-                # say which commits must be found.
+                # The handle was idle for so long that entries have been removed, or an entry is unreadable: the
+                # transactions say which commits must be found.
                 self._seen = -1
             else:
                 self._seen = version
@@ -139,9 +141,12 @@ class DeltaLog:
     def _look_back(self, orders: Mapping[str, int | None]) -> None:
         """Read back until the commits with these orders, those of the table's transactions, are found.
 
-        A writer that was frozen may have put its entry into a place of the log that had been cleared. Such an entry is
-        not part of the table, whose transactions do not name its commits; so what is above them is passed over. Where
-        nobody had asked for its shard yet it is taken, and an error when somebody does; then all is read anew.
+        A writer that was frozen may have put its entry at a position of the log that had been freed. Such an entry is
+        not
+        part of the table, whose transactions do not name its commits; so commits with a higher order are skipped. If
+        its
+        shard was not asked for yet, the commit is remembered, and causes an error once it is; then everything is read
+        anew.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
@@ -152,7 +157,7 @@ class DeltaLog:
             chunk *= 4
 
     def _take(self, entries: Iterable[LogEntry], orders: Mapping[str, int | None] | None = None) -> None:
-        # A disputed commit is never passed over: that its order is not the transaction's must show.
+        # A disputed commit is never skipped: its order must be seen to differ from the transaction's.
         for entry in entries:
             for commit in (*entry.carried, *entry.commits):
                 known = self._order(commit.shard) or -1
@@ -168,12 +173,12 @@ class DeltaLog:
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
-    """The log entries of these versions, by version; ``None`` for one without commits. Absent ones are left out."""
+    """Return the log entries of these versions; ``None`` for one without commits. Absent ones are left out."""
     return {version: entry_of(str(version), text) for version, text in read_files(location, versions).items()}
 
 
 def read_files(location: Location, versions: range) -> dict[int, bytes]:
-    """The files of the log of these versions, by version. Absent ones are left out."""
+    """Return the log files of these versions, by version. Absent ones are left out."""
     if not versions:
         return {}
     names = {version: f"_delta_log/{version:020d}.json" for version in versions}
@@ -199,13 +204,13 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
 
 def _is_empty(location: Location, name: str) -> bool:
-    """Whether there is nothing in a file. Its first byte was asked for, and that is an error then."""
+    """Return whether a file is empty; a read of its first byte then fails."""
     (found,) = load("deltalake.fs", "delta").DeltaStorageHandler(location.url, location.options).get_file_info([name])
     return bool(found.size == 0)
 
 
 def entry_of(place: str, text: bytes) -> LogEntry | None:
-    """Our entry in a file of Delta's log; ``None`` if it has none."""
+    """Return our entry in a file of Delta's log; ``None`` if it has none."""
     if not text:
         return LogEntry(
             place, damage=f"entry {place} is empty, as after a power loss: what was committed there is lost"
@@ -229,14 +234,14 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
 
 
 def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
-    """Digests of the commits in these entries that are the last ones or lead to them.
+    """Return the digests of the commits in these entries that are the last ones or lead to them.
 
-    That an entry has a commit does not say that the table has it; see ``DeltaLog``.
+    A commit in an entry may still not be in the table; see ``DeltaLog``.
     """
     before = {one.digest: one.previous_digest for entry in entries for one in entry.commits}
     found: set[str] = set()
     for last in lasts:
-        digest = last.digest if last.digest in before else last.previous_digest  # carried on, its own entry is cleared
+        digest = last.digest if last.digest in before else last.previous_digest  # carried on: its own entry is removed
         while digest in before and digest not in found:
             found.add(digest)
             digest = before[digest]
@@ -244,5 +249,5 @@ def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[s
 
 
 def transaction_of(application: str, shard: str) -> str:
-    """Name of the Delta transaction that fences a shard."""
+    """Return the name of the Delta transaction that fences a shard."""
     return f"{application}/{shard}"

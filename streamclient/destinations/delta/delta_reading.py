@@ -1,11 +1,11 @@
 """A Delta table as a DataFrame of any version of Spark, without a jar.
 
-The table says which files it has at one version, and Spark reads those. Three things must be told to it, each of which
-it would else get wrong without a word: the schema (or it takes that of one file), the base path (or the columns of the
-partition are null), and the list of files (or it reads those that were removed).
+The table says which files it has at one version, and Spark reads those. Spark must be told three things, each of which
+it would otherwise get wrong silently: the schema (or it takes that of one file), the base path (or the columns of the
+partition are null), and the list of files (or it reads removed ones).
 
-Spark takes paths, and delta-rs gives addresses, in which a space is ``%20``; so they are put together here from names
-that are not escaped. Nor may Spark take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.
+Spark takes paths, while delta-rs gives addresses, in which a space is ``%20``; so this module builds paths from
+unescaped names. Spark must also not take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def read_delta(
     storage_options: Mapping[str, str] | None = None,
     version: int | None = None,
 ) -> DataFrame:
-    """The rows of a Delta table at one version, which is fixed at the call.
+    """Return the rows of a Delta table at one version, which is fixed at the call.
 
     Args:
         spark: a session that sees the files under the table's address (``s3://`` is read as ``s3a://``).
         url: the table.
-        storage_options: for delta-rs, to read the log.
-        version: an earlier one; by default the present one.
+        storage_options: options with which delta-rs reads the log.
+        version: an earlier version; the present one by default.
 
     Raises:
-        ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not say its rows.
-        DependencyException: the table is not there, or cannot be read.
+        ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not give its rows.
+        DependencyException: the table does not exist, or cannot be read.
     """
     types = load("pyspark.sql.types", "spark")
     with own_errors(url):
@@ -51,17 +51,17 @@ def read_delta(
     if not names:
         return spark.createDataFrame([], schema)
     base = _spark_path(table.table_uri)
-    # In the log names are escaped once more than the files have them.
+    # In the log, names are escaped once more than in the file system.
     files = [f"{base}/{unquote(name)}" for name in names]
     return spark.read.schema(schema).option("basePath", base).option(_PATTERNS, "false").parquet(*files)
 
 
 _PATTERNS = "__globPaths__"
-"""Spark's own option by which it reads files that it has listed itself, without looking for patterns in their names."""
+"""Spark's own option to read a given list of files, without looking for patterns in their names."""
 
 
 def _spark_path(address: str) -> str:
-    """The directory of a table as Spark names it: with scheme and host, and not escaped."""
+    """Return a table's directory as Spark names it: with scheme and host, and not escaped."""
     parts = urlsplit(address)
     scheme = "s3a" if parts.scheme == "s3" else parts.scheme
     return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"

@@ -1,13 +1,13 @@
 """Rows of a Delta table that are found by their key and replaced, in one commit.
 
-A merge reads the keys of each file that may have one of them, and the whole rows of those that do. Then there are two
-ways to write. Where every file has such a row, each is written anew whatever is done: one overwriting of the table by
-the rows that stay and those that come costs half of what delta-rs' MERGE does, which reads all rows a second time to
-join them. Where some files have none, or the table is too large for memory, MERGE leaves those alone.
+A merge reads the keys of each file that may have one of them, and the whole rows of the files that do. Then there are
+two ways to write. If every file has such a row, each is rewritten anyway: overwriting the table with the remaining and
+the new rows costs half of delta-rs' MERGE, which reads all rows a second time to join them. If some files have no such
+row, or the table is too large for memory, MERGE leaves those files alone.
 
-delta-rs lets an overwriting in behind rows that another writer has added meanwhile, which this one has not seen. So all
-commits of a keyed table have one Delta transaction in common (``KEYED``): of two that were begun at the same version
-the second is refused, and is made again of what is there then.
+delta-rs accepts an overwrite after another writer has added rows that this one has not seen. So all commits of a keyed
+table share one Delta transaction (``KEYED``): if two were begun at the same version, the second is refused, and is
+made again from the newer rows.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from pyarrow import Array, Schema, Table
 
 KEYED = "keyed"
-"""Name of the transaction that the commits of a keyed table have in common; those of shards have a slash."""
+"""Name of the transaction that the commits of a keyed table share; those of shards contain a slash."""
 
 OVERWRITTEN_BYTES_MAX = 64 << 20
-"""Files of a table that is overwritten: as they are compressed, a few hundred MiB of rows in memory."""
+"""Largest total size of files to overwrite: as they are compressed, a few hundred MiB of rows in memory."""
 
 _GONE, _PLACE = PASSING[:2]
 
 
 @frozen
 class FoundRows:
-    """The rows of one version of a table that have one of some keys."""
+    """The rows of one version of a table that match given keys."""
 
     present: Table
     others: Table | None
-    """All other rows, if every file has one of the keys, and they fit in memory."""
+    """All other rows, if every file has one of the keys and they fit in memory."""
 
 
 @frozen
@@ -54,16 +54,16 @@ class RowFile:
     _fragment: Any
     _schema: Schema
     _size: int | None
-    """By the log, where that is still to be compared."""
+    """The size according to the log, if it is still to be compared."""
 
     def table(self, columns: Sequence[str]) -> Table:
-        """Columns of its rows, in their order, which is the same each time."""
+        """Return columns of its rows; the order of rows is the same on each call."""
         self._check_size()
-        # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+        # Without pyarrow's threads: with them about half of all processes abort at exit.
         return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
 
     def tables(self, wanted: Any = None) -> Iterator[Table]:
-        """Its rows, or those for which an expression holds, in parts that fit in memory."""
+        """Yield its rows, or those that satisfy the expression ``wanted``, in parts that fit in memory."""
         self._check_size()
         pa = pyarrow()
         for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
@@ -71,7 +71,7 @@ class RowFile:
                 yield pa.Table.from_batches([batch])
 
     def _check_size(self) -> None:
-        """Other readers of Delta trust the log's size, and would not find the end of a file that has another."""
+        """Compare the size with the log's: other readers of Delta trust the log, and would miss the end of the file."""
         found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
         if found not in {None, self._size}:
             raise StreamClientException(
@@ -80,10 +80,10 @@ class RowFile:
 
 
 def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
-    """The files of a table, without those that by their bounds hold no row for which an expression holds.
+    """Yield the files of a table, except those whose bounds exclude rows that satisfy ``wanted``.
 
-    Those in a directory here are read by pyarrow alone. Elsewhere delta-rs reads for it, by way of Python, in threads
-    of pyarrow's: a process whose interpreter ends while one of them lets go of a file aborts, with all done.
+    pyarrow alone reads files of a local directory. Elsewhere delta-rs reads for it, through Python, in threads of
+    pyarrow's: a process whose interpreter exits while one of them closes a file aborts, with all work done.
     """
     address, filesystem, sizes = urlsplit(handle.table_uri), None, {}
     if address.scheme == "file":
@@ -98,7 +98,7 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
-    """Those with one of these keys, without the columns ``passing``; a table that is divided is never overwritten."""
+    """Find the rows with these keys, without the columns ``passing``; a partitioned table is never overwritten."""
     pa = pyarrow()
     schema = pa.schema(handle.schema().to_arrow())
     names = [name for name in schema.names if name not in passing]
@@ -122,9 +122,9 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """By which files are left out unread, as their bounds tell.
+    """Return the expression by which files are skipped unread, as their bounds tell.
 
-    Only for numbers, as the bounds of texts that delta-rs gives a file cannot be compared with texts.
+    Only for numbers: the bounds that delta-rs gives for texts cannot be compared with texts.
     """
     pa, pc = pyarrow(), compute()
     parts = [
@@ -134,13 +134,13 @@ def _near(keys: Table, key: Sequence[str]) -> Any:
 
 
 def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
-    """Whether each row has one of the keys."""
+    """Return whether each row has one of the keys."""
     pa, pc = pyarrow(), compute()
     columns = [pc.is_in(rows.column(name), value_set=pc.unique(keys.column(name))) for name in key]
     mask = reduce(pc.and_, columns).combine_chunks()
     if len(key) == 1 or not mask.true_count:
         return mask
-    # Each part of such a key is in some key; whether all are in the same one, a join tells.
+    # Each part of these keys is in some key; a join tells whether all parts are in the same one.
     places = pa.array(range(rows.num_rows), pa.int64())
     candidates = rows.append_column(_PLACE, places).filter(mask)
     matching = candidates.join(keys.select(key), list(key), join_type="left semi", use_threads=False)
@@ -148,12 +148,12 @@ def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:
 
 
 def overwrite(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
-    """Have these rows alone."""
+    """Replace all rows of the table by these."""
     _write(handle, rows, "overwrite", properties)
 
 
 def append(handle: DeltaTable, rows: Table, properties: CommitProperties) -> None:
-    """Have these rows, too."""
+    """Append these rows to the table."""
     _write(handle, rows, "append", properties)
 
 
@@ -170,9 +170,9 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Put these rows in the place of those with their keys, and remove those present whose keys no row has.
+    """Put these rows in place of those with their keys, and remove rows of ``present`` whose keys none has.
 
-    Where there is nothing to put and to remove, no commit is made.
+    If there is nothing to put or remove, no commit is made.
     """
     gone = _absent_keys(present.select(key), rows.select(key))
     if not rows.num_rows and not gone.num_rows:
@@ -201,7 +201,7 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
 
 
 def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
-    """What else holds for rows with these keys: files that have none such are left out unread."""
+    """Yield further conditions that hold for rows with these keys, so that other files are skipped unread."""
     pa, pc = pyarrow(), compute()
     for name in key:
         if pa.types.is_integer(source.column(name).type):
@@ -210,7 +210,7 @@ def _bounds(source: Table, key: Sequence[str]) -> Iterator[str]:
 
 
 def _absent_keys(keys: Table, rows: Table) -> Table:
-    """Those of some keys that no row has."""
+    """Return the keys that no row has."""
     if not keys.num_rows:
         return keys
     return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)

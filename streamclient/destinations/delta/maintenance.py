@@ -1,8 +1,8 @@
-"""What keeps a Delta table quick and small beside its writers: compaction, clean-up, verification, by cron expressions.
+"""Upkeep of a Delta table while writers use it: compaction, clean-up, verification, by cron expressions.
 
-Writers go on meanwhile. Of two compactions at once one is refused, by the versions of delta-rs that this package
-allows; others accept both, and every row is there twice from then on. So the version is asked before each compaction,
-and the number of rows is compared after it.
+Writers go on meanwhile. The versions of delta-rs that this package allows reject the second of two concurrent
+compactions; other versions accept both and duplicate every row. So the version is checked before each compaction, and
+the number of rows is compared after it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""From the first on, and below the second: seen to refuse the second of two compactions."""
+"""From the first version on, and below the second: tested to refuse the second of two compactions."""
 
 _RUN = "streamclient_run"
 """Key of a compaction's own mark in the metadata of its Delta commit."""
 
 CARRYING_TRIES = 30
-"""Each writer that commits meanwhile costs one; what came since the last one is read quickly."""
+"""Each writer that commits meanwhile costs one try; the entries since the last try are read quickly."""
 
 KEEP_HOURS = 7 * 24
-"""How long files are kept that the table no longer has; a query must not take longer."""
+"""How long files are kept after the table has dropped them; a query must not take longer."""
 
 _KEEP_HOURS_MAX = 1_000_000
 """More than a century; delta-rs aborts beyond what its clock can count."""
@@ -52,7 +52,7 @@ _target_bytes = checks.optional(checks.positive)
 
 @frozen
 class Compaction:
-    """What one compaction did."""
+    """The result of one compaction."""
 
     files_before: int
     files_after: int
@@ -62,7 +62,7 @@ class Compaction:
 
 @frozen
 class Cleaning:
-    """What one clean-up removed."""
+    """The result of one clean-up."""
 
     files: int
     log_entries: int
@@ -70,15 +70,15 @@ class Cleaning:
 
 @raises_own
 def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -> Compaction:
-    """Join small files into larger ones; the rows stay as they are. Appends go on beside it.
+    """Join small files into larger ones; the rows stay the same. Appends may go on meanwhile.
 
     Args:
         destination: the table.
-        target_bytes: size up to which files are joined; the table's own by default, 100 MB.
+        target_bytes: size up to which files are joined; by default the table's own setting, 100 MB.
 
     Raises:
-        ConfigurationError: this version of delta-rs may double the rows, or an argument cannot work.
-        StreamClientException: the rows are not as many as before; the message says how to undo it.
+        ConfigurationError: this version of delta-rs may duplicate the rows, or an argument cannot work.
+        StreamClientException: the number of rows has changed; the message says how to undo it.
     """
     _target_bytes.require("target_bytes", target_bytes)
     check_compacting_version(load("deltalake", "delta").__version__)
@@ -89,7 +89,7 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
     failure: Exception | None = None
     try:
         handle.optimize.compact(target_size=target_bytes, commit_properties=properties)
-    except Exception as error:  # whatever it is, the compaction may be in: a store may lose the answer
+    except Exception as error:  # after any error the compaction may still be stored: a store may lose the answer
         failure = error
     handle = destination.handle()
     own = _versions_of(destination, run, range(version + 1, handle.version() + 1))
@@ -116,12 +116,12 @@ def check_compacting_version(version: str) -> None:
 
 
 def _versions_of(destination: DeltaDestination, run: str, versions: range) -> list[int]:
-    """The versions that a run made; others may have committed before and after it."""
+    """Return the versions that a run made; other writers may have committed before and after it."""
     return [version for version, text in read_files(destination.location, versions).items() if run.encode() in text]
 
 
 def _check_rows(destination: DeltaDestination, version: int) -> None:
-    """A compaction adds as many rows as it removes."""
+    """Check that a compaction added as many rows as it removed."""
     location = destination.location
     old, new = (
         load("deltalake", "delta").DeltaTable(location.url, version=one, storage_options=location.options)
@@ -148,11 +148,11 @@ def _row_count(handle: DeltaTable) -> int:
 def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cleaning:
     """Remove files that the table no longer has, and entries of its log that are older than ``log_days``.
 
-    The last commit of each shard is carried on in a new entry first, so that none is forgotten with the old ones.
+    The last commit of each shard is first carried on in a new entry, so that none is lost with the old entries.
 
     Raises:
-        ConfigurationError: files would be removed that a writer may still be about to commit, or that are not the
-            table's own, for example those of another table in its directory.
+        ConfigurationError: the removal would include files that a writer may still be about to commit, or that are not
+            the table's own, for example those of another table in its directory.
         StreamClientException: the log has lost a shard's last commit; nothing was removed.
     """
     _check_keep_hours(keep_hours)
@@ -160,11 +160,11 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     unused = _unused_files(handle, keep_hours)
     _check_own(handle, unused)
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
-    # A process that was frozen between loading the table and listing the directory takes files for unused that were
-    # committed in between. The version that is loaded after the listing has them, or says when it let go of them.
+    # If this process freezes between loading the table and listing the directory, it takes files for unused that were
+    # committed in between. The version loaded after the listing has them, or says when it dropped them.
     removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
-    # By this very handle: what came after it is not carried on, and stays, however long this process was frozen.
+    # By the same handle: newer entries are not carried on, and stay, however long this process was frozen.
     handle.create_checkpoint()
     handle.cleanup_metadata()
     return Cleaning(removed, log.first_version(handle.version()) - before)
@@ -179,17 +179,17 @@ def _check_keep_hours(keep_hours: int) -> None:
 
 
 def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
-    """Files that are in no version of the last hours, and were not written since.
+    """Return the files that no version of the last ``keep_hours`` has, and that were not written since.
 
-    In full: those of commits that were refused, too, which no entry of the log names; and whatever else lies there.
+    The full list includes files of refused commits, which no entry of the log names, and unrelated files.
     """
     return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
 
 
 def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
-    """Files lie in the table's directory, or in one below it for each value that it is divided by.
+    """Check that files are in the table's directory or in a directory of one of its partitions.
 
-    Those of Delta's change data feed lie likewise in a directory of theirs.
+    The files of Delta's change data feed are arranged likewise in a directory of their own.
     """
     marks = [f"{one}=" for one in handle.metadata().partition_columns]
     for name in files:
@@ -204,9 +204,9 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 
 @raises_own
 def carry(destination: DeltaDestination) -> DeltaTable:
-    """Repeat the last commit of each shard, of all applications, in one new entry without rows; the table as of then.
+    """Repeat the last commit of each shard, of all applications, in one new entry; return the table as of then.
 
-    The entry has the shards' transactions, so that it is refused where a writer was quicker, and looks again.
+    The entry has no rows but the shards' transactions. So it is refused if a writer was quicker, and is tried again.
 
     Raises:
         StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
@@ -229,7 +229,7 @@ def carry(destination: DeltaDestination) -> DeltaTable:
         except (StreamClientException, errors.DeltaError):
             if version == missing_at:
                 raise
-            # Another clean-up may have cleared it away since the table was loaded, and has carried it on then.
+            # Another clean-up may have removed it since the table was loaded, and has then carried it on.
             entries, orders, since, missing_at = [], {}, 0, version
             continue
         try:
@@ -243,11 +243,11 @@ def carry(destination: DeltaDestination) -> DeltaTable:
 
 
 _Orders = dict[tuple[str, str], "int | None"]
-"""Of the table's transactions, by application and shard: asking for one reads the end of the log."""
+"""Orders of the table's transactions, by application and shard: each lookup reads the end of the log."""
 
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
-    """Those that entries since then have changed, or may have."""
+    """Drop the orders that newer entries have changed, or may have changed."""
     if any(one.damage for one in newer):
         orders.clear()
     for entry in newer:
@@ -256,7 +256,7 @@ def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
 
 
 def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
-    """The last commit of each shard, which is the one that the table's transaction names."""
+    """Return an entry with the last commit of each shard, as the table's transactions name it."""
     disputed = {one for entry in entries for one in entry.disputed}
     totals: dict[str, int] = {}
     carried = []
@@ -305,27 +305,28 @@ def _write_carried(handle: DeltaTable, entry: LogEntry) -> None:
 
 
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
-"""Hears what each run did: its name (``compact``, ``clean`` or ``verify``), and its result or its error."""
+"""A callback for each run: it gets the name (``compact``, ``clean`` or ``verify``), and the result or the error."""
 
 
 class Maintenance:
     """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
 
-    One is enough for a table; a second one does no harm. It has a handle of its own. What is missed while the process
-    sleeps is made up for once.
+    One per table is enough; a second one does no harm. It has a handle of its own. Runs that are missed while the
+    process
+    sleeps are made up for once.
 
     Args:
-        destination: which table.
+        destination: the table.
         compact: when small files are joined, for example ``"0 * * * *"``; never by default.
         clean: when old files and log entries are removed, for example ``"30 3 * * *"``.
         verify: when the log is proved, for example ``"0 4 * * *"``; with ``verify_rows`` the rows too.
         keep_hours: see ``clean``.
         verify_rows: whether a verification reads all rows.
-        heard: hears of each run; errors and findings are logged in any case. Called by the thread of the runs.
+        heard: called after each run, in the thread of the runs; errors and findings are logged in any case.
 
     Raises:
-        ConfigurationError: an expression is no cron expression, or names a time that never comes; or ``clean`` would
-            refuse ``keep_hours`` each time.
+        ConfigurationError: an expression is not a cron expression or never fires; or ``clean`` would refuse
+            ``keep_hours`` each time.
     """
 
     def __init__(
@@ -344,7 +345,7 @@ class Maintenance:
         self._keep_hours = keep_hours
         self._verify_rows = verify_rows
         self._heard = heard
-        # One thread, as one handle is used by one thread at a time.
+        # One thread, as a handle may be used by only one thread at a time.
         self._schedule = CronSchedule("maintenance")
         for name, expression in {"compact": compact, "clean": clean, "verify": verify}.items():
             if expression is not None:
@@ -352,22 +353,22 @@ class Maintenance:
         self.scheduler = self._schedule.scheduler
 
     def start(self) -> None:
-        """Begin to run by the clock; returns at once.
+        """Start the schedule; returns at once.
 
         Raises:
-            ConfigurationError: rows of a mirror shall be verified, which are no commit's.
+            ConfigurationError: ``verify_rows`` for a mirror, whose rows belong to no commit.
         """
         if self._verify_rows and self.scheduler.get_job("verify") is not None:
             refuse_mirror(self._destination)
         self._schedule.start()
 
     def stop(self) -> None:
-        """Let a run that is under way finish, and run no more."""
+        """Let a current run finish, and start no further run."""
         self._schedule.stop()
         self._destination.close()
 
     def next_runs(self) -> Mapping[str, datetime]:
-        """When each of its tasks is run next, in UTC, once it has been started."""
+        """Return the next time of each task, in UTC, once the schedule is started."""
         return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:

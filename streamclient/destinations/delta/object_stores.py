@@ -1,7 +1,7 @@
-"""Where a Delta table may lie, with which options and properties: what is refused, as rows would be lost in silence.
+"""The locations, options and properties that a Delta table may have; others are refused, as they lose rows silently.
 
-Exactly-once on a store rests on one thing: of two writers that create the same object, one is refused. Stores of the
-schemes below do that, if nothing switches it off. Everything else is turned away with a sentence.
+Exactly-once on a store depends on one thing: if two writers create the same object, one of them is refused. Stores of
+the schemes below do that, unless it is switched off. All others are refused with a message.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-"""Every table has it: the log is the proof, and is cleared by ``Maintenance`` only, which carries last commits on."""
+"""Properties of every table: the log is the proof, and only ``Maintenance`` cleans it, as it carries last commits
+on."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
-"""Stores whose create-if-absent the writer uses. For others delta-rs looks first and then writes, which races."""
+"""Stores whose create-if-absent delta-rs uses. On others it looks first and then writes, which is a race."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -44,7 +45,7 @@ _REASONS = {
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
-"""With what variables begin that delta-rs takes for options of a scheme."""
+"""Prefixes of environment variables that delta-rs takes for options of a scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
@@ -58,8 +59,8 @@ _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
     "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
 }
-"""What delta-rs misreads in a path: it aborts, or takes an escape for what it stands for, or escapes once more, and
-looks for rows elsewhere than it has put them then."""
+"""Characters that delta-rs misreads in a path. It aborts, decodes an escape, or escapes it again, and then looks for
+rows where it has not put them."""
 _MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
@@ -77,14 +78,14 @@ _UNITS = {
 
 @frozen
 class Location:
-    """A place that was found fit, and the options to open it with."""
+    """A location that passed the checks, and the options to open it with."""
 
     url: str
     scheme: str
     options: dict[str, str]
 
     def option(self, *names: str) -> str:
-        """The value of the first of these options that is given, here or in the environment; empty if none is."""
+        """Return the first of these options that is set, here or in the environment; the empty text if none is."""
         lower = {name.lower(): value for name, value in self.options.items()}
         for name in names:
             if name in lower:
@@ -93,13 +94,13 @@ class Location:
 
     @property
     def path(self) -> str:
-        """Of a directory here; else the path within the bucket, without slashes around it."""
+        """The local directory, or the path within the bucket without slashes around it."""
         if self.scheme == "file":
             return unquote(urlsplit(self.url).path) if self.url.startswith("file:") else self.url
         return unquote(urlsplit(self.url).path).strip("/")
 
     def log_identity(self) -> object:
-        """Which directory the log is, so that one that was moved away shows; always the same on a store elsewhere."""
+        """Return an identity of the log's directory that shows if it was moved; constant for a remote store."""
         if self.scheme != "file":
             return None
         try:
@@ -110,17 +111,17 @@ class Location:
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket or container; empty for a directory here."""
+        """Name of the bucket or container; empty for a local directory."""
         return urlsplit(self.url).netloc
 
 
 def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: float) -> Location:
-    """Judge a place by its address and options alone.
+    """Check a location by its address and options alone.
 
     Args:
         url: a directory, or an address with one of ``SCHEMES``.
         options: as delta-rs takes them.
-        answer_seconds: how long requests may be repeated; becomes ``retry_timeout`` and ``timeout`` where not given.
+        answer_seconds: how long requests may be repeated; the default of ``retry_timeout`` and ``timeout``.
 
     Raises:
         ConfigurationError: commits could be lost there, or the path has characters that delta-rs misreads.
@@ -240,7 +241,7 @@ def check_table(handle: DeltaTable) -> None:
     """Refuse a table with properties under which rows or commits get lost.
 
     Raises:
-        ConfigurationError: which property, and what to do.
+        ConfigurationError: it has such a property; the message names it and the remedy.
     """
     metadata = handle.metadata()
     refuse_reading(metadata.configuration, handle.table_uri)
@@ -258,10 +259,10 @@ def check_table(handle: DeltaTable) -> None:
 
 
 def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
-    """Refuse to write to a table that is divided otherwise; whoever reads or maintains it need not know how.
+    """Refuse to write to a table with another partition; readers and maintenance need not know the partition.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: the table is partitioned differently.
     """
     metadata, wanted = handle.metadata(), [partition.column] if partition else []
     if list(metadata.partition_columns) != wanted:
@@ -272,10 +273,10 @@ def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
 
 
 def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
-    """Refuse tables whose files alone do not say which rows they have.
+    """Refuse tables whose files alone do not give their rows.
 
     Raises:
-        ConfigurationError: it has deletion vectors or mapped columns.
+        ConfigurationError: the table has deletion vectors or mapped columns.
     """
     if configuration.get("delta.enableDeletionVectors") == "true":
         raise ConfigurationError(

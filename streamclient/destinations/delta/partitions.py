@@ -1,8 +1,8 @@
-"""By what a table is divided into directories, in values that every reader reads back as they were written.
+"""Partition columns of a table, with values that every reader reads back as they were written.
 
-Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes anything beyond
-ASCII wrongly. So a key is written in ASCII, escaped: not by percent signs, which Delta escapes again in its names of
-files, so that its clean-up does not recognise them.
+Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes characters beyond
+ASCII wrongly. So a key is written in ASCII, escaped. Percent signs cannot be used: Delta escapes them again in its file
+names, and its clean-up then does not recognise the files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 EMPTY = "_"
 NULL = "_-"
-"""Neither can come out of escaping, where two hexadecimal digits follow each underscore."""
+"""Marks for values that escaping never yields: it puts two hexadecimal digits after each underscore."""
 
 _DIGEST = "_."
-"""Nor can this, which stands before the digest of a long value."""
+"""The prefix of a long value's digest, which escaping never yields either."""
 
 _LETTERS_MAX = 128
-"""Longer ones end in a digest: with ``_key=`` before it, the name of a directory has at most 255 bytes, and 143 on some
-encrypted disks."""
+"""Longer values end in a digest: with ``_key=`` before it, the name of a directory has at most 255 bytes, and 143 on
+some encrypted disks."""
 
 
 @frozen
@@ -40,7 +40,7 @@ class Day:
     column = DAY
 
     def values(self, rows: Table) -> Array | ChunkedArray:
-        """The column's values for some rows."""
+        """Return the partition column's values for some rows."""
         if TIMESTAMP not in rows.column_names:
             raise ConfigurationError(
                 f"rows without {TIMESTAMP} cannot be divided by day; they have {rows.column_names}"
@@ -51,7 +51,7 @@ class Day:
 @checks.explains_names
 @frozen
 class Key:
-    """A directory for each value of a key column: ``_key``. Good for some hundreds of values, not for many more."""
+    """A directory for each value of a key column: ``_key``. Suited to some hundreds of values, not to many more."""
 
     name: str = field(validator=checks.text)
     """The column, by its name in the source."""
@@ -59,8 +59,8 @@ class Key:
     column = KEY
 
     def values(self, rows: Table) -> Array | ChunkedArray:
-        """The column's values for some rows."""
-        if not rows.num_rows:  # a commit without changes, as at the end of a shard, names no column of the source
+        """Return the partition column's values for some rows."""
+        if not rows.num_rows:  # a commit without changes, as at a shard's end, names no source columns
             return pyarrow().array([], pyarrow().string())
         stored = next((one for one in rows.column_names if original_name(one) == self.name), None)
         if stored is None:
@@ -72,9 +72,9 @@ Partition = Day | Key
 
 
 def escaped(value: object) -> str:
-    """A key's value as a directory name: letters, digits, ``.`` and ``-`` as they are, each other byte as ``_xx``.
+    """Return a key's value as a directory name: letters, digits, ``.`` and ``-``; any other byte as ``_xx``.
 
-    One that would be too long is cut, and ends in ``_.`` and the SHA-256 of the whole value.
+    A value that would be too long is cut, and ends in ``_.`` and the SHA-256 of the whole value.
     """
     if value is None:
         return NULL

@@ -1,4 +1,4 @@
-"""Files of a Delta table are removed by a process of its own.
+"""The removal of a Delta table's files, in a process of its own.
 
 delta-rs keeps the interpreter's lock while it waits for a store to remove a file: a worker in the same process could
 not renew its leases meanwhile.
@@ -18,14 +18,14 @@ from streamclient.errors import DependencyException
 
 
 def remove_files(location: Location, names: Sequence[str]) -> int:
-    """Remove files, by the names that delta-rs lists them under; how many of them were there.
+    """Remove files, by the names under which delta-rs lists them; return how many of them existed.
 
     Raises:
-        DependencyException: the store did not remove one; some may be removed.
+        DependencyException: the store did not remove a file; others may be removed.
     """
     if not names:
         return 0
-    # By standard input, as options hold secrets, which a list of processes would show.
+    # Through standard input, as options hold secrets, which a process list would show.
     given = json.dumps({"url": location.url, "options": dict(location.options), "names": list(names)})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", __name__]

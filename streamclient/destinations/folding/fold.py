@@ -2,22 +2,23 @@
 
 The laws (those of a single row are in ``rows``):
 
-1. *Order.* The changes of one key are applied in the order of their shard, and a child shard's after its parents', as
-   their commits form chains that allow nothing else. A change of the shard that the row last heard of, with a sequence
-   not above the row's, is old or repeated, and loses.
-2. *Copy and changes.* A copied row is the table's row after some change, nobody knows which. Changes are read from
-   before the copy began, so those that the row contains already are applied to it again. That gives the same row:
+1. *Order.* The changes of one key are applied in the order of their shard, and a child shard's changes after its
+   parents', as their commits form chains that allow no other order. A change from the shard of the row's last change,
+   with a sequence not above the row's, is old or repeated, and is ignored.
+2. *Copy and changes.* A copied row is the table's row after some change, and it is unknown which one. Changes are read
+   from before the copy began, so those that the row contains already are applied again. The result is the same row:
    without deletions the kept versions of a column are the greatest of all that were put, and the greatest of a set do
-   not depend on whether some were put before; where the row or the column was emptied, everything before does not
-   matter. So a copied row is right as soon as the last change before its reading is applied, and in between it may be
-   ahead of its position.
-3. *Doubt.* Only the deletion of a single version breaks law 2, as what that version had displaced is lost with it: a
-   change that may be in the copied row (its time is not above ``_read_at`` by more than the clocks may differ) and
-   deletes one leaves the row in doubt. Such a row is read from the table again, and law 2 holds for it from then on.
-   So is a row whose key is there more than once, as another writer can leave it.
-4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is what was
-   put last among the greatest versions since it was last emptied, or what was there if that has a greater version. This
-   is what is computed here for all rows at once. Rows that need more than that are folded cell by cell, by ``rows``.
+   not depend on whether some were put earlier; if the row or the column was emptied, nothing before that matters. So
+   a copied row is right as soon as the last change before its reading is applied, and until then it may be ahead of
+   its position.
+3. *Doubt.* Only the deletion of a single version breaks law 2, as the version that it had displaced is lost too. If
+   such
+   a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than the clocks may
+   differ), the row is in doubt. It is read from the table again, and law 2 holds for it from then on. The same applies
+   to a row whose key occurs more than once, as another writer can cause it.
+4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is the last put
+   among the greatest versions since the column was last emptied, or the present value if that has a greater version.
+   This module computes that for all rows at once. Rows that need more than that are folded cell by cell, by ``rows``.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ if TYPE_CHECKING:
 
 @frozen
 class Folded:
-    """What a fold gives."""
+    """The result of a fold."""
 
     rows: Table
-    """Those that are there afterwards, in the layout of a mirror."""
+    """The rows after the fold, in the layout of a mirror."""
     in_doubt: tuple[tuple[Any, ...], ...] = ()
-    """Keys of rows that must be read from the table itself; they are not among the rows."""
+    """Keys of rows that must be read from the table itself; ``rows`` does not have them."""
     doubled: tuple[tuple[Any, ...], ...] = ()
-    """Those of them that were there more than once: nobody knows which of both is right."""
+    """Those keys of ``in_doubt`` that occurred more than once: it is unknown which row is right."""
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
-    """The rows after some changes. ``present`` are those before, with keys among those of the changes."""
+    """Return the rows after a batch of changes. ``present`` has the rows before, all with keys of the changes."""
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
@@ -90,7 +91,7 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
 
 
 def without_doubles(present: Table, rule: TableRule) -> tuple[Table, tuple[tuple[Any, ...], ...]]:
-    """The rows of a mirror whose keys are there once, and the keys that are there more often."""
+    """Return the rows of a mirror whose keys occur once, and the keys that occur more often."""
     names = stored_keys(rule)
     placed = present.select(names).append_column(KEY, integers(range(present.num_rows)))
     found = placed.group_by(names, use_threads=False).aggregate([(KEY, "count"), (KEY, "min")])
@@ -108,7 +109,7 @@ def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRul
 
 
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
-    """Rows as they were read from the table. ``records`` are puts of them; ``columns`` are those of the mirror."""
+    """Return rows as read from the table: ``records`` are puts of them, ``columns`` are those of the mirror."""
     pa = pyarrow()
     placed = [evolve(one, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, one in enumerate(records)]
     rows = fold(columns.empty_table(), ChangeBatch.of([ShardChanges.of("", placed)]), rule).rows
@@ -121,7 +122,7 @@ def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema
 
 
 def empty_rows(rule: TableRule) -> Table:
-    """No rows, with the columns that a mirror begins with: key and declared ones, and its own."""
+    """Return no rows, with the first columns of a mirror: key columns, declared columns, and its own."""
     pa = pyarrow()
     names = stored_names(rule.key, [], RESERVED)
     names |= stored_names(rule.declared, names.values(), RESERVED)
@@ -130,7 +131,7 @@ def empty_rows(rule: TableRule) -> Table:
 
 
 def stored_keys(rule: TableRule) -> list[str]:
-    """The stored names of the key columns, whatever else the table declares or comes to declare."""
+    """Return the stored names of the key columns; they do not depend on other columns that the table declares."""
     names = stored_names(rule.key, [], RESERVED)
     return [names[name] for name in rule.key]
 
@@ -151,13 +152,13 @@ class _Names:
 
 
 def _types_beside(rows: Table) -> list[tuple[str, ColumnType]]:
-    """Columns whose values stand beside the columns only, as a destination may have no room for more."""
+    """Return the columns whose values are only in the map of unfit values, as a destination may limit its columns."""
     found = rows.column(UNFIT).drop_null().to_pylist() if UNFIT in rows.column_names else []
     return [(name, ColumnType(one["type"])) for pairs in found for name, one in pairs]
 
 
 def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
-    """The type of each column of some rows of a mirror, by its name in the source."""
+    """Return the type of each column of a mirror's rows, by its name in the source."""
     types = settle_types({}, rows.schema, rule.declared)
     for name, kind in _types_beside(rows):
         types.setdefault(name, kind)
@@ -165,7 +166,7 @@ def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
 
 
 def with_keys(present: Table, rule: TableRule) -> Table:
-    """Some rows of a mirror with whole keys: a destination may have to keep a text beside its column."""
+    """Return a mirror's rows with complete keys: a destination may have to keep a text outside its column."""
     pa = pyarrow()
     present = present.combine_chunks()
     for name, stored in zip(rule.key, stored_keys(rule), strict=True):
@@ -184,9 +185,9 @@ def _united(left: Table, right: Table) -> Table:
 
 @define(slots=False)
 class _Fold:
-    """One fold, in which rows are numbered: those that are there by their place, then new ones.
+    """One fold. It numbers the rows: present rows by their place, then new ones.
 
-    A *source* of a cell is a number below ``count`` for the row that is there, or ``count`` + place for a change.
+    A *source* of a cell is a number below ``count`` for the present row, or ``count`` + place for a change.
     """
 
     present: Table
@@ -197,12 +198,12 @@ class _Fold:
 
     @property
     def count(self) -> int:
-        """Rows that are there."""
+        """Number of present rows."""
         return int(self.present.num_rows)
 
     @cached_property
     def all_numbers(self) -> Array:
-        """Of the rows that are there, then of the changes."""
+        """Row numbers of the present rows, then of the changes."""
         pa, pc = pyarrow(), compute()
         codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
         for name in self.rule.key:
@@ -215,32 +216,32 @@ class _Fold:
 
     @property
     def has_doubles(self) -> bool:
-        """Whether a key is there more than once.
+        """Whether a key occurs more than once.
 
-        Then rows that are there have not their places for numbers, and each would get the values of a neighbour.
+        The numbers of present rows are then not their places, and each row would get the values of a neighbour.
         """
         last = compute().max(self.all_numbers.slice(0, self.count)).as_py()
         return self.count > 0 and last != self.count - 1
 
     @cached_property
     def numbers(self) -> Array:
-        """Of the row that each change is of."""
+        """The row number of each change."""
         return self.all_numbers.slice(self.count)
 
     @cached_property
     def rows_count(self) -> int:
-        """All rows, those that come too."""
+        """Number of all rows, new ones included."""
         last = compute().max(self.all_numbers).as_py()
         return 0 if last is None else last + 1
 
     @cached_property
     def everybody(self) -> Array:
-        """All numbers of rows."""
+        """All row numbers."""
         return integers(range(self.rows_count))
 
     @cached_property
     def is_news(self) -> Array:
-        """Whether a change is not an old one."""
+        """Whether each change is new to its row."""
         pc = compute()
         there = pc.if_else(pc.less(self.numbers, self.count), self.numbers, None)
 
@@ -264,7 +265,7 @@ class _Fold:
     # --- rows that are folded cell by cell --------------------------------------------------------------------------
 
     def to_be_folded_alone(self) -> set[int]:
-        """Numbers of the rows that columns as a whole do not tell."""
+        """Return the numbers of the rows that whole columns cannot decide."""
         pc, changes = compute(), self.batch.changes
         if self.rule.max_versions > 1:
             return set(pc.unique(self.numbers).to_pylist())
@@ -274,8 +275,8 @@ class _Fold:
                 # One record puts and empties the column, and its columns do not say in which order.
                 both = pc.is_in(emptied, value_set=changes.versions[name].places)
                 places.update(emptied.filter(both).to_pylist())
-        # What nothing is put into may have lost its last cell, and expires by the time of its writing: perhaps only
-        # once the table is given a time to live. If it has one, the row may have expired meanwhile, too.
+        # A row that gets no put may have lost its last cell, and then expires by the time of its writing, perhaps only
+        # after the table is given a time to live. If the table has one, the row may also have expired meanwhile.
         is_quiet = pc.equal(changes.operations, RecordType.UPDATE.value)
         if self.rule.ttl_millis is not None:
             is_quiet = pc.not_equal(changes.operations, RecordType.DELETE.value)
@@ -286,14 +287,14 @@ class _Fold:
 
     @cached_property
     def _puts(self) -> Array:
-        """Whether a change puts anything."""
+        """Whether each change puts a cell."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         parts = [cells.places for cells in changes.versions.values()]
         places = pc.unique(pa.concat_arrays(parts)) if parts else integers(())
         return pc.is_in(changes.everywhere, value_set=places)
 
     def rows_alone(self, numbers: set[int]) -> list[RowCells]:
-        """These rows, folded cell by cell."""
+        """Return these rows, folded cell by cell."""
         if not numbers:
             return []
         pc = compute()
@@ -312,7 +313,7 @@ class _Fold:
     # --- all others -------------------------------------------------------------------------------------------------
 
     def rows(self, alone: set[int]) -> Table:
-        """All rows but those."""
+        """Return all rows except those numbered in ``alone``."""
         pa, pc = pyarrow(), compute()
         excluded = integers(sorted(alone))
         taken = pc.and_(self.is_news, pc.invert(pc.is_in(self.numbers, value_set=excluded)))
@@ -341,18 +342,18 @@ class _Fold:
         return pc.is_in(self.everybody, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """For each row the last of the places that stand with its number."""
+        """Return for each row the last of the places that have the row's number."""
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
         return self._spread(whole(last.column("row")), whole(last.column("place_max")))
 
     def _spread(self, numbers: Array, values: Array) -> Array:
-        """Values as a whole column of rows: null where no number is; each number occurs once."""
+        """Return values as a whole column of rows: null for rows not in ``numbers``; each number occurs once."""
         return values.take(compute().index_in(self.everybody, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:
-        """The rows with these numbers; ``last`` is the place of the last change of each row."""
+        """Return the rows with these numbers; ``last`` is the place of the last change of each row."""
         pa, pc = pyarrow(), compute()
         kept = self._kept.take(result)
         versions = CellVersions(self.present, self._kept, result)
@@ -389,7 +390,7 @@ class _Fold:
         return pa.table({name: arrays[name] for name in (*self.names.stored.values(), *OWN)})
 
     def _sources_of(self, name: str, there: Array | None, versions: CellVersions) -> Array:
-        """For each row where its value of a column comes from; null for none."""
+        """Return the source of each row's value of a column; null for no value."""
         pa, pc, changes = pyarrow(), compute(), self.batch.changes
         cells = changes.versions.get(name) or Cells(integers(()), integers(()))
         rows, places, numbers = self._considered.take(cells.places), cells.places, cells.values
@@ -419,7 +420,7 @@ class _Fold:
         return pc.coalesce(self._spread(rows, pc.add(places, self.count)), before)
 
     def _unfit(self, changed: ByPlace, kept: Array, sources: Mapping[str, Array]) -> Array:
-        """The map of values that stand beside their columns: few, so one by one."""
+        """Return the map of values that do not fit their columns: they are few, so made one by one."""
         pa = pyarrow()
         kind = own_types()[UNFIT]
         found: dict[str, dict[int, Any]] = {}

@@ -22,13 +22,13 @@ class ShardChanges:
 
     shard: str
     records: Sequence[StreamRecord]
-    """In the order of their sequence."""
+    """The records, in the order of their sequence."""
     changes: ChangeColumns
-    """The same by column."""
+    """The same changes by column."""
 
     @classmethod
     def of(cls, shard: str, records: Sequence[StreamRecord]) -> ShardChanges:
-        """Records as they were read."""
+        """Make the changes of records as they were read."""
         ordered = in_order(records)
         return cls(shard, ordered, ChangeColumns.of_records(ordered))
 
@@ -39,13 +39,13 @@ class ChangeBatch:
 
     changes: ChangeColumns
     records: Sequence[StreamRecord]
-    """The same, by place; looked at only for rows that are folded cell by cell."""
+    """The same changes by place; used only for rows that are folded cell by cell."""
     shards: Array
-    """Of each change."""
+    """The shard of each change."""
 
     @classmethod
     def of(cls, parts: Sequence[ShardChanges]) -> ChangeBatch:
-        """The changes of some shards. Parents come before their children."""
+        """Join the changes of several shards. Parents must come before their children."""
         pa = pyarrow()
         there = [part for part in parts if part.records]
         shards = [pa.repeat(pa.scalar(part.shard, pa.string()), len(part.records)) for part in there]
@@ -57,7 +57,7 @@ class ChangeBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no change."""
+        """Whether there are no changes."""
         return self.changes.count == 0
 
     @cached_property
@@ -66,14 +66,14 @@ class ChangeBatch:
         return {name: cells.values for (kind, name, _), cells in self.changes.values.items() if kind == "key"}
 
     def keys(self, names: Mapping[str, str]) -> Table:
-        """Each key once, under its stored names."""
+        """Return each key once, under its stored names."""
         pa = pyarrow()
         whole = pa.table({names[name]: values for name, values in self.key_columns.items()})
         return whole.group_by(whole.column_names, use_threads=False).aggregate([])
 
 
 def _joined(parts: Sequence[ChangeColumns]) -> ChangeColumns:
-    """The changes of several shards, one behind the other."""
+    """Concatenate the changes of several shards."""
     if len(parts) == 1:
         return parts[0]
     pa, pc = pyarrow(), compute()

@@ -1,9 +1,10 @@
-"""Tables of change rows folded, whatever types their columns have by now.
+"""The fold of tables of change rows, whatever types their columns have by now.
 
-What is folded is not the values but the *sources* of what the rows show: the numbers of the changes that they stand
-in. The values are taken by these afterwards, column by column. So a column that somebody's transform made decimals of
-is folded as any other, and nothing is converted. An older version stands in no column but as text beside them; its
-source is a number behind those of the changes.
+The fold works not on values but on the *sources* of the shown cells: the numbers of the changes that contain them. The
+values are then taken by these numbers, column by column. So a column that a user's transform has turned into decimals
+is
+folded like any other, and nothing is converted. An older version is not in a column but in a text next to them; its
+source is a number after those of the changes.
 """
 
 from __future__ import annotations
@@ -62,19 +63,19 @@ if TYPE_CHECKING:
 SEQUENCE = (EPOCH, TIMESTAMP, ROW_INDEX)
 
 CHUNK_BYTES = 64 * 2**20
-"""Changes that are folded at once, at least: enough that columns pay, and far from what an executor's process has."""
+"""Minimum of changes that are folded at once: enough to make columns worthwhile, and far below an executor's memory."""
 
 _SOURCE = ColumnType.INTEGER
-"""The type of what is folded."""
+"""The type of the folded values, which are sources."""
 
 Fold = Callable[["Table", Sequence[str], int], "Table"]
 
 
 def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """The rows that changes leave: ``key``, attributes, ``_unfit``, and the sequence of the last change.
+    """Return the rows that result from changes: ``key``, attributes, ``_unfit``, and the last change's sequence.
 
-    ``changes`` are in the layout of ``destinations.changes``, sorted by key, then by sequence, and have all changes of
-    a key. One that occurs twice counts once. ``key`` names the columns by which rows are told apart; a reserved one
+    ``changes`` are in the layout of ``destinations.changes``, sorted by key, then by sequence, and include all changes
+    of each key. A change that occurs twice counts once. ``key`` names the columns that identify rows; a reserved name
     among them is not shown.
     """
     work = _Changes.of(changes, key, max_versions)
@@ -86,7 +87,7 @@ def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
 
 
 def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
-    """Every state that rows have had, as ``fold_table`` gives rows, and from when to when they were so."""
+    """Return every state that rows have had, as ``fold_table`` returns rows, with the start and end of its validity."""
     pa, pc = pyarrow(), compute()
     work = _Changes.of(changes, key, max_versions)
     places: list[int] = []
@@ -110,7 +111,10 @@ def history_table(changes: Table, key: Sequence[str], max_versions: int) -> Tabl
 def folded_batches(
     changes: Iterable[RecordBatch], make: Fold, key: Sequence[str], max_versions: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBatch]:
-    """What ``make`` gives for sorted changes, some keys at a time: what waits is about that much, or of one key."""
+    """Yield the results of ``make`` for sorted changes, a group of keys at a time.
+
+    The memory in use is about ``chunk_bytes``, or the changes of one key if they are more.
+    """
     pa, pc = pyarrow(), compute()
     waiting: list[Any] = []
     enough = chunk_bytes
@@ -120,7 +124,7 @@ def folded_batches(
             continue
         table = pa.Table.from_batches(waiting)
         cut = pc.indices_nonzero(_differs(table, key))[-1].as_py()
-        # Where one key fills all of it, the next look is worth its while only when there is much more.
+        # If one key fills the whole chunk, the next look pays only after much more has come.
         enough = chunk_bytes if cut else 2 * enough
         if cut:
             yield from make(table.slice(0, cut), key, max_versions).to_batches()
@@ -130,7 +134,7 @@ def folded_batches(
 
 
 def _differs(table: Table, names: Sequence[str]) -> Array:
-    """Whether a row has another value than the row before in one of these columns; the first row does."""
+    """Return whether each row differs from the row before in one of these columns; the first row does."""
     pa, pc = pyarrow(), compute()
     found = pa.repeat(pa.scalar(False), max(0, table.num_rows - 1))
     for name in names:
@@ -143,14 +147,14 @@ def _differs(table: Table, names: Sequence[str]) -> Array:
 
 @define(slots=False)
 class _Changes:
-    """Changes, each once, and where what they put stands."""
+    """Changes without repeats, and the places of the cells that they put."""
 
     table: Table
     key: Sequence[str]
     rule: TableRule
-    """The key is one number here, that of the row."""
+    """The rule in which the key is a single number, that of the row."""
     is_first: Array
-    """Of each change, whether the row before it is another one."""
+    """Whether each change is the first of its row."""
 
     @classmethod
     def of(cls, changes: Table, key: Sequence[str], max_versions: int) -> _Changes:
@@ -160,29 +164,29 @@ class _Changes:
 
     @property
     def count(self) -> int:
-        """Of the changes."""
+        """Number of changes."""
         return int(self.table.num_rows)
 
     @cached_property
     def numbers(self) -> Array:
-        """Of the row that each change is of."""
+        """The row number of each change."""
         return compute().subtract(compute().cumulative_sum(self.is_first.cast(pyarrow().int64())), 1)
 
     @cached_property
     def last_places(self) -> Array:
-        """Of the last change of each row."""
+        """The place of each row's last change."""
         is_last = pyarrow().concat_arrays([self.is_first[1:], self.is_first[: min(1, self.count)]])
         return compute().indices_nonzero(is_last).cast(pyarrow().int64())
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """Columns that are none of the key, by their names in the source, which the maps of a change have."""
+        """Columns outside the key, by their names in the source, which the maps of a change use."""
         names = [name for name in self.table.column_names if name not in RESERVED and name not in self.key]
         return {original_name(name): name for name in names}
 
     @cached_property
     def batch(self) -> ChangeBatch:
-        """The changes as they are folded."""
+        """The changes in the form that the fold takes."""
         pa = pyarrow()
         return ChangeBatch(self._columns, _Records(self), pa.repeat(pa.scalar(""), self.count))
 
@@ -194,17 +198,17 @@ class _Changes:
 
     @cached_property
     def operations(self) -> Array:
-        """What each change is."""
+        """The operation of each change."""
         return whole(self.table.column(OPERATION)).cast(pyarrow().string())
 
     @cached_property
     def versions(self) -> Array:
-        """What each change puts."""
+        """The versions that each change puts."""
         return whole(self.table.column(VERSIONS))
 
     @cached_property
     def deletions(self) -> dict[int, list[RecordColumn]]:
-        """What changes delete without replacing it, by place."""
+        """Deletions that no put of the same change replaces, by place."""
         found: dict[int, list[RecordColumn]] = {}
         for place, name in self._entries(DELETED_COLUMNS):
             cell = RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
@@ -247,17 +251,17 @@ class _Changes:
         )
 
     def _entries(self, name: str) -> list[tuple[int, Any]]:
-        """What a column of lists or maps has, entry by entry, each with its place. Few rows have any."""
+        """Return the entries of a column of lists or maps, each with its place. Few rows have any."""
         column = whole(self.table.column(name))
         places = compute().indices_nonzero(compute().list_value_length(as_lists(column)))
         found = zip(places.to_pylist(), column.take(places).to_pylist(), strict=True)
         return [(place, entry) for place, entries in found for entry in entries]
 
-    # --- versions that stand in no column ---------------------------------------------------------------------------
+    # --- versions outside the columns -------------------------------------------------------------------------------
 
     @cached_property
     def older(self) -> dict[str, list[Mapping[str, Any]]]:
-        """Those that count at all, by column; their sources are the numbers behind those of the changes."""
+        """Older versions that count at all, by column; their sources are the numbers after those of the changes."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for _, entry in self._older_entries:
             found.setdefault(entry["column"], []).append(entry)
@@ -265,7 +269,7 @@ class _Changes:
 
     @cached_property
     def older_cells(self) -> dict[int, list[RecordColumn]]:
-        """The same by place, as cells of sources."""
+        """The same versions by place, as cells of sources."""
         found: dict[int, list[RecordColumn]] = {}
         sources: dict[str, int] = {}
         for place, entry in self._older_entries:
@@ -282,7 +286,7 @@ class _Changes:
     # --- back from sources to values --------------------------------------------------------------------------------
 
     def shown(self, places: Array, sources: Mapping[str, Array]) -> Table:
-        """Rows: their keys and sequences as changes at some places have them, each attribute from its sources."""
+        """Return rows: keys and sequences from the changes at ``places``, each attribute from its sources."""
         pa, table = pyarrow(), self.table
         keys = {original_name(name): name for name in self.key if name not in RESERVED}
         all_sources = dict.fromkeys(keys, places) | {
@@ -303,7 +307,7 @@ class _Changes:
 
     @cached_property
     def _unfit(self) -> dict[str, dict[int, Any]]:
-        """What columns do not hold exactly, by name and source."""
+        """Values that columns do not hold exactly, by name and source."""
         found: dict[str, dict[int, Any]] = {}
         for place, (name, typed) in self._entries(UNFIT):
             found.setdefault(name, {})[place] = typed
@@ -315,7 +319,7 @@ class _Changes:
         return found
 
     def _values(self, name: str, column: str) -> Array:
-        """What a column shows for each of its sources."""
+        """Return the values that a column shows, by source."""
         pa, kind = pyarrow(), self._kind(name)
         values = whole(self.table.column(column))
         if name not in self.older:
@@ -324,7 +328,7 @@ class _Changes:
         return pa.concat_arrays([values, pa.array(older, values.type)])
 
     def _kind(self, name: str) -> ColumnType | None:
-        """Of the values in a column; ``None`` where it has become one of another type."""
+        """Return the type of a column's values; ``None`` if the column now has a type outside the five."""
         return column_type(self.table.schema.field(self.attributes[name]).type) if name in self.attributes else None
 
 
@@ -334,7 +338,7 @@ def _value(entry: Mapping[str, Any]) -> ColumnValue:
 
 @frozen
 class _Records(Sequence[StreamRecord]):
-    """The changes as records whose values are sources; made one by one, as few are looked at."""
+    """The changes as records whose values are sources; made one by one, as few are needed."""
 
     changes: _Changes
 
@@ -348,7 +352,7 @@ class _Records(Sequence[StreamRecord]):
             RecordType(changes.operations[place].as_py()),
             ((changes.rule.key[0], changes.numbers[place].as_py()),),
             (
-                # Tables keep the cells of a change, not their order: what it puts stays.
+                # Tables keep the cells of a change, but not their order: puts win over deletions.
                 *changes.deletions.get(place, ()),
                 *(RecordColumn(name, ColumnOperation.PUT, place, version) for name, version in puts),
                 *changes.older_cells.get(place, ()),

@@ -1,16 +1,19 @@
-"""One row of a mirror, cell by cell: the law of what a change does to it. Pure.
+"""One row of a mirror, cell by cell: the rules by which a change modifies it. Pure.
 
-The law is the table's own, as its records tell it:
+The rules are the table's own, as its records show them:
 
-* PUT replaces the row by the record's cells. DELETE removes it. UPDATE does what its cells say, in their order, and
-  makes the row if there is none and it puts any; deletions alone make no row, and leave an empty one where one was.
-* Of the versions of a column the table keeps the ``max_versions`` greatest, at once, whatever the order of writing. A
-  later write of a version that is there replaces its value. The greatest version is what readers see. Once the limit is
-  lowered, readers see no more than it says; what is beyond it goes when the column is changed next.
-* Where the table has a time to live, a cell whose version is older is gone, and with its last cell the row. A row
-  without cells goes when its last write is that old. No record tells it: whoever looks counts it.
+* PUT replaces the row by the record's cells. DELETE removes it. UPDATE applies its cells in their order, and creates
+  the
+  row if there is none and a cell is put. Deletions alone create no row, and leave an empty row if there was one.
+* The table keeps the ``max_versions`` greatest versions of a column, at once, whatever the order of writing. A later
+  write of an existing version replaces its value. Readers see the greatest version. Once the limit is lowered, readers
+  see no more versions than it allows; the excess is removed when the column is changed next.
+* If the table has a time to live, a cell whose version is older disappears, and with its last cell the row. A row
+  without
+  cells disappears when its last write is that old. No record reports this: each reader computes it.
 
-``fold`` does the same to whole columns. This is used where that would be wrong or not worth its while, and to check it.
+``fold`` does the same to whole columns. This module serves the rows for which that would be wrong or too slow, and
+checks it.
 """
 
 from __future__ import annotations
@@ -51,12 +54,13 @@ if TYPE_CHECKING:
     from pyarrow import DataType, Table
 
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
-"""Columns of a mirror beside those of the table; null where there is nothing to say.
+"""Columns of a mirror next to those of the table; null if they have nothing to say.
 
 ``_version`` is the version of the row's cells that ``_versions`` does not name, and no cell has a smaller one; without
 cells it is when the row was last changed, or copied. The next four are the sequence of the last change, and its shard;
 null for a row as it was copied. ``_read_at`` is when a row was read from the table itself; null once a PUT has replaced
-it."""
+it.
+"""
 
 CLOCKS_MARGIN_MICROS = 60_000_000
 """How far this machine's clock and those of the service's servers may be apart.
@@ -68,7 +72,7 @@ stream has kept them, what has expired, and when an idle table is past the end o
 
 @frozen
 class TableRule:
-    """What a table's rows obey, as DescribeTable says it."""
+    """The rules that a table's rows obey, from DescribeTable."""
 
     key: tuple[str, ...]
     """Names of the key columns, in their order."""
@@ -76,7 +80,7 @@ class TableRule:
     ttl_millis: int | None = None
     """``None`` keeps data for ever."""
     declared: Mapping[str, ColumnType] = field(factory=dict)
-    """Types that key columns and declared columns have."""
+    """Types of key columns and declared columns."""
 
 
 @define
@@ -88,20 +92,20 @@ class RowCells:
     cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
     """Values by column and version."""
     written_millis: int = 0
-    """When the row was last written; counts where it has no cells."""
+    """When the row was last written; it matters for a row without cells."""
     sequence: SequenceInfo | None = None
     shard: str = ""
     read_at_micros: int | None = None
     is_in_doubt: bool = False
-    """Whether the row cannot be known: a change that may be part of it already deleted a single version. What that
-    version had displaced is not known any more, so the row must be read from the table again."""
+    """Whether the row's content is unknown, because a change that the row may contain already deleted a single version.
+    The version that it had displaced is then unknown, so the row must be read from the table again."""
 
     def is_behind(self, record: StreamRecord, shard: str) -> bool:
-        """Whether the change is news to this row: an older one, or the same again, loses."""
+        """Return whether the change is new to this row; older and repeated changes are not."""
         return self.sequence is None or self.shard != shard or record.sequence_info > self.sequence
 
     def apply(self, record: StreamRecord, shard: str, rule: TableRule) -> None:
-        """Do to the row what a change says."""
+        """Apply a change to the row."""
         if not self.is_behind(record, shard):
             return
         millis = record.sequence_info.timestamp_micros // 1_000
@@ -132,14 +136,14 @@ class RowCells:
             self.is_in_doubt |= record.sequence_info.timestamp_micros <= known_until
 
     def keep_newest(self, count: int, columns: Iterable[str]) -> None:
-        """Remove the older versions of some columns."""
+        """Keep the newest ``count`` versions of some columns, and remove the others."""
         for name in columns:
             versions = self.cells.get(name, {})
             if len(versions) > count:
                 self.cells[name] = dict(sorted(versions.items())[-count:])
 
     def expire(self, before_millis: int) -> None:
-        """Remove what is older."""
+        """Remove cells with a version before ``before_millis``."""
         if not self.cells:
             self.exists &= self.written_millis >= before_millis
             return
@@ -151,13 +155,13 @@ class RowCells:
 
 
 def own_types() -> dict[str, DataType]:
-    """Types of the columns of a mirror's own."""
+    """Return the types of a mirror's own columns."""
     pa = pyarrow()
     return {name: added_types().get(name, pa.int64()) for name in OWN} | {READ_AT: pa.timestamp("us", tz="UTC")}
 
 
 def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
-    """The rows of a mirror, cell by cell. ``key`` has the source's names."""
+    """Yield the rows of a mirror, cell by cell. ``key`` has the source's names."""
     pa = pyarrow()
     names = {name: original_name(name) for name in rows.column_names if name not in RESERVED}
     columns = {name: rows.column(name).to_pylist() for name in names}
@@ -186,7 +190,7 @@ def _cells_of_row(values: dict[str, Any], own: Mapping[str, Any], key: Sequence[
 def table_of(
     rows: Iterable[RowCells], key: Sequence[str], types: Mapping[str, ColumnType], names: Mapping[str, str]
 ) -> Table:
-    """Rows in the layout of a mirror; ``names`` are the stored ones of all columns in ``types``."""
+    """Return rows in the layout of a mirror; ``names`` has the stored name of each column in ``types``."""
     pa = pyarrow()
     there = [one for one in rows if one.exists]
     lines = [_Line.of(one, key, types) for one in there]
@@ -238,7 +242,7 @@ def _typed(value: ColumnValue) -> dict[str, str]:
 
 
 def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str, ColumnType]) -> Table:
-    """What is left of some rows of a mirror."""
+    """Return the rows of a mirror without the cells and rows that have expired."""
     left = list(cells_of(rows, rule.key))
     for one in left:
         one.expire(before_millis)

@@ -1,4 +1,4 @@
-"""The versions of the cells of many rows at once: one for each row, and those that are different."""
+"""The versions of the cells of many rows at once: one common version per row, and the cells that differ from it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class CellVersions:
-    """The versions of all cells: those of the rows that are there, and those that changes bring."""
+    """The versions of all cells: those of present rows, and those that changes put."""
 
     def __init__(self, present: Table, kept: Array, result: Array) -> None:
-        """``kept`` has the number of each row that keeps cells, null for others; ``result`` those of the result."""
+        """``kept`` has the number of each row that keeps cells, else null; ``result`` has those of the result."""
         self._count = present.num_rows
         self._kept = kept
         self.late: set[int] = set()
@@ -31,7 +31,7 @@ class CellVersions:
         self._beside = _places_beside(present)
 
     def there(self, name: str, values: Array | None) -> Array | None:
-        """The version of a column in the rows that are there; null where the row has no such cell."""
+        """Return the version of a column in the present rows; null if the row has no such cell."""
         pa, pc, count = pyarrow(), compute(), self._count
         if not count or (values is None and name not in self._beside):
             return None
@@ -45,7 +45,7 @@ class CellVersions:
         return pc.if_else(has_cell, numbers, None)
 
     def put(self, name: str, rows: Array, numbers: Array) -> None:
-        """Changes bring these versions of a column."""
+        """Record that changes put these versions of a column."""
         if not len(rows):
             return
         pc = compute()
@@ -58,10 +58,11 @@ class CellVersions:
         self._numbers.append(numbers)
 
     def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
-        """Both columns.
+        """Return both version columns.
 
-        ``sources`` are those of the columns that changed, by row of the result; ``kept`` of others. ``written`` is when
-        each row was changed last, which is all that is known of one without cells.
+        ``sources`` are those of the changed columns, by row of the result; ``kept`` has the others. ``written`` is when
+        each
+        row was changed last, the only known time of a row without cells.
         """
         pa, pc = pyarrow(), compute()
         size = len(self._result)
@@ -72,7 +73,7 @@ class CellVersions:
         names = list(self._names)
         numbers = list(self._numbers)
         for name, (rows, different) in self._different.items():
-            # Of the rows that are there those whose cell still comes from them.
+            # Present rows whose cell still comes from them.
             now = place_of.take(rows)
             still = pc.fill_null(pc.equal(sources.get(name, kept).take(now), rows), False)
             codes.append(pa.repeat(pa.scalar(len(names)), still.true_count))
@@ -96,7 +97,7 @@ class CellVersions:
 
 
 def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
-    """The versions at each place by name; null where there are none."""
+    """Return the versions at each place by name; null without versions."""
     pa, pc = pyarrow(), compute()
     kind = own_types()[VERSIONS]
     if not table.num_rows:
@@ -115,7 +116,7 @@ def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
 
 
 def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
-    """The entries of a map by name: places and versions."""
+    """Return the entries of a map by name: places and versions."""
     pa, pc = pyarrow(), compute()
     if maps.null_count == len(maps):
         return {}
@@ -134,7 +135,7 @@ def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
 
 
 def as_lists(array: Array) -> Any:
-    """Maps as lists of their entries; lists as they are."""
+    """Return maps as lists of their entries; lists stay as they are."""
     pa, kind = pyarrow(), array.type
     if not pa.types.is_map(kind):
         return array
@@ -142,7 +143,7 @@ def as_lists(array: Array) -> Any:
 
 
 def _places_beside(present: Table) -> dict[str, Array]:
-    """Where a column's value stands in the map of unfit ones."""
+    """Return the places at which the map of unfit values has a column's value."""
     found: dict[str, list[int]] = {}
     maps = whole(present.column(UNFIT))
     for place, pairs in enumerate(maps.to_pylist() if maps.null_count < len(maps) else ()):
@@ -152,7 +153,7 @@ def _places_beside(present: Table) -> dict[str, Array]:
 
 
 def whole(array: Array | ChunkedArray) -> Any:
-    """In one piece."""
+    """Return the array in one chunk."""
     pa = pyarrow()
     if not isinstance(array, pa.ChunkedArray):
         return array

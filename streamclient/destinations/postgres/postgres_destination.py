@@ -1,10 +1,10 @@
 """PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
 
-Beside the table stand two more: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` all of them.
-A commit copies its rows into a temporary table, locks the rows of its shards, in the order of their names, compares,
-and writes what it has done; so of two writers the second sees what the first did. It copies before it locks, as the
-server ends no COPY whose writer is frozen; and a merge folds before, as the server ends a transaction that waits for
-long. If the connection breaks in the middle of COMMIT nobody knows: look again, then decide.
+Two more tables stand next to the table: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` has
+all commits. A commit copies its rows into a temporary table, locks the rows of its shards in the order of their names,
+compares, and writes. So of two writers the second sees what the first has done. The copy comes before the lock, as the
+server does not end the COPY of a frozen writer. A merge folds before the lock, as the server ends a transaction that
+waits for long. If the connection breaks during COMMIT the outcome is unknown: the next try looks first, then decides.
 """
 
 from __future__ import annotations
@@ -43,36 +43,37 @@ if TYPE_CHECKING:
     from pyarrow import Field, Schema, Table
 
 _COPIED = "streamclient_copied"
-"""The temporary table of a transaction's rows."""
+"""The temporary table with a transaction's rows."""
 
 _FETCH_ROWS = 10_000
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before a further try to add columns; the last one is repeated. Each try keeps others waiting for a tenth of a
-second, so they hardly notice."""
+"""Seconds before each further try to add columns; the last pause is repeated. Each try makes other users of the table
+wait for at most a tenth of a second, which they hardly notice."""
 
 _LOOK, _STORE = "look", "store"
-"""Kinds of work that take about as long each time."""
+"""Kinds of work: each takes about the same time on every call."""
 
 
 @checks.explains_names
 class PostgresDestination:
-    """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
+    """A table in PostgreSQL that any number of processes write exactly once; see ``Destination``.
 
-    Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
-    with the character NUL, columns whose names are longer than 63 bytes or belong to columns of others, those behind
-    the first 400, and texts of a row that do not fit in a page. Columns that are called like system columns (``xmin``,
-    ``ctid``) have a mark behind their names; see ``names``.
+    Maps and lists are columns of type ``json``. A value that PostgreSQL cannot hold in a column is kept in ``_unfit``:
+    texts with the character NUL, columns whose names are longer than 63 bytes or belong to columns of other programs,
+    columns after the first 400, and texts that do not fit in the row's page. A column named like a system column
+    (``xmin``, ``ctid``) gets a mark after its name; see ``names``.
 
     Args:
         conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
-        table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. The first commit makes
-            it and those beside it; reading makes nothing, and no other table is written to.
+        table: the table of the rows, optionally with its schema before it, as in ``"lake.orders"``. The first commit
+            creates it and the two next to it; reading creates nothing, and no other table is written to.
         application: the fleet that writes; one per status table.
-        answer_seconds: how long a commit is tried, how long an answer is waited for, and how long the server lets a
-            commit hold its locks while the writer says nothing. Keep it below the lease's duration: a frozen writer
-            holds up its successor for so long. A statement of a commit that the server ended for its time is given
-            twice as much in the next call, up to ten minutes.
+        answer_seconds: how long a commit is retried, how long the client waits for an answer, and how long the server
+            lets a commit hold its locks while the writer is silent. Keep it below the lease's duration: a frozen writer
+            holds up its successor for that long. If the server ended a statement of a commit at its limit, the next
+            call
+            doubles the limit, up to ten minutes.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -99,7 +100,7 @@ class PostgresDestination:
         return self._application
 
     def probe(self) -> None:
-        """Check the server, and that the tables are there or can be made; see ``Destination.probe``."""
+        """Check the server, and that the tables exist or can be created; see ``Destination.probe``."""
         self._asked(self._rehearse)
 
     def columns(self) -> Schema | None:
@@ -123,7 +124,7 @@ class PostgresDestination:
         """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts.
 
         Raises:
-            ConfigurationError: no column here can have such a name.
+            ConfigurationError: a column of this destination cannot have such a name.
         """
         check_key_names(columns)
         self._tables = self._tables.keyed(columns)
@@ -186,7 +187,7 @@ class PostgresDestination:
         query = self._query(columns)
         if values is not None:
             query = f"{query.replace('%', '%%')} {condition}"
-        # By another handle, as the caller may commit with this one between two parts.
+        # Use another handle, as the caller may commit with this one between two parts.
         reader = self._session.another()
         try:
             with reader.reading("streamclient_rows") as cursor:
@@ -203,7 +204,7 @@ class PostgresDestination:
         self._session.close()
 
     def another(self) -> PostgresDestination:
-        """A further handle over the same table, for another thread."""
+        """Return a further handle over the same table, for another thread."""
         made = copy(self)
         made._session, made._tables = self._session.another(), copy(self._tables)
         return made
@@ -215,7 +216,7 @@ class PostgresDestination:
         return self._tables.names
 
     def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Some work in a transaction; tables that were seen are gone if the server does not find them."""
+        """Do work in a transaction; if the server does not find tables that were seen, report them as gone."""
         try:
             return self._session.retrying(work, kind)
         except DependencyException as error:
@@ -229,7 +230,7 @@ class PostgresDestination:
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
     ) -> tuple[Table, _Replaced] | None:
-        """The rows with these keys, before anything is locked; ``None`` if the commits are stored."""
+        """Return the rows with these keys, before anything is locked; ``None`` if the commits are stored."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor).schema
@@ -245,9 +246,9 @@ class PostgresDestination:
         return table_of([line[2:] for line in found], columns), _Replaced(digests, seen)
 
     def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
-        """Remove the rows that a merge has looked at, if they are still the same."""
-        # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
-        # the statement that waits for it looks at the rows that were there when it began.
+        """Remove the rows that a merge has read, if they are unchanged."""
+        # Only one merge at a time. If another one removes a row and adds it again meanwhile, this one would not find it
+        # by its key: a waiting statement looks at the rows that existed when it began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
         key = quoted(DIGEST)
         cursor.execute(
@@ -260,7 +261,7 @@ class PostgresDestination:
             raise _OthersWereQuickerError
 
     def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
-        """Refuse if rows are there still, as they were or as this very transaction has made them."""
+        """Refuse if the rows still exist, unchanged or made again by this very transaction."""
         cursor.execute(
             f"select {quoted(DIGEST)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
             f"from {self._names.rows} where {quoted(DIGEST)} = any(%b::bytea[])",
@@ -274,7 +275,7 @@ class PostgresDestination:
             )
 
     def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
-        """The refusal that names triggers and rules for an event, by its bit in the catalogue of triggers."""
+        """Return a refusal that names the triggers and rules for ``event``, a bit in the catalogue of triggers."""
         rule = {4: "3", 8: "4"}[event]
         cursor.execute(
             "select tgname::text from pg_trigger "
@@ -290,14 +291,14 @@ class PostgresDestination:
         )
 
     def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
-        """What some work finds in the tables; ``None`` as long as there are none."""
+        """Return the result of work that reads the tables; ``None`` while they do not exist."""
         return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
 
     def _make_ready(self, commits: Sequence[Commit]) -> None:
-        """Before the first write: afterwards the tables are there."""
+        """Prepare the tables before the first write."""
         if not self._is_ready:
             if not self._asked(self._tables.are_there):
-                is_stored({}, commits)  # what follows commits is refused before tables are made without them
+                is_stored({}, commits)  # refuses wrong commits before tables are made without them
             self._asked(self._tables.create)
             self._tables.is_seen = True
             if self._tables.has_former_digests:
@@ -341,7 +342,7 @@ class PostgresDestination:
         )
 
     def _insist(self, change: Callable[[Cursor[Any]], bool], failure: str) -> None:
-        """Change a table in transactions that give up soon and often: with one, everybody would wait for a long reader.
+        """Change a table in many short transactions; a single long one would make all users wait for one long reader.
 
         Raises:
             DependencyException: others use the table for longer than an answer may take.
@@ -368,13 +369,13 @@ class PostgresDestination:
     ) -> None:
         rows, columns = self._fitted(cursor, rows)
         if self._new(rows, columns):
-            # Looked at before, so that whoever is refused leaves no columns behind.
+            # Checked first, so that a refused writer leaves no columns.
             if self._is_stored(cursor, commits, "", is_repeated=is_repeated):
                 return
             raise _ColumnsAreMissingError(self._new(rows, columns))
         self._copy(cursor, rows)
-        # Many shards by one statement, here and below: an answer waited for each would be most of such a commit.
-        # A shard's first commit needs a row that it can lock.
+        # One statement for many shards, here and below: an answer for each would take most of such a commit's time. A
+        # shard's first commit needs a row that it can lock.
         cursor.execute(
             f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
             "on conflict do nothing",
@@ -385,7 +386,7 @@ class PostgresDestination:
         if replaced is not None:
             self._remove(cursor, replaced)
         self._insert(cursor, rows)
-        # Behind the lock, so that steps of a shard stand in their order.
+        # After the lock, so that the steps of a shard are in order.
         cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
         shards, texts = [one.shard for one in commits], [one.to_json() for one in commits]
@@ -403,7 +404,7 @@ class PostgresDestination:
         )
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
-        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
         shards = [one.shard for one in commits]
         try:
             return is_stored(self._lasts(cursor, shards, lock), commits)
@@ -421,7 +422,7 @@ class PostgresDestination:
             raise
 
     def _fitted(self, cursor: Cursor[Any], rows: Table) -> tuple[Table, TableColumns]:
-        """The rows as they can be copied, and the columns that are there."""
+        """Return the rows in the form that COPY takes, and the columns that exist."""
         columns = self._columns(cursor)
         fitted = without_unfit(check_fit(rows, columns.schema, self._names.rows), columns)
         if self._tables.key:
@@ -433,7 +434,7 @@ class PostgresDestination:
         return [one for one in rows.schema if one.name not in {*columns.schema.names, KEY}]
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Bring the rows to the server, into a table that this transaction alone sees."""
+        """Copy the rows into a table of the server that only this transaction sees."""
         if not rows.num_rows:
             return
         kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
@@ -441,18 +442,18 @@ class PostgresDestination:
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
         values = [python_values(rows.column(one.name), one) for one in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
-            # To the server the bytes of a JSON document are those of its text.
+            # For the server the bytes of a JSON document are those of its text.
             copying.set_types([kind.replace("json", "text") for _, kind in kinds])
             for line in zip(*values, strict=True):
                 copying.write_row(line)
 
     def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Store what was copied."""
+        """Move the copied rows into the table."""
         columns = self._columns(cursor)
-        # Another writer may have brought columns since the rows were copied.
+        # Another writer may have added columns since the rows were copied.
         check_fit(rows, columns.schema, self._names.rows)
         if new := self._new(rows, columns):
-            raise _ColumnsAreMissingError(new)  # or somebody has removed some
+            raise _ColumnsAreMissingError(new)  # or another user has removed some
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
             digest = KEY if self._tables.key else ""
@@ -468,13 +469,14 @@ class _Replaced:
     """The rows that a merge replaces."""
 
     digests: Sequence[bytes]
-    """Of their keys."""
+    """Digests of their keys."""
     seen: frozenset[tuple[bytes, str]]
-    """Those that were there, each with the transaction that wrote it: whoever changes one writes another."""
+    """The rows that the merge read, each with the transaction that wrote it: any later change has another
+    transaction."""
 
 
 class _OthersWereQuickerError(Exception):
-    """The rows that a merge looked at are no longer the same."""
+    """The rows that a merge read have changed since."""
 
 
 class _ColumnsAreMissingError(Exception):

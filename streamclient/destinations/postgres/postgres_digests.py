@@ -1,21 +1,21 @@
-"""The digests by which rows in PostgreSQL are found by their key, and those of earlier versions made anew.
+"""The digests by which PostgreSQL finds rows by their key, and the renewal of the digests of earlier versions.
 
-An index takes neither NUL nor long texts, so rows have a digest of their key: SHA-256 of ``streamclient-key-1`` and the
-end of a line, followed by the values as ``types.encoded`` writes them, in the order of the key.
+An index takes neither NUL nor long texts, so rows have a digest of their key: the SHA-256 of ``streamclient-key-1`` and
+a line feed, followed by the values as ``types.encoded`` writes them, in the order of the key.
 
-Earlier versions had the digest of Python's ``repr``, in the column ``_key``. That depends on the interpreter: under
-another Python a row is not found, and its key stands twice. Such a digest cannot be compared with anything, so it is
-made anew of the key columns, before the first write:
+Earlier versions stored the digest of Python's ``repr``, in the column ``_key``. It depends on the interpreter: another
+Python does not find the row, and stores its key a second time. Such a digest cannot be compared with anything, so it is
+renewed from the key columns before the first write:
 
-1. ``_key`` is renamed and the new column is added. From then on a worker of an earlier version is refused by
-   PostgreSQL, as there is no ``_key``; so nothing is written until all digests are there.
-2. Rows get their new digest in pieces, each a transaction, in the order of the former ones. A row without a new one is
-   not done yet, so another process goes on where one was killed, and several may do it together.
-3. An index is made, the new column becomes the primary key, and the former one goes. That the new one is declared NOT
-   NULL says that all is done.
+1. ``_key`` is renamed and the new column is added. From then on PostgreSQL refuses workers of an earlier version, as
+   ``_key`` does not exist. So nothing is written until all digests are renewed.
+2. Rows get their new digest in pieces, one transaction each, in the order of the former digests. A row without a new
+   digest is still to be done, so another process continues where one was killed, and several may share the work.
+3. An index is made, the new column becomes the primary key, and the former column is removed. The new column is then
+   declared NOT NULL, which marks the renewal as complete.
 
-Where a key stands twice already, both rows stay, as nobody knows which is right: the index is not unique then, and the
-next change of such a key has the row read from the source again.
+If a key is stored twice already, both rows stay, as it is unknown which is right. The index is then not unique, and the
+next change of such a key makes the mirror read the row from the source again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _log = logs.logger(__name__)
 _TITLE = b"streamclient-key-1\n"
 
 PIECE_ROWS = 5_000
-"""Rows whose digests are made anew in one transaction: a fraction of a second, so that little is lost with it."""
+"""Rows whose digests one transaction renews: a fraction of a second, so that a failure loses little work."""
 
 _former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
 
 
 def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
-    """For each row the digest of its key; none without a key."""
+    """Return the digest of each row's key; an empty list without a key."""
     values = [rows.column(name).to_pylist() for name in key]
     return list(map(_digest_of, zip(*values, strict=True))) if key else []
 
@@ -57,7 +57,7 @@ def _digest_of(key: Sequence[Any]) -> bytes:
 
 
 class DigestRenewal:
-    """The steps by which the digests of a table become those of this version; each is done in a transaction."""
+    """The steps by which a table's digests become those of this version; each step is one transaction."""
 
     def __init__(self, tables: PostgresTables) -> None:
         self._tables = tables
@@ -66,7 +66,7 @@ class DigestRenewal:
         """The former digest up to which rows are done."""
 
     def begin(self, cursor: Cursor[Any]) -> bool:
-        """Refuse workers of earlier versions from now on; ``False`` if others use the table just now."""
+        """Refuse workers of earlier versions from now on; return ``False`` if others use the table at the moment."""
         self._lock(cursor)
         if KEY not in self._tables.key_columns(cursor):
             return True  # another process has begun
@@ -80,7 +80,7 @@ class DigestRenewal:
         )
 
     def renew_piece(self, cursor: Cursor[Any]) -> bool:
-        """Make the next digests anew; ``False`` if there are none left."""
+        """Renew the next digests; return ``False`` if none are left."""
         self._lock(cursor)
         if self._is_done(cursor):
             return False
@@ -108,7 +108,7 @@ class DigestRenewal:
         return True
 
     def make_index(self, cursor: Cursor[Any]) -> None:
-        """Have an index over the new digests, a unique one if each is there once."""
+        """Create an index over the new digests, a unique one if no digest occurs twice."""
         self._lock(cursor)
         if self._is_done(cursor) or self._index(cursor) is not None:
             return
@@ -126,7 +126,7 @@ class DigestRenewal:
             )
 
     def finish(self, cursor: Cursor[Any]) -> bool:
-        """Go by the new digests, and let go of the former ones; ``False`` if others use the table just now."""
+        """Switch to the new digests and remove the former ones; return ``False`` if others use the table now."""
         self._lock(cursor)
         index = self._index(cursor)
         if self._is_done(cursor) or index is None:
@@ -139,7 +139,7 @@ class DigestRenewal:
             with cursor.connection.transaction():
                 return altered(cursor, f"alter table {rows} drop column {_former}", f"alter table {rows} {goes_by}")
         except psycopg.errors.DependentObjectsStillExist:
-            # Somebody's view has it: it stays, without values in rows that come.
+            # A view of another user needs the former column: it stays, without values in new rows.
             return altered(
                 cursor,
                 f"alter table {rows} drop constraint {quoted(self._primary_key(cursor))}",
@@ -148,14 +148,14 @@ class DigestRenewal:
             )
 
     def _lock(self, cursor: Cursor[Any]) -> None:
-        """One process at a time, and no merge beside it."""
+        """Allow one process at a time, and no merge during it."""
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._rows,))
 
     def _is_done(self, cursor: Cursor[Any]) -> bool:
         return self._tables.key_columns(cursor).get(DIGEST, False)
 
     def _index(self, cursor: Cursor[Any]) -> tuple[str, bool] | None:
-        """Name of the index over the new digests, and whether it is unique."""
+        """Return the name of the index over the new digests, and whether it is unique."""
         cursor.execute(
             "select relname::text, indisunique from pg_index join pg_class on pg_class.oid = indexrelid "
             "join pg_attribute on attrelid = indrelid and attnum = indkey[0] "
@@ -179,10 +179,10 @@ def renew_digests(
     asked: Callable[[Callable[[Cursor[Any]], Any], str], Any],
     insist: Callable[[Callable[[Cursor[Any]], bool], str], None],
 ) -> None:
-    """Make the digests of a table anew, from wherever they are.
+    """Renew the digests of a table, from whatever step was reached.
 
-    ``asked`` does some work in a transaction, by the kind of work; ``insist`` does so until the work says that it is
-    done, or the time is over.
+    ``asked`` does work of a given kind in a transaction. ``insist`` repeats work until it reports success or the time
+    is over.
     """
     renewal = DigestRenewal(tables)
     insist(renewal.begin, f"the digests of {tables.names.rows} could not be made anew")
@@ -194,7 +194,7 @@ def renew_digests(
 
 
 def _stored_keys(rows: Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The keys of rows as they are stored: a text may stand beside its column."""
+    """Return the keys of rows as they are stored: a text may be in the map of unfit values instead of its column."""
     columns = [rows.column(name).to_pylist() if name in rows.column_names else [None] * rows.num_rows for name in key]
     beside = rows.column(UNFIT).to_pylist() if UNFIT in rows.column_names else [None] * rows.num_rows
     found = []

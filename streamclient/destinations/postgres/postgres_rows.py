@@ -1,4 +1,4 @@
-"""Rows as PostgreSQL holds them: columns' names and types, values on their way in and out, what has no column there."""
+"""Rows as PostgreSQL holds them: column names and types, conversion of values, and values that no column can hold."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, Field, Schema, Table
 
 NAME_BYTES_MAX = 63
-"""PostgreSQL cuts longer names off, so that two columns could become one."""
+"""PostgreSQL truncates longer names, so two columns could become one."""
 
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
-"""Every table has these, so none may have another column of such a name: ``sql_name`` gives it another one."""
+"""Every table has these columns, so no other column may have such a name: ``sql_name`` gives it another one."""
 
 COLUMNS_MAX = 400
-"""Columns of the source that become columns here; the values of further ones stand in ``_unfit``, with their types. So
-do texts and bytes of a row that has too many of them for a page, see ``_PAGE_BYTES``."""
+"""The number of source columns that become columns here. Values of further columns are kept in ``_unfit``, with their
+types, and so are texts and bytes that do not fit in the row's page (``_PAGE_BYTES``)."""
 
 _PAGE_BYTES = 8_160
-"""What a row may have in a page of 8 KiB, its header too."""
+"""Bytes that a row may take in a page of 8 KiB, with its header."""
 
 _HEADER_BYTES = 23
-"""Of a row, before the bit that each column has."""
+"""Bytes of a row's header, before the bit for each column."""
 
 _KEPT_BYTES = 24
-"""A value is moved out of the page if it has more, and leaves less behind there."""
+"""A value with more bytes than this is moved out of the page, and leaves fewer bytes there."""
 
 _NUMBER_BYTES = 15
-"""Of a number or a time: 8, and 7 before it if it follows a text."""
+"""Bytes of a number or a time: 8, and 7 of padding if it follows a text."""
 
 _SQL_TYPES = {
     "int64": "bigint",
@@ -52,7 +52,7 @@ _SQL_TYPES = {
     "date32[day]": "date",
     "timestamp[us, tz=UTC]": "timestamptz",
 }
-"""By the name of the Arrow type; others are refused, apart from those of the added columns."""
+"""SQL types by the name of the Arrow type. Other types are refused, except those of the added columns."""
 
 CATALOGUE_TYPES = {
     "int8": "bigint",
@@ -76,45 +76,45 @@ _WIDER = {
     "real": ("float8",),
     "text": ("varchar",),
 }
-"""Types that take all values of ours, and give them back."""
+"""Types that take all values of ours, and give them back unchanged."""
 
 _DIGITS = 19
-"""Of the longest whole number."""
+"""Digits of the longest whole number."""
 
 
 DIGEST = "_key_digest"
 """The column with the digest of a row's key; see ``postgres_digests``."""
 
 FORMER_DIGEST = "_key_former"
-"""What earlier versions had in ``_key``, while digests are made anew of what the rows say."""
+"""The name that ``_key`` of earlier versions has while digests are renewed from the rows."""
 
 _TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
-"""Names that the columns of rows cannot have here."""
+"""Names that the rows' columns cannot have here."""
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in a statement."""
+    """Return a name quoted for a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def column_name(name: str) -> str:
-    """The name of the column that holds the rows' column of this name."""
+    """Return the name of the table column for the rows' column ``name``."""
     return marked(name) if name in _TAKEN else name
 
 
 def sql_name(name: str) -> str:
-    """The same as it stands in a statement."""
+    """Return the same name quoted for a statement."""
     return quoted(column_name(name))
 
 
 def arrow_name(column: str) -> str:
-    """The name that the rows have for a column."""
+    """Return the name that the rows have for a table column."""
     name = original_name(column)
     return name if name in _TAKEN else column
 
 
 def sql_type(kind: DataType) -> str:
-    """The type of the column that holds such values; ``ConfigurationError`` if there is none."""
+    """Return the SQL type of the column for values of ``kind``; raise ``ConfigurationError`` if there is none."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():
@@ -124,24 +124,24 @@ def sql_type(kind: DataType) -> str:
 
 
 def arrow_type(name: str, sql: str) -> DataType:
-    """The type of the rows' values of a column; ``ConfigurationError`` if it is none of ours."""
+    """Return the type of the rows' values for a column; raise ``ConfigurationError`` if the type is not ours."""
     if sql == "json" and name in ADDED:
         return added_types()[name]
     arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == sql), None)
     if arrow is None:
         raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
     pa = pyarrow()
-    stamp = pa.timestamp("us", tz="UTC")  # the one type of these that has no alias
+    stamp = pa.timestamp("us", tz="UTC")  # the only one of these types without an alias
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
 
 
 def is_own_type(name: str, sql: str) -> bool:
-    """Whether rows have values of such a type in a column of this name."""
+    """Return whether rows have values of type ``sql`` in a column of this name."""
     return name in ADDED if sql == "json" else sql in _SQL_TYPES.values()
 
 
 def takes(sql: str, type_name: str, modifier: int) -> bool:
-    """Whether a column of another type, by its name in the catalogue, takes all values of one of ours."""
+    """Return whether a column of catalogue type ``type_name`` takes all values of our type ``sql``."""
     if type_name not in _WIDER.get(sql, ()):
         return False
     if modifier == -1:
@@ -155,18 +155,18 @@ class TableColumns:
     """The columns of a table that are ours."""
 
     schema: Schema
-    """By the names that rows have for them."""
+    """Our columns, by the names that rows have for them."""
     others: frozenset[str] = frozenset()
-    """The names that columns of others have."""
+    """The names of columns of other programs."""
     width: int = 0
-    """How many columns there ever were."""
+    """The number of columns that the table has ever had."""
 
 
 def python_values(column: Any, field: Field) -> list[Any]:
-    """A column as psycopg copies it.
+    """Return a column's values in the form in which psycopg copies them.
 
     Raises:
-        UnfitValueError: a date or a time lies outside the years that Python knows.
+        UnfitValueError: a date or a time is outside the years that Python knows.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -182,7 +182,7 @@ def python_values(column: Any, field: Field) -> list[Any]:
 
 
 def table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
-    """Rows that were selected, with these columns; ``CodecError`` if a value is none that a commit stores."""
+    """Return selected rows with these columns; raise ``CodecError`` for a value that no commit stores."""
     pa = pyarrow()
     if not lines:
         return columns.empty_table()
@@ -204,14 +204,14 @@ def _arrow_value(value: Any, kind: DataType) -> Any:
         if value != value.to_integral_value():
             raise ValueError(f"{value} in a column of whole numbers")
         return int(value)
-    # JSON has lists where maps are made of pairs.
+    # JSON has a list where a map has pairs.
     if value is not None and pyarrow().types.is_map(kind):
         return [tuple(pair) for pair in value]
     return value
 
 
 def check_key_names(columns: Sequence[str]) -> None:
-    """Refuse a key that no columns here can hold, as rows could not be found by it.
+    """Refuse a key that no column here can hold, as rows could not be found by it.
 
     Raises:
         ConfigurationError: a name is too long.
@@ -225,7 +225,7 @@ def check_key_names(columns: Sequence[str]) -> None:
 
 
 def without_unfit(rows: Table, columns: TableColumns) -> Table:
-    """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
+    """Return the rows, with values that PostgreSQL cannot hold in a column moved to the map of unfit values."""
     pa = pyarrow()
     known = set(columns.schema.names)
     own = [name for name in known if name not in ADDED]
@@ -252,9 +252,9 @@ def without_unfit(rows: Table, columns: TableColumns) -> Table:
 
 
 def _within_page(rows: Table, columns: TableColumns) -> Table:
-    """The rows, with as many texts and bytes moved, from the last column on, as do not fit in a page with the rest."""
+    """Move texts and bytes that do not fit in a page with the rest to the map, from the last column backwards."""
     fresh = [name for name in rows.column_names if name not in columns.schema.names]
-    # The digest of a key is no column of the rows yet, and the map of unfit values may be empty.
+    # The digest of a key is not yet a column of the rows, and the map of unfit values may be empty.
     header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8
     room = _PAGE_BYTES - header - _KEPT_BYTES * (2 + len(columns.others))
     if _KEPT_BYTES * rows.num_columns <= room:

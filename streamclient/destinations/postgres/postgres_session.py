@@ -1,9 +1,9 @@
-"""A connection to PostgreSQL on which values and transactions are the same, whatever the other side is set to.
+"""A connection to PostgreSQL whose values and transactions do not depend on the settings of the other side.
 
 A server, a database or a role may have defaults of its own: another isolation, under which a transaction does not see
-the column that another one has just brought, and casts; another encoding; a form of numbers and times as text in which
-digits get lost. None of them may decide what is stored. A pool may give the connection to others after each
-transaction, and take another one for the next; so nothing is left on it, no prepared statement either.
+the column that another one has just added, and casts; another encoding; a text form of numbers and times that loses
+digits. None of them may decide what is stored. A pool may give the connection to other clients after each transaction,
+and use another connection for the next one. So nothing is left on it, not even a prepared statement.
 
 Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. One that
 the server has ended for its time is given twice as much the next time: a batch that was promised cannot become smaller,
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _SERVER_MIN = 120_000
-"""Version 12, the oldest one that was supported when this was written."""
+"""Version 12, the oldest supported one when this was written."""
 
 _PAUSE_SECONDS = 0.1
 
 _TIMEOUT_MAX = 2**31 - 1
-"""What the server takes at most, in milliseconds, and the operating system to wait for a connection."""
+"""Largest limit in milliseconds that the server takes, and that the operating system waits for a connection."""
 
 _STATEMENT_SECONDS_MAX = 600.0
-"""To which the limit of a statement grows: no mirror waits longer for a commit."""
+"""Largest limit of a statement: no mirror waits longer for a commit."""
 
 _LOCK_SHARE = 0.9
 """Part of the limit of a statement that it may wait for a lock: then the error says that it was a lock."""
@@ -44,33 +44,34 @@ _READING_SECONDS_MAX = 3_600.0
 """Longest statement of those that read all rows: a server that works for longer finds no end."""
 
 _IDLE_SECONDS_MAX = 7_200
-"""Linux asks so late by itself whether the other side is there; far above, it takes no number at all."""
+"""Linux itself probes the other side after this time. Far larger numbers are refused."""
 
 
 class PostgresSession:
-    """Transactions on one connection, which is made when it is needed. Used by one thread at a time."""
+    """Transactions on one connection, which is opened on demand. Used by one thread at a time."""
 
     def __init__(self, conninfo: str, answer_seconds: float) -> None:
         self._conninfo = conninfo
         self._answer_seconds = answer_seconds
         self._connection: Any = None
         self._limits: dict[str, float] = {}
-        """Of a statement, where it has become another than ``answer_seconds``, by the kind of work."""
+        """Limits of statements that differ from ``answer_seconds``, by the kind of work."""
 
     def another(self) -> PostgresSession:
-        """A further connection of the same kind."""
+        """Return a further connection with the same settings."""
         return PostgresSession(self._conninfo, self._answer_seconds)
 
     def close(self) -> None:
-        """Let go of the connection; the next transaction makes one anew."""
+        """Close the connection; the next transaction opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def connection(self) -> Connection[Any]:
-        """The connection; results that hold values of rows are to be asked for in binary, which no setting changes.
+        """Return the connection. Ask for results with values of rows in binary, which no setting changes.
 
-        So are parameters: what stands in a text is read by a setting, and a list of bytes would become another list.
+        The same holds for parameters: a setting decides how a text is read, and a list of bytes would become another
+        list.
         """
         if self._connection is None or self._connection.closed:
             psycopg = load("psycopg", "postgres")
@@ -79,22 +80,23 @@ class PostgresSession:
                 connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX // 1000),
                 client_encoding="UTF8",
                 prepare_threshold=None,
-                # Without a transaction of its own: one that is open already would take the next one for a part of it,
-                # and nothing would be stored at its end.
+                # Autocommit, because an open transaction would take the next one for a part of itself, and nothing
+                # would be stored at its end.
                 autocommit=True,
                 **_network_limits(self._conninfo, self._answer_seconds),
             )
             made.answer_seconds = self._answer_seconds
-            # Nothing stronger: a statement must see what was committed while the one before it waited for a lock.
+            # Not stricter: a statement must see what was committed while the one before it waited for a lock.
             made.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             self._connection = made
         connection: Connection[Any] = self._connection
         return connection
 
     def retrying(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
-        """Do some work in one transaction; again after whatever breaks the connection or the transaction.
+        """Do some work in one transaction; retry after an error that breaks the connection or the transaction.
 
-        Work of one ``kind`` takes about as long each time: its statements get more time once they were ended.
+        Work of one ``kind`` takes about the same time on every call: once its statements were ended, they get more
+        time.
 
         Raises:
             DependencyException: the server refuses, or gives no answer in time; then nobody knows whether it is done.
@@ -123,7 +125,7 @@ class PostgresSession:
                     advice = f"; a statement is given longer the next time, {self._limits[kind]:g} s"
                 if not _is_passing(error):
                     raise refusal(error) from error
-                # Whether it broke before COMMIT or in it: the next try looks whether the commit is in.
+                # It may have broken before COMMIT or during it: the next try looks whether the commit is in.
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise DependencyException(
                         f"PostgreSQL gave no answer within {waited:g} s, the last error was: {error}{advice}",
@@ -162,7 +164,7 @@ class PostgresSession:
             ) from error
 
     def _is_at_work(self, process: int) -> bool:
-        """Whether a process of the server works, and does not wait for this side to read or to ask."""
+        """Return whether a process of the server is working, and not waiting for this side to read or to ask."""
         query = (
             "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity where pid = %b"
         )
@@ -175,9 +177,9 @@ class PostgresSession:
             asking.close()
 
     def _set_limits(self, cursor: Cursor[Any], statement_seconds: float) -> None:
-        """For this transaction only, as a pool may give the connection to others.
+        """Set the limits for this transaction only, as a pool may give the connection to other clients.
 
-        Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
+        Without the idle limit a writer that freezes within the transaction would keep the shard from its successor.
         """
         millis = str(limit_millis(self._answer_seconds))
         settings = {
@@ -191,12 +193,12 @@ class PostgresSession:
         cursor.execute(f"select pg_backend_pid(), {calls}", [text for pair in settings.items() for text in pair])
         (process, *_) = cursor.fetchone() or (0,)
         if statement_seconds > self._answer_seconds:
-            # A connection that falls silent is found out no later for that.
+            # This does not delay the detection of a silent connection.
             self._connection.is_working = lambda: self._is_at_work(process)
 
 
 def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
-    """After which time the network is asked whether the other side is there, where the caller does not say it."""
+    """Return the times after which TCP probes the other side, where the caller does not set them."""
     third = min(max(1, int(answer_seconds / 3)), _IDLE_SECONDS_MAX)
     own = {
         "keepalives_idle": third,
@@ -209,12 +211,12 @@ def _network_limits(conninfo: str, answer_seconds: float) -> dict[str, Any]:
 
 
 def limit_millis(answer_seconds: float) -> int:
-    """What the server takes as the limit that is nearest to a time; 0 would be no limit at all."""
+    """Return the limit in milliseconds nearest to a time; at least 1, as 0 would mean no limit."""
     return min(max(1, int(answer_seconds * 1000)), _TIMEOUT_MAX)
 
 
 def refusal(error: Any) -> DependencyException:
-    """What is raised for an error of psycopg's after which no further try is made."""
+    """Return the exception for a psycopg error after which there is no further try."""
     if _is_passing(error):
         text = f"PostgreSQL broke off: {error}{_advice(error)}"
         return DependencyException(text, kind=ErrorKind.TRANSIENT, code=error.sqlstate)
@@ -234,16 +236,16 @@ def _advice(error: Exception) -> str:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether another try may find it gone. Internal errors are transactions that the server has ended."""
+    """Return whether another try may succeed. Internal errors are transactions that the server has ended."""
     psycopg = load("psycopg", "postgres")
     return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
 
 
 def check_conninfo(conninfo: str) -> None:
-    """Refuse what says nothing to libpq, before anything is called.
+    """Refuse a text that libpq cannot read, before any call.
 
     Raises:
-        ConfigurationError: it is none. What libpq says of it is left out, as that quotes what may be a secret.
+        ConfigurationError: the text is not a conninfo. libpq's message is left out, as it may quote a secret.
     """
     psycopg = load("psycopg", "postgres")
     try:
@@ -259,7 +261,7 @@ def check_server(cursor: Cursor[Any]) -> None:
     """Refuse a server on which rows cannot be stored.
 
     Raises:
-        ConfigurationError: it is too old, only reads, or has another encoding than UTF-8.
+        ConfigurationError: the server is too old, is read-only, or has an encoding other than UTF-8.
     """
     version = cursor.connection.info.server_version
     if version < _SERVER_MIN:

@@ -1,11 +1,11 @@
-"""The three tables of a destination in PostgreSQL: where they are, what is theirs, and what others have done to them.
+"""The three tables of a destination in PostgreSQL: their schema, their own columns, and changes by other users.
 
-A name without a schema is looked up once, and then used with the schema in which the tables are: a search path may come
-to lead elsewhere. Tables that were seen once and are gone were moved, renamed or taken out of sight, so nothing of what
-stands there may be taken for a beginning.
+A name without a schema is looked up once, and then used with the schema in which the tables were found: a search path
+may later lead elsewhere. If tables that were seen once no longer exist, they were moved, renamed or hidden, so whatever
+has their names now must not be taken for a new beginning.
 
-Columns that are ours are noted in ``<table>_shards``, as rows of an application that no fleet can have, with the type
-that they were made with. Others may add columns, which are left out, and widen ours, as far as they take our values.
+``<table>_shards`` lists our columns, with the types that they were created with, as rows of an application name that no
+fleet can have. Others may add columns, which are left out, and widen ours, as long as they take our values.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _NOTES = ""
-"""The application of what is noted among the shards: no fleet can have an empty name."""
+"""The application of notes among the shards: no fleet can have an empty name."""
 
 _COLUMN = "column "
-"""Before the name of a column that is noted."""
+"""Prefix of the name of a noted column."""
 
 _LOCK_MILLIS = 100
-"""How long a new column waits for those who use the table: whoever comes meanwhile must wait for both."""
+"""How long a new column waits for users of the table: users who come meanwhile must wait for both."""
 
 GONE = frozenset({"42P01", "3F000"})
-"""What PostgreSQL says where a table or its schema is not there."""
+"""PostgreSQL's error codes for a missing table or schema."""
 
 
 class TableNames:
-    """The three tables, quoted and with their schema; plain as the catalogue has them."""
+    """The names of the three tables, quoted and with their schema; plain as the catalogue has them."""
 
     def __init__(self, schema: str, table: str) -> None:
         self.schema = schema
@@ -67,12 +67,12 @@ class TableNames:
         self.rows, self.shards, self.commits = (prefix + quoted(one) for one in self.plain)
 
     def within(self, schema: str) -> TableNames:
-        """The same in a schema."""
+        """Return the same names within a schema."""
         return TableNames(schema, self.plain[0])
 
     @classmethod
     def of(cls, table: str) -> TableNames:
-        """The tables of a name, perhaps with its schema before it.
+        """Return the tables of a name, which may have its schema before it.
 
         Raises:
             ConfigurationError: no tables can have such names.
@@ -92,50 +92,51 @@ class _Column:
 
     name: str
     kind: str
-    """As in our own statements where it is one of our types, else empty."""
+    """The type as in our own statements if it is one of ours, else empty."""
     type_name: str
     modifier: int
     written: str
     """The type as PostgreSQL writes it, for messages."""
     is_made: bool
-    """Whether the server gives it its values."""
+    """Whether the server generates its values."""
     is_plain: bool
-    """Without a default, and not declared NOT NULL, as all of ours are made."""
+    """Whether it has no default and is not declared NOT NULL, as all of our columns are created."""
     number: int
     noted: str | None
     """The type that it had when it was noted as ours."""
 
 
 class PostgresTables:
-    """What a handle knows of its tables. Copied with the handle."""
+    """A handle's knowledge of its tables; a copy of the handle copies it."""
 
     def __init__(self, table: str) -> None:
         self._given = TableNames.of(table)
         self.names = self._given
         self.key: tuple[str, ...] = ()
         self.is_seen = False
-        """Whether they were there; then they are never made anew."""
+        """Whether the tables were seen; they are then never created anew."""
         self.has_former_digests = False
-        """Whether the digests of keys are those of an earlier version, by the last look."""
+        """Whether the digests of keys are those of an earlier version, as of the last look."""
         self._told: frozenset[str] = frozenset()
 
     def keyed(self, key: Sequence[str]) -> PostgresTables:
-        """The same, whose rows are found by these columns."""
+        """Return the same tables with rows that are found by these columns."""
         made = copy(self)
         made.key = tuple(key)
         return made
 
-    # --- where they are -------------------------------------------------------------------------------------------
+    # --- existence ------------------------------------------------------------------------------------------------
 
     def are_there(self, cursor: Cursor[Any]) -> bool:
-        """Whether the tables are there, all of them or none.
+        """Return whether all tables exist; ``False`` if none does.
 
         Raises:
-            DependencyException: they were there, and are not now.
-            ConfigurationError: some are, so they are somebody else's, or no longer whole.
+            DependencyException: the tables were seen before and no longer exist.
+            ConfigurationError: only some exist, so they belong to another program or are no longer complete.
         """
-        # By one statement, as they are made by one transaction: it sees all of them or none. Those of a name without
-        # a schema are where the search path leads to all three first; else where a table would be made.
+        # One statement, as one transaction creates them: it sees all of them or none. For a name without a schema, look
+        # in the first schema of the search path that has all three; otherwise in the schema where a table would be
+        # created.
         names = self.names
         cursor.execute(
             "select nspname, relname from pg_class "
@@ -164,7 +165,7 @@ class PostgresTables:
         return False
 
     def gone(self) -> DependencyException:
-        """What is raised where tables are gone that were seen."""
+        """Return the error for tables that were seen and no longer exist."""
         return DependencyException(
             f"the tables {', '.join(self.names.plain)} in schema {self.names.schema!r} were there, and one of them or "
             "all are gone: renamed, moved, removed or out of sight; nothing is written until they are back",
@@ -172,20 +173,20 @@ class PostgresTables:
         )
 
     def create(self, cursor: Cursor[Any]) -> None:
-        """Have the tables there, as commits need them.
+        """Create the tables unless they exist, as commits need them.
 
         Raises:
-            ConfigurationError: the server, or what is there, cannot take commits.
+            ConfigurationError: the server, or an existing table, cannot take commits.
         """
         check_server(cursor)
         self._check_temporary(cursor)
-        if self.are_there(cursor):  # without a lock: a writer that is frozen with one holds nobody up
+        if self.are_there(cursor):  # without a lock, so that a frozen writer holds up no other
             self._check_whole(cursor)
             self._check_key(cursor)
             self._note_columns(cursor)
             return
         names = self._names_to_make(cursor)
-        # Two creators at once would meet in PostgreSQL's catalogue, with an error.
+        # Two concurrent creators would collide in PostgreSQL's catalogue, with an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (names.rows,))
         key = f"{quoted(DIGEST)} bytea primary key" if self.key else ""
         cursor.execute(f"create table if not exists {names.rows} ({key})")
@@ -193,7 +194,7 @@ class PostgresTables:
             f"create table if not exists {names.shards} ("
             "application text, shard text, commit text, primary key (application, shard))"
         )
-        # Steps are numbered here, as a table goes on in another cluster, whose transactions begin anew.
+        # Steps are numbered here, as a table may move to another cluster, whose transaction numbers begin anew.
         cursor.execute(
             f"create table if not exists {names.commits} ("
             "application text, shard text, number bigint, epoch bigint, commit text not null, "
@@ -225,10 +226,10 @@ class PostgresTables:
             )
 
     def check_rights(self, cursor: Cursor[Any]) -> None:
-        """Whether this role may do to the tables what commits do.
+        """Require that this role has the rights on the tables that commits need.
 
         Raises:
-            ConfigurationError: it may not.
+            ConfigurationError: a right is missing.
         """
         names = self.names
         wanted = [(names.rows, right) for right in ("SELECT", "INSERT", *(["DELETE"] if self.key else []))]
@@ -252,7 +253,7 @@ class PostgresTables:
             raise ConfigurationError(f"this role lacks the right to commit: grant it {told}")
 
     def _check_whole(self, cursor: Cursor[Any]) -> None:
-        """Refuse copies that lack what keeps two first commits of a shard apart, and their steps in order."""
+        """Refuse copies of tables that lack the constraints on a shard's first commit and on the order of steps."""
         names = self.names
         cursor.execute(
             "select pg_get_serial_sequence(%b, 'id') is not null and count(*) = 2 from pg_index "
@@ -266,7 +267,7 @@ class PostgresTables:
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
-        """The columns of digests, and whether they are declared NOT NULL."""
+        """Return the columns of digests, each with whether it is declared NOT NULL."""
         cursor.execute(
             "select attname, attnotnull from pg_attribute "
             "where attrelid = %b::regclass and attname = any(%b::text[]) and not attisdropped",
@@ -285,10 +286,10 @@ class PostgresTables:
     # --- their columns --------------------------------------------------------------------------------------------
 
     def columns(self, cursor: Cursor[Any]) -> TableColumns:
-        """The columns that are ours.
+        """Return the columns that are ours.
 
         Raises:
-            ConfigurationError: one that is ours was given a type that cannot take our values.
+            ConfigurationError: one of ours was given a type that cannot take our values.
         """
         ours: list[Field] = []
         others: set[str] = set()
@@ -306,9 +307,9 @@ class PostgresTables:
         return TableColumns(pyarrow().schema(ours), frozenset(others), max((one.number for one in there), default=0))
 
     def _own_kind(self, column: _Column) -> str | None:
-        """The type of the values that a column of ours has; ``None`` if it is another's.
+        """Return the type of the values of a column of ours; ``None`` for a column of another program.
 
-        One that is not noted is ours if it looks so: a worker of an earlier version notes nothing.
+        A column without a note is ours if it looks so: a worker of an earlier version notes nothing.
         """
         name, kind = arrow_name(column.name), column.kind
         is_ours = column.noted is not None or column.name == KEY or (bool(kind) and column.is_plain)
@@ -342,7 +343,7 @@ class PostgresTables:
         self._told = others
 
     def _catalogue(self, cursor: Cursor[Any]) -> list[_Column]:
-        # By the names of types in the catalogue: their written form depends on a setting.
+        # Types by their catalogue names: their written form depends on a setting.
         cursor.execute(
             "select attname, "
             "case when typnamespace = 'pg_catalog'::regnamespace then typname::text else '' end, atttypmod, "
@@ -360,7 +361,7 @@ class PostgresTables:
         return found
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
-        """Note the columns that are ours and not noted, as an earlier version has made them."""
+        """Note our columns that an earlier version has created without a note."""
         there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
         kinds = {one.name: self._own_kind(one) for one in there if one.noted is None and one.name not in own}
         self._note(cursor, {name: kind for name, kind in kinds.items() if kind is not None})
@@ -375,9 +376,9 @@ class PostgresTables:
             )
 
     def add(self, cursor: Cursor[Any], fields: Sequence[Field]) -> bool:
-        """Add columns, in a transaction that does nothing else; ``False`` if others use the table just now.
+        """Add columns, in a transaction of their own; return ``False`` if others use the table at the moment.
 
-        Whoever wants to read the table waits behind one that wants to change it, even if that waits itself.
+        Readers of the table wait for a transaction that wants to change it, even while that one waits itself.
         """
         added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in fields)
         if not altered(cursor, f"alter table {self.names.rows} {added}"):
@@ -389,7 +390,7 @@ class PostgresTables:
 
 
 def altered(cursor: Cursor[Any], *statements: str) -> bool:
-    """Change a table in this transaction; ``False``, with nothing changed, if others use it just now."""
+    """Change a table in this transaction; return ``False``, with nothing changed, if others use it at the moment."""
     psycopg = load("psycopg", "postgres")
     try:
         with cursor.connection.transaction():

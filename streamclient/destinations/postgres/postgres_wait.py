@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that has a clock of its own. It imports psycopg, so import it when it is needed.
+"""A connection to PostgreSQL with its own time limit. It imports psycopg, so import it on demand.
 
-Every limit in the server, and every one of TCP, is blind to a proxy that stays and forwards nothing more: the server
-waits for the next statement, and the client for an answer that never comes.
+The limits of the server and of TCP all miss a proxy that stays connected but forwards nothing: the server waits for the
+next statement, and the client for an answer that never comes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from typing import Any
 from psycopg import Connection, OperationalError
 
 MARGIN_SECONDS = 1.0
-"""How much longer than the server this side waits: one that can be heard ends the statement first, and says why."""
+"""How much longer this side waits than the server: a server that can be heard ends the statement first, and says
+why."""
 
 _TURN_SECONDS = 0.5
 """Longest wait without a look at the interpreter's signals."""
 
 
 class TimedConnection(Connection[Any]):
-    """Gives up whatever has no answer in time: the connection is closed, and the server's end of it with its limits."""
+    """Closes the connection if an answer does not come in time; the server ends its side by its own limits."""
 
     answer_seconds: float = math.inf
-    """Longest wait for one answer; the margin comes on top."""
+    """Longest wait for one answer, without ``MARGIN_SECONDS``."""
     is_working: Callable[[], bool] | None = None
-    """Asks, where the server has no limit, whether it is at work on the statement. Then the wait goes on."""
+    """Asks whether the server works on the statement, where the server has no limit; if it does, the wait goes on."""
 
     def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:
-        """Drive one of psycopg's generators, as its own ``wait`` does, until its end or the limit."""
+        """Drive one of psycopg's generators, as its own ``wait`` does, to its end or to the limit."""
         try:
             return self._drive(gen)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            self.pgconn.finish()  # in the middle of an answer, so nothing can follow on it
+            self.pgconn.finish()  # within an answer, so nothing can follow on this connection
             raise
 
     def _drive(self, gen: Any) -> Any:
@@ -52,7 +53,7 @@ class TimedConnection(Connection[Any]):
                 elif left <= 0:
                     if is_last_turn or self.is_working is None:
                         raise self._silence()
-                    # An answer may be on its way while the server is asked.
+                    # An answer may arrive while the server is asked.
                     is_last_turn = not self.is_working()
                     more = MARGIN_SECONDS if is_last_turn else self.answer_seconds
                     deadline = time.monotonic() + more

@@ -1,4 +1,4 @@
-"""What a proof finds, and what a log says by itself: whether the commits of each shard form one chain."""
+"""The findings of a proof, and the check by the log alone that the commits of each shard form one chain."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from streamclient.model import CheckpointPosition
 
 
 class Flaw(Enum):
-    """What is wrong with a range of a shard."""
+    """A kind of error in a range of a shard."""
 
     UNREADABLE = "unreadable"
-    """An entry of the log, or a file of rows, is no longer what was written."""
+    """An entry of the log, or a file of rows, has changed since it was written."""
     HOLE = "hole"
-    """No commit says what became of the range."""
+    """No commit covers the range."""
     OVERLAP = "overlap"
-    """More than one commit has the range, or they stand in the wrong order."""
+    """More than one commit covers the range, or their order is wrong."""
     ALTERED = "altered"
     """A commit's values do not give its digest."""
     EPOCH = "epoch"
     """A commit of an earlier owner follows one of a later owner, or the log gives it two epochs."""
     FENCE = "fence"
-    """What refuses late writers of the shard does not name the commit with which its log ends."""
+    """The fence of the shard does not name the last commit of its log."""
     TREE = "tree"
     """A child shard began before a parent had ended."""
     CHECKPOINT = "checkpoint"
-    """The status table is at another place than the destination."""
+    """The checkpoint in the status table is not at the destination's position."""
     ROWS_LOST = "rows lost"
     ROWS_REPEATED = "rows repeated"
     ROWS_ALTERED = "rows altered"
@@ -39,13 +39,13 @@ class Flaw(Enum):
 
 @frozen
 class Finding:
-    """One thing that is wrong, and where."""
+    """One error, with its position."""
 
     flaw: Flaw
     shard: str
-    """Empty if what is unreadable, or rows that are nobody's, do not say."""
+    """The shard; empty if the unreadable entry or the unknown rows do not tell it."""
     start: str
-    """Position behind which the range lies."""
+    """The position before the range."""
     end: str
     text: str
 
@@ -57,26 +57,26 @@ class Finding:
 
 @define
 class Proof:
-    """What was looked at, and what was found."""
+    """The extent and the findings of a proof."""
 
     commits: int = 0
     records: int = 0
-    """By the commits."""
+    """Number of records according to the commits."""
     rows: int | None = None
-    """Rows that were read; ``None`` without the data."""
+    """Number of rows read; ``None`` if the rows were not read."""
     findings: list[Finding] = field(factory=list)
     losses: list[Commit] = field(factory=list)
-    """Commits before whose records others were lost, as they had left the stream, and that was accepted."""
+    """Commits that follow an accepted loss: records before theirs had left the stream."""
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
     """The last commit of each application and shard."""
 
     def note_damage(self, text: str) -> None:
-        """Something that cannot be read, and so does not say what it held."""
+        """Note something unreadable, whose content is therefore unknown."""
         self.findings.append(Finding(Flaw.UNREADABLE, "", "", "", text))
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -93,41 +93,41 @@ class Proof:
 
 @define
 class Chain:
-    """The commits of one shard in one application, in the order of the log, each with the place of its entry."""
+    """The commits of one shard in one application, in the order of the log, each with its entry's position."""
 
     commits: list[tuple[int, Commit]] = field(factory=list)
     carried: list[Commit] = field(factory=list)
-    """Those that were carried on: entries up to the highest of them may have been cleared away."""
+    """Commits that were carried on: entries up to the highest of them may have been removed."""
     totals: dict[int, int] = field(factory=dict)
-    """Records up to a commit that was carried on, by its number."""
+    """Number of records up to a carried commit, by its number."""
 
     @property
     def last_carried(self) -> int:
-        """The highest number that was carried on; 0 if none was."""
+        """The highest number of a carried commit; 0 without one."""
         return max((one.number for one in self.carried), default=0)
 
     @property
     def last(self) -> int:
-        """The highest number that it has."""
+        """The highest number of its commits."""
         return max(self.last_carried, *(one.number for _, one in self.commits), 0)
 
     @property
     def places(self) -> set[str]:
-        """The ends of all its ranges."""
+        """The end positions of all its commits."""
         return {end for one in (*self.carried, *(one for _, one in self.commits)) for end in (one.start, one.end)}
 
     @property
     def first(self) -> int:
-        """The number of the first commit whose entry is there."""
+        """The number of the first commit whose entry exists."""
         return min((one.number for _, one in self.commits), default=self.last_carried + 1)
 
     @property
     def cleared(self) -> int:
-        """The number of the last commit whose entry is cleared away; 0 if none is."""
+        """The number of the last commit whose entry was removed; 0 if none was."""
         return min(self.first - 1, self.last_carried)
 
     def records_up_to(self, number: int) -> int | None:
-        """Records up to a commit, also of entries that are cleared away; ``None`` if nobody can tell any more."""
+        """Return the number of records up to a commit, removed entries included; ``None`` if it is unknown."""
         counts = {one.number: one.count for _, one in self.commits}
         for known, total in (self.totals or {0: 0}).items():
             less, more = range(number + 1, known + 1), range(known + 1, number + 1)
@@ -140,9 +140,9 @@ Chains = dict[tuple[str, str], Chain]
 
 
 def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
-    """The number of the last commit of each application and shard.
+    """Return the number of the last commit of each application and shard.
 
-    For a second look at a log that writers go on with: what stands before it may be cleared away again already.
+    It serves a second look at a log that writers are extending: entries before it may have been removed meanwhile.
     """
     ends: dict[tuple[str, str], int] = {}
     for entry in entries:
@@ -153,7 +153,7 @@ def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
 
 
 def read_chains(entries: Iterable[LogEntry], proof: Proof) -> Chains:
-    """The commits of each application and shard; what is wrong with their chains is noted."""
+    """Return the commits of each application and shard; note errors of their chains in ``proof``."""
     chains: Chains = {}
     for place, entry in enumerate(entries):
         if entry.damage and not entry.disputed:
@@ -201,7 +201,7 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
 
 
 def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
-    """What is carried on must be what was committed, each time; the commits by their numbers."""
+    """Check that carried commits equal the original ones, each time; return the commits by their numbers."""
     known = {one.number: one for _, one in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
@@ -234,5 +234,5 @@ def _check_next(last: Commit, commit: Commit, proof: Proof) -> None:
 
 
 def found_in(flaw: Flaw, commit: Commit, text: str) -> Finding:
-    """What is wrong with the range of one commit."""
+    """Return a finding for the range of one commit."""
     return Finding(flaw, commit.shard, commit.start, commit.end, text)

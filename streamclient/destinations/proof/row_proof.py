@@ -1,4 +1,4 @@
-"""Whether the rows of a destination are those that its commits say: counted, and their digest compared."""
+"""The comparison of a destination's rows with its commits: their number and their digest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 _UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What rows raise of which no records can be made: values may be of any kind and missing anywhere."""
+"""Errors of rows that cannot become records: values may have any type and be missing anywhere."""
 
 
 @define
 class _Part:
-    """Rows of one commit that were met so far."""
+    """Rows of one commit that were read so far."""
 
     commits: list[Commit]
-    """One; more if several applications write the shard into one place."""
+    """One commit; several if several applications write the shard into one table."""
     tables: list[Table] = field(factory=list)
-    """Let go as soon as they are all there, so that memory holds unfinished commits only."""
+    """Dropped as soon as they are complete, so that memory holds only incomplete commits."""
     rows: int = 0
     is_equal: bool | None = None
 
@@ -49,7 +49,7 @@ def _parts_of(chains: Chains) -> dict[tuple[str, int], _Part]:
 
 
 def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
-    """Note each commit in ``proof`` that has not exactly its rows, and rows of no commit. Reads all rows."""
+    """Note in ``proof`` each commit whose rows differ, and rows without a commit. Reads all rows."""
     parts = _parts_of(chains)
     owners: dict[str, list[Chain]] = {}
     for (_, shard), chain in chains.items():
@@ -73,7 +73,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
                 older[shard] += rows.num_rows
             else:
                 unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
-    if unknown:  # writers may have gone on since the log was read
+    if unknown:  # writers may have committed since the log was read
         ends = _ends(destination)
         known = {shard: max(chain.last for chain in own) for shard, own in owners.items()}
         unknown = {
@@ -94,7 +94,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
 
 
 def _ends(destination: Destination) -> dict[str, int]:
-    """The number of the last commit of each shard now."""
+    """Return the number of the present last commit of each shard."""
     ends: dict[str, int] = {}
     for (_, shard), number in ends_of(destination.log()).items():
         ends[shard] = max(ends.get(shard, 0), number)
@@ -102,7 +102,7 @@ def _ends(destination: Destination) -> dict[str, int]:
 
 
 def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
-    """Rows of commits whose entries are cleared away can only be counted together."""
+    """Check rows of commits whose entries were removed: they can only be counted together."""
     records = [chain.records_up_to(chain.cleared) for chain in chains]
     wanted = sum(one or 0 for one in records)
     if None in records or rows == wanted:
@@ -115,7 +115,7 @@ def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
-    """Rows of no commit: between those with the nearest numbers."""
+    """Return the finding for rows without a commit: their range is between the commits with the nearest numbers."""
     own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
     before = max((one for one in own if one.number < number), key=lambda one: one.number, default=None)
     after = min((one for one in own if one.number > number), key=lambda one: one.number, default=None)
@@ -126,9 +126,9 @@ def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, co
 
 
 def readable_rows(destination: Destination, tell: Callable[[str], object]) -> Iterator[Table]:
-    """All rows that can be read. ``tell`` is told of each file that cannot, or not to its end.
+    """Yield all readable rows. ``tell`` is called for each file that cannot be read, or not to its end.
 
-    A destination that has no files raises, as ``rows`` does.
+    A destination without files raises, as ``rows`` does.
     """
     if not isinstance(destination, RowFiles):
         yield from destination.rows()
@@ -136,7 +136,7 @@ def readable_rows(destination: Destination, tell: Callable[[str], object]) -> It
     for name, read in destination.files():
         try:
             yield from read()
-        except Exception as error:  # of whatever library reads it
+        except Exception as error:  # an error of whichever library reads the file
             tell(f"the file {name} cannot be read: {error}")
 
 

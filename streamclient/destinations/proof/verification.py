@@ -1,8 +1,8 @@
 """Proof that a destination holds each record once: from its log alone, and by reading its rows.
 
 From the log: the commits of each shard form one chain, each beginning where the one before ended and naming its digest;
-epochs never fall; nothing follows the end of a shard; children begin after their parents have ended. With the
-data: each commit has exactly its rows, and their digest is the commit's.
+epochs never fall; nothing follows the end of a shard; children begin after their parents have ended. From the rows:
+each commit has exactly its rows, and their digest is the commit's.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ def verify(
     checkpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     with_rows: bool = False,
 ) -> Proof:
-    """Look for losses, repeats and damages.
+    """Look for lost, repeated and damaged records.
 
     Args:
-        destination: where to look. Its writers may go on meanwhile; what they commit is proved the next time.
-        parents: the parents of each shard, as the stream lists them, those that are read into this destination.
-        checkpoints: stored checkpoints by shard, of the application of ``destination``: a destination that has lost its
-            latest commits can only be told by them. A call that reads them is made before and after the log is read, so
-            that writers may go on meanwhile.
-        with_rows: also read all rows, count them and compare their digests. Rows that other things than change records
-            were made of cannot be compared.
+        destination: the destination to check. Its writers may go on meanwhile; the next proof covers their new commits.
+        parents: the parents of each shard, as the stream lists them, as far as they are read into this destination.
+        checkpoints: stored checkpoints by shard, of the application of ``destination``. Only they reveal that a
+            destination
+            has lost its latest commits. A callable is called before and after the log is read, so that writers may go
+            on
+            meanwhile.
+        with_rows: also read all rows, count them and compare their digests. Rows that were not made from change records
+            alone cannot be compared.
 
     Raises:
-        ConfigurationError: ``with_rows`` for a mirror, whose rows are no commit's.
+        ConfigurationError: ``with_rows`` for a mirror, whose rows belong to no commit.
     """
     if with_rows:
         refuse_mirror(destination)
@@ -70,7 +72,7 @@ def verify(
 
 
 def refuse_mirror(destination: Destination) -> None:
-    """Refuse a destination whose rows are no commit's.
+    """Refuse a destination whose rows belong to no commit.
 
     Raises:
         ConfigurationError: it is a mirror.
@@ -81,7 +83,7 @@ def refuse_mirror(destination: Destination) -> None:
 
 
 def _check_fences(destination: Destination, proof: Proof) -> None:
-    """The last commits that the destination goes by must be those of its log."""
+    """Check that the last commits of the destination's fence are those of its log."""
     own = {shard: last for (application, shard), last in proof.lasts.items() if application == destination.application}
     listed = destination.fenced_shards() if isinstance(destination, Fences) else ()
     newer: dict[str, Commit] = {}
@@ -92,7 +94,7 @@ def _check_fences(destination: Destination, proof: Proof) -> None:
         elif last is not None and fence != last:
             text = f"writers must follow {fence or 'nothing'}, but the log ends with {last}"
             proof.findings.append(found_in(Flaw.FENCE, last, text))
-    if newer:  # a writer has gone on since the log was read, or the log has lost its end, or all that it had of a shard
+    if newer:  # a writer has committed since the log was read, or the log has lost its end or a whole shard
         ends = ends_of(destination.log())
         for shard, fence in newer.items():
             if ends.get((destination.application, shard), 0) < fence.number:
@@ -106,7 +108,7 @@ def _fences(
     try:
         return dict(destination.last_commits(shards))
     except StreamClientException:
-        pass  # each shard says by itself whether it is the one
+        pass  # the check per shard finds out which
     found: dict[str, Commit | None] = {}
     for shard in shards:
         try:
@@ -125,7 +127,7 @@ def _end(last: Commit | None) -> str:
 def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: Proof) -> None:
     for (application, shard), chain in chains.items():
         if not chain.commits or chain.commits[0][1].number > 1:
-            continue  # its beginning is cleared away
+            continue  # its beginning was removed
         place, first = chain.commits[0]
         for parent in sorted(parents.get(shard, ())):
             above = chains.get((application, parent), Chain())
@@ -143,7 +145,7 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
 def _check_checkpoints(
     proof: Proof, chains: Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
 ) -> None:
-    """What was stored before the log was read must be in it, and what was after that, not be behind it."""
+    """Check that the log has each checkpoint stored before it was read, and no later one is before those."""
     for shard in sorted({*earlier, *later}):
         before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
         last = proof.lasts.get((application, shard))

@@ -1,7 +1,8 @@
-"""Types of rows against types of a table, before anything is written.
+"""Checks of the types of rows against the types of a table, before anything is written.
 
-Writers of tables cast what differs, and say nothing: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a double
-one, 5 becomes "5". So rows whose types differ are refused here; who made them asks for the columns again.
+Writers of tables cast values of another type silently: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a
+double
+one, 5 becomes "5". So rows whose types differ are refused here; their producer asks for the columns again.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def check_fit(rows: Table, table: Schema, where: str) -> Table:
-    """The rows, if each column has the type that the table has or will get; columns of nothing but null left out.
+    """Return the rows without all-null columns, if each column has the type that the table has or will get.
 
     Raises:
         UnfitValueError: a column has another type, or a name that differs from the table's only in case.
-        ConfigurationError: a column has a type that no table keeps as it is.
+        ConfigurationError: a column has a type that no table keeps unchanged.
     """
     pa = pyarrow()
     rows = rows.drop_columns([one.name for one in rows.schema if pa.types.is_null(one.type)])
@@ -45,10 +46,10 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
 
 
 def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
-    """Refuse a null where the schema of the rows has none: readers of Arrow look for none there.
+    """Refuse a null in a field that the rows' schema declares not null: readers of Arrow do not look for one there.
 
     Raises:
-        UnfitValueError: there is one; ``place`` says where its row, given by number, comes from.
+        UnfitValueError: there is one; ``place`` names the source of a row by the row's number.
     """
     for field, values in zip(rows.schema, rows.columns, strict=True):
         if not field.nullable and values.null_count:
@@ -60,11 +61,11 @@ def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> No
 
 
 def check_table_types(schema: Schema) -> Schema:
-    """The schema for a table that is made for such rows: every column may be null.
+    """Return the schema for a new table of such rows: every column may be null.
 
     Raises:
-        ConfigurationError: two names differ only in case, in a struct too, or a type is none that every writer keeps as
-            it is, or has null within, for which no value comes in later.
+        ConfigurationError: two names differ only in case, in a struct too; or a type is not kept unchanged by every
+            writer; or a type contains null, for which no value can come later.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -103,7 +104,7 @@ def _refuse_structs(column: str, kind: DataType) -> None:
 
 
 def _field_names(kind: DataType) -> Iterator[list[str]]:
-    """Of each struct in a type."""
+    """Yield the field names of each struct in a type."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
         yield [one.name for one in kind]
@@ -113,7 +114,7 @@ def _field_names(kind: DataType) -> Iterator[list[str]]:
 
 
 def same_type(left: DataType, right: DataType) -> bool:
-    """Whether two types hold the same values; names and null flags inside lists and maps do not matter."""
+    """Return whether two types hold the same values; names and null flags inside lists and maps do not matter."""
     return _plain(left) == _plain(right)
 
 

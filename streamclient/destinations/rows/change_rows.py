@@ -1,7 +1,7 @@
 """Change records as rows of a table, and back.
 
-One row per change: the columns of the table, then the added ones below. Nothing of a record is lost, so ``records_of``
-gives back equal records (with the cells of a record in the order of their names).
+One row per change: the columns of the table, then the added columns below. Nothing of a record is lost, so
+``records_of`` returns equal records (with the cells of a record in the order of their names).
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ ADDED = (
     ORIGINAL_COLUMNS,
     UNFIT,
 )
-"""The added columns, in their order. A column of the source with such a name gets another one; see ``names``."""
+"""The added columns, in their order. A source column with such a name gets another one; see ``names``."""
 
 DAY = "_day"
 KEY = "_key"
-"""Columns that a destination adds to divide its rows by; see ``partitions``."""
+"""Columns that a destination adds to partition its rows; see ``partitions``."""
 
 VERSION = "_version"
 READ_AT = "_read_at"
-"""Columns that a table of rows has beside some of the added ones; see ``streamclient.copying``."""
+"""Columns that a table of rows has next to some of the added ones; see ``streamclient.copying``."""
 
 VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
-"""Columns of a history of rows: from when to when a row was so."""
+"""Columns of a history of rows: the start and the end of a state's validity."""
 
 PASSING = ("_gone", "_place", "_key_beside")
-"""Columns that tables and frames have only while they are worked on."""
+"""Columns that tables and frames have only while they are processed."""
 
 RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *VALIDITY, *PASSING})
 
 
 def added_types() -> dict[str, DataType]:
-    """Types of the added columns."""
+    """Return the types of the added columns."""
     pa = pyarrow()
     cells = pa.list_(
         pa.struct([("column", pa.string()), ("version", pa.int64()), ("type", pa.string()), ("value", pa.string())])
@@ -108,16 +108,16 @@ def change_rows(
     columns: Schema | None = None,
     declared: Mapping[str, ColumnType] | None = None,
 ) -> Table:
-    """Rows of one commit's records, in the order of their sequence.
+    """Make the rows of one commit's records, in the order of their sequence.
 
     Args:
-        changes: what lies between the start and the end of the commit: records, or their columns
+        changes: the changes between the start and the end of the commit: records, or their columns
             (``pages.columns_of_pages``), which give the same rows at a small part of the cost.
-        shard: their shard.
-        number: of the commit, so that a proof finds its rows.
-        columns: those of the destination, ``Destination.columns()``; they keep their types and spellings.
-        declared: types of columns that the destination need not have yet, by their name in the source. A column in
-            neither takes the type of the first value among the records.
+        shard: the shard of the changes.
+        number: the commit's number, by which a proof finds its rows.
+        columns: the columns of the destination, ``Destination.columns()``; they keep their types and spellings.
+        declared: types of columns that the destination may not have yet, by their name in the source. A column in
+            neither takes the type of its first value in the records.
     """
     given = as_columns(changes)
     cells = values_by_name(given)
@@ -131,14 +131,16 @@ def change_rows(
 
 
 def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
-    """Rows with exactly these columns, whatever the changes hold; nothing is made that is not asked for.
+    """Make rows with exactly these columns, whatever the changes hold; other columns are not computed.
 
-    Columns named as added ones are these, of the type that ``added_types`` says; all others are those of the source. A
-    value that its column does not hold, or that has no column, stands in ``_unfit`` if that is one of the columns.
+    Columns named like added ones are those, of the type in ``added_types``; all others come from the source. A value
+    that
+    its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of the columns.
 
     Raises:
-        UnfitValueError: a value does not fit its column, and there is no ``_unfit`` to keep it in; or a column that is
-            declared NOT NULL has none.
+        UnfitValueError: a value does not fit its column and there is no ``_unfit``, or a column that is declared NOT
+            NULL
+            has no value.
     """
     cells = values_by_name(changes)
     own = {original_name(name): name for name in columns.names if name not in RESERVED}
@@ -168,13 +170,13 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
 
 
 OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
-"""Added columns that say nothing of cells."""
+"""Added columns that say nothing about cells."""
 
 
 def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
-    """As ``rows_of_schema``, of what ``DecodedPage.values`` gives for the source's columns among these.
+    """Do the work of ``rows_of_schema`` for source columns that ``DecodedPage.values`` has made.
 
-    Those that are added are of ``OF_CHANGES``, and all others stand in the values, by their names in the source.
+    Added columns may be those of ``OF_CHANGES`` only. All others are in ``values``, by their names in the source.
 
     Raises:
         UnfitValueError: a column that is declared NOT NULL has no value.
@@ -196,11 +198,11 @@ def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
 
 
 ByPlace = dict[int, list[Any]]
-"""What some places have, by place."""
+"""Entries of the few places that have any, by place."""
 
 
 def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
-    """The values of keys and columns, by name and type."""
+    """Return the values of keys and columns, by name and type."""
     found: dict[str, dict[ColumnType, Cells]] = {}
     for (_, name, value_type), cells in changes.values.items():
         found.setdefault(name, {})[value_type] = cells
@@ -214,7 +216,7 @@ def _own_names(columns: Schema | None) -> list[str]:
 def settle_types(
     cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> dict[str, ColumnType]:
-    """The type of each column by its name in the source: that of the table, the declared one, or the first value's."""
+    """Return each column's type by its name in the source: the table's, the declared, or the first value's type."""
     types = dict(declared)
     for stored in _own_names(columns):
         known = column_type(columns.field(stored).type)  # type: ignore[union-attr]
@@ -229,7 +231,7 @@ def settle_types(
 def column_values(
     changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: ByPlace
 ) -> Array:
-    """One column, with a value or null at each place; what does not fit goes to ``unfit``, by place."""
+    """Return one column, with a value or null at each place; unfit values go to ``unfit``, by place."""
     pa = pyarrow()
     held = by_type.get(kind)
     others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
@@ -252,7 +254,7 @@ def column_values(
 
 
 def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) -> dict[str, Callable[[], Array]]:
-    """What makes the columns of ``OF_CHANGES``."""
+    """Return the functions that make the columns of ``OF_CHANGES``."""
     pa = pyarrow()
     epochs, stamps, rows = sequences
     return {
@@ -265,7 +267,7 @@ def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) ->
 
 
 def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
-    """What makes the added columns, all but the last."""
+    """Return the functions that make the added columns, except the last one."""
     pa = pyarrow()
     return _change_makers(changes.operations, changes.sequences, shard) | {
         COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
@@ -278,7 +280,7 @@ def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, 
 
 
 def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
-    """The lists as a whole column: empty at the other places."""
+    """Return the lists as a whole column: empty at the other places."""
     pa, kind = pyarrow(), added_types()[name]
     if not lists:
         return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
@@ -286,7 +288,7 @@ def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
 
 
 def _versions(changes: ChangeColumns) -> Array:
-    """In each row the columns that were put, by name, each with its version."""
+    """Return for each row the columns that were put, by name, each with its version."""
     pa, pc = pyarrow(), compute()
     names = sorted(changes.versions)
     parts = [changes.versions[name] for name in names]
@@ -294,7 +296,7 @@ def _versions(changes: ChangeColumns) -> Array:
     if not parts:
         return pa.array([()] * changes.count, kind)
     places = pa.concat_arrays([part.places for part in parts])
-    order = pc.sort_indices(places)  # stable, so within a place the names stay in order
+    order = pc.sort_indices(places)  # a stable sort, so within a place the names stay in order
     numbers = [pa.repeat(pa.scalar(index, pa.int32()), len(part.places)) for index, part in enumerate(parts)]
     keys = pa.array(names, pa.string()).take(pa.concat_arrays(numbers).take(order))
     versions = pa.concat_arrays([part.values for part in parts]).take(order)
@@ -305,7 +307,10 @@ def _versions(changes: ChangeColumns) -> Array:
 
 
 def _ends(changes: ChangeColumns, places: Array) -> Array:
-    """Where the list of each place begins, and where the last one ends, if so many entries are at these places."""
+    """Return the offsets at which the list of each place begins, and the end of the last one.
+
+    ``places`` has one item for each entry.
+    """
     pa, pc = pyarrow(), compute()
     counted = pc.value_counts(places)
     counts = counted.field("counts").take(pc.index_in(changes.everywhere, value_set=counted.field("values")))
@@ -335,8 +340,8 @@ def _originals(changes: ChangeColumns) -> ByPlace:
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
-"""Stands for previous cells that are known to be none. Null and the empty list could say it, but not every library that
-writes tables keeps them apart."""
+"""The mark for previous cells that are known to be empty. Null and the empty list could say it, but not every library
+that writes tables keeps them apart."""
 
 
 def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
@@ -358,12 +363,12 @@ def _stored_version(version: int) -> int | None:
 
 
 def records_of(rows: Table) -> list[StreamRecord]:
-    """The records that ``change_rows`` made rows of, whatever columns the table has gained since, in their order.
+    """Return the records from which ``change_rows`` made the rows, whatever columns the table has gained since.
 
-    Key columns come in the order of the table's columns.
+    Records come in the order of the rows, and key columns in the order of the table's columns.
 
     Raises:
-        CodecError: the rows hold something that no record became.
+        CodecError: the rows hold something that no record could have become.
     """
     own = [name for name in rows.column_names if name not in RESERVED and column_type(rows.schema.field(name).type)]
     cells = {original_name(name): rows.column(name).to_pylist() for name in own}

@@ -1,8 +1,8 @@
-"""Changes by column: what both the digest and the rows of a commit are made of, whichever way the records came.
+"""Changes by column: the common source of a commit's digest and rows, whether records or pages came.
 
-Column by column, each cell stands with its *place*: the index of its record in the order of the digest. From records,
-every cell passes through Python once. From the pages of a stream (``pages``) whole columns are taken over as they are,
-and only the few cells that need a decision pass through it.
+Column by column, each cell has a *place*: the index of its record in the order of the digest. From records, every cell
+passes through Python once. From the pages of a stream (``pages``) whole columns are taken over unchanged, and only the
+few cells that need a decision pass through Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType
 
 NO_VERSION = -(2**63)
-"""Stands for an absent version; real ones are milliseconds since 1970."""
+"""The number for an absent version; real versions are milliseconds since 1970."""
 
 Cell = tuple[int, int, str]
 """Place, version, typed text."""
@@ -34,7 +34,7 @@ Column = tuple[str, str, ColumnType]
 
 @define
 class Cells:
-    """Places in ascending order, and what stands there."""
+    """Places in ascending order, with their values and versions."""
 
     places: Array
     values: Array
@@ -42,7 +42,7 @@ class Cells:
 
 @define(slots=False)
 class ChangeColumns:
-    """The changes of one shard by column, in the order of the digest. Nothing of it is to be changed.
+    """The changes of one shard by column, in the order of the digest. Immutable by convention.
 
     Make it with ``of_records`` or ``pages.columns_of_pages``.
     """
@@ -56,15 +56,15 @@ class ChangeColumns:
     values: Mapping[Column, Cells]
     versions: Mapping[str, Cells]
     deleted: Mapping[str, Array]
-    """Places of the records that delete all versions of a column."""
+    """Places of the records that delete all versions of a column, by its name."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
-    """``older``, ``original`` or ``deleted version``, and the name; in ascending order."""
+    """Cells by ``older``, ``original`` or ``deleted version``, and the name; in ascending order."""
     originals: Array
     """Places of the records that have previous values at all."""
 
     @classmethod
     def of_records(cls, records: Iterable[StreamRecord]) -> ChangeColumns:
-        """The columns of records, which may come in any order."""
+        """Make the columns of records, which may come in any order."""
         ordered = in_order(list(records))
         collector = Collector()
         for place, record in enumerate(ordered):
@@ -83,18 +83,18 @@ class ChangeColumns:
 
     @cached_property
     def everywhere(self) -> Array:
-        """All places."""
+        """All places, in ascending order."""
         return counted(self.count)
 
     def spread(self, cells: Cells) -> Array:
-        """The values as a whole column: null at the other places."""
+        """Return the values as a whole column: null at the other places."""
         if len(cells.places) == self.count:
             return cells.values
         return cells.values.take(compute().index_in(self.everywhere, value_set=cells.places))
 
 
 def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns:
-    """The columns of records; columns as they are."""
+    """Return the columns of records; columns are returned unchanged."""
     return changes if isinstance(changes, ChangeColumns) else ChangeColumns.of_records(changes)
 
 
@@ -102,7 +102,7 @@ def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns
 
 
 def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
-    """Records in the order that the digest is defined over."""
+    """Return the records in the order over which the digest is defined."""
     numbers = [(one.epoch, one.timestamp_micros, one.row_index) for one in (record.sequence_info for record in records)]
     if all(first < second for first, second in pairwise(numbers)):
         return list(records)
@@ -113,12 +113,12 @@ def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
 
 
 def key_order(key: PrimaryKey) -> tuple[tuple[str, str, str], ...]:
-    """Order of the keys of records with equal sequence."""
+    """Return the sort key for records with equal sequence."""
     return tuple((name, type_of(value).value, text_of(value)) for name, value in key)
 
 
 def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn], list[RecordColumn]]:
-    """The put cells of one record: the value of each column, and the older ones in the order of name and version."""
+    """Split the put cells of one record: each column's value, and the older cells in the order of name and version."""
     values: dict[str, RecordColumn] = {}
     older: list[RecordColumn] = []
     for cell in columns:
@@ -136,17 +136,17 @@ def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn
 
 
 def cell_order(cell: RecordColumn) -> tuple[int, str]:
-    """Order of the cells of one column in one record."""
+    """Return the sort key for the cells of one column in one record."""
     return version_number(cell.timestamp_millis), typed_text(cell.value)
 
 
 def version_number(version: int | None) -> int:
-    """A version, or the number that stands for none."""
+    """Return a version, or the number for an absent one."""
     return NO_VERSION if version is None else version
 
 
 def typed_text(value: ColumnValue | None) -> str:
-    """Type and text of a value in one; empty for none."""
+    """Return type and text of a value in one text; the empty text for no value."""
     return "" if value is None else f"{type_of(value).value}:{text_of(value)}"
 
 
@@ -154,25 +154,25 @@ def typed_text(value: ColumnValue | None) -> str:
 
 
 def integers(values: Iterable[int]) -> Array:
-    """Numbers of 64 bits, none of them null."""
+    """Return an array of 64-bit numbers without nulls."""
     numbers = values if isinstance(values, array) else array("q", values)
     pa = pyarrow()
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def counted(count: int) -> Array:
-    """The numbers from 0 on, so many."""
+    """Return the numbers from 0 to below ``count``."""
     pa = pyarrow()
     return compute().cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
 
 
 def arrow_type(column: ColumnType) -> DataType:
-    """Type of the column that holds values of a type."""
+    """Return the Arrow type for values of a column type."""
     return _arrow_types()[column]
 
 
 def column_type(kind: DataType) -> ColumnType | None:
-    """Type of the values that a column holds; ``None`` for one that holds none of the five."""
+    """Return the column type for an Arrow type; ``None`` if it is not one of the five."""
     return next((column for column, own in _arrow_types().items() if own == kind), None)
 
 
@@ -201,7 +201,7 @@ class Collector:
     _originals: list[int] = field(factory=list)
 
     def add(self, place: int, record: StreamRecord) -> None:
-        """All cells of a record. Places come in ascending order, here and below."""
+        """Add all cells of a record. Places must come in ascending order, here and below."""
         for name, value in record.primary_key:
             self._value("key", name, place, value)
         self.cells(place, record.columns)
@@ -209,7 +209,7 @@ class Collector:
             self.original(place, record.original_columns)
 
     def cells(self, place: int, columns: Sequence[RecordColumn]) -> None:
-        """Cells of one record: all that it has of their columns."""
+        """Add cells of one record; they must be all that the record has of their columns."""
         values, older = split_cells(columns)
         for name, cell in values.items():
             if cell.value is not None:
@@ -229,17 +229,17 @@ class Collector:
                 self._list("deleted version", place, (cell,))
 
     def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
-        """The previous cells of one record, even none."""
+        """Add the previous cells of one record, even if there are none."""
         self._originals.append(place)
         self._list("original", place, cells)
 
     def part(self, column: Column, cells: Cells) -> None:
-        """A part of a column, without nulls."""
+        """Add a part of a column, without nulls."""
         if len(cells.places):
             self._parts.setdefault(column, []).append(cells)
 
     def version_part(self, name: str, cells: Cells) -> None:
-        """The versions of a part of a column."""
+        """Add the versions of a part of a column."""
         if len(cells.places):
             self._version_parts.setdefault(name, []).append(cells)
 
@@ -263,7 +263,10 @@ class Collector:
         sequences: tuple[Array, Array, Array],
         ranks: Array | None = None,
     ) -> ChangeColumns:
-        """The columns of so many records. ``ranks`` are the places in order, by those under which cells came."""
+        """Return the columns of ``count`` records.
+
+        ``ranks`` has each record's place in order, by the place under which its cells were added.
+        """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):
                 self.part((kind, name, value_type), cells)
@@ -299,7 +302,7 @@ def _by_type(places: array[int], values: list[ColumnValue]) -> Iterator[tuple[Co
 
 
 def _joined(parts: Sequence[Cells], ranks: Array | None) -> Cells:
-    """Parts in one, with ascending places."""
+    """Join parts into one, with ascending places."""
     if len(parts) == 1 and ranks is None:
         return parts[0]
     pa = pyarrow()

@@ -1,8 +1,9 @@
-"""Column names in tables that do not tell ``Name`` and ``name`` apart. Pure.
+"""Column names in tables that do not distinguish ``Name`` from ``name``. Pure.
 
-Tablestore does, and Delta Lake, Spark and Iceberg by default do not. A name is stored as it is, unless it differs only
-in case from one that is there already, or is one of the added columns. Then two underscores and eight letters of its
-SHA-256 follow it, so that every writer makes the same name of it, and every reader finds the original in it.
+Tablestore distinguishes them; Delta Lake, Spark and Iceberg by default do not. A name is stored unchanged, unless it
+differs only in case from a stored one, or is one of the added columns. It then gets a suffix of two underscores and
+eight
+letters of its SHA-256, so that every writer derives the same name, and every reader finds the original in it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from hashlib import sha256
 
 _SEPARATOR = "__"
 _DIGEST_LETTERS = 8
-"""32 bits, enough to tell the few spellings of one name apart."""
+"""32 bits, enough to distinguish the few spellings of one name."""
 
 
 def stored_names(names: Iterable[str], present: Collection[str], reserved: Collection[str] = ()) -> dict[str, str]:
-    """For each name the one to store it under, in a table that has the columns ``present``.
+    """Return the stored name for each name, in a table that has the columns ``present``.
 
-    Names that are new get theirs in alphabetical order, so that the order of records does not matter.
+    New names are assigned in alphabetical order, so that the order of records does not matter.
     """
     known = {original_name(stored): stored for stored in present if stored not in reserved}
     taken = {name.lower() for name in (*present, *reserved)}
@@ -34,12 +35,12 @@ def stored_names(names: Iterable[str], present: Collection[str], reserved: Colle
 
 
 def marked(name: str) -> str:
-    """The name with the mark that tells it from its other spellings."""
+    """Return the name with the mark that distinguishes it from its other spellings."""
     return f"{name}{_SEPARATOR}{_digest(name)}"
 
 
 def original_name(stored: str) -> str:
-    """The name that a stored one stands for."""
+    """Return the original name for a stored one."""
     name, separator, digest = stored.rpartition(_SEPARATOR)
     return name if separator and digest == _digest(name) else stored
 

@@ -1,13 +1,13 @@
-"""What happens to a value whose type is not that of its column. Pure; one policy for whoever stores rows.
+"""The policy for a value whose type is not that of its column. Pure; all code that stores rows uses it.
 
 A Tablestore column may hold an integer in one row and text in the next; a column of a table elsewhere has one type.
 
-* A column keeps the type that it was declared with, or that its first value had. No value changes it.
-* A value of that type stands in its column.
-* Any other value is *unfit*. It stands in a map beside the columns, under the column's name, as its type and a text
+* A column keeps its declared type, or else the type of its first value. No value changes it.
+* A value of that type is stored in its column.
+* Any other value is *unfit*. It is stored in a map next to the columns, under the column's name, as its type and a text
   from which it is read back equal: bytes, text, 1, 1.0 and "1" stay apart.
-* Besides, an unfit integer that a DOUBLE column holds exactly is shown there, as that is what queries expect. Nothing
-  else is converted: the column is null.
+* An unfit integer that a DOUBLE column holds exactly is shown there as well, as queries expect. Nothing else is
+  converted: the column is null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamclient.errors import CodecError
 from streamclient.records import ColumnType, ColumnValue
 
 MAX_EXACT_INTEGER = 2**53
-"""Doubles hold each integer up to here, and not each one beyond."""
+"""Doubles hold each integer up to here, but not each larger one."""
 
 _TYPES: dict[type, ColumnType] = {
     int: ColumnType.INTEGER,
@@ -37,7 +37,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def type_of(value: ColumnValue) -> ColumnType:
-    """Type of a stored value."""
+    """Return the type of a stored value."""
     found = _TYPES.get(type(value))
     if found is None:
         raise TypeError(f"a column holds int, float, bool, str or bytes, not {type(value).__name__}")
@@ -45,12 +45,12 @@ def type_of(value: ColumnValue) -> ColumnType:
 
 
 def fits(value: ColumnValue, column: ColumnType) -> bool:
-    """Whether the column alone keeps the value and its type."""
+    """Return whether the column alone keeps the value and its type."""
     return type_of(value) is column
 
 
 def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
-    """What the column itself holds for a value: the value, an equal double, or nothing."""
+    """Return the column's own content for a value: the value, an equal double, or ``None``."""
     if fits(value, column):
         return value
     is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -60,7 +60,7 @@ def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
 
 
 def text_of(value: ColumnValue) -> str:
-    """A value as text that, beside its type, says exactly which value it was."""
+    """Return a text that, together with the value's type, identifies the value exactly."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -74,12 +74,13 @@ _QUIET_NAN = struct.pack("<Q", 0x7FF8000000000000)
 
 
 def encoded(values: Iterable[ColumnValue | None]) -> bytes:
-    """Values as bytes from which they could be read back, so that others give other bytes; digests are made of them.
+    """Return bytes from which the values could be read back, so different values give different bytes; for digests.
 
     For each value a letter, its length in decimal digits, a colon, and its bytes: ``N`` null, without bytes; ``I`` an
     integer, in decimal digits; ``D`` a double, 8 bytes, the lowest first, every NaN the quiet one; ``T`` a truth value,
-    ``0`` or ``1``; ``S`` a text in UTF-8; ``B`` bytes. Nothing of it depends on the interpreter, as the form of a text
-    in ``repr`` does: a newer Python knows more letters that can be printed.
+    ``0`` or ``1``; ``S`` a text in UTF-8; ``B`` bytes. Nothing of it depends on the interpreter, unlike the form of a
+    text in
+    ``repr``: a newer Python knows more letters that can be printed.
     """
     return b"".join(map(_encoded, values))
 
@@ -104,10 +105,10 @@ def _encoded(value: Any) -> bytes:
 
 
 def value_of(type_name: str, text: str) -> ColumnValue:
-    """The value that ``text_of`` wrote, of the named ``ColumnType``.
+    """Read the text that ``text_of`` wrote for a value of the named ``ColumnType``.
 
     Raises:
-        CodecError: the text is none of that type.
+        CodecError: the text is not of that type.
     """
     try:
         kind = ColumnType(type_name)

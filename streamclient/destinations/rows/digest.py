@@ -1,12 +1,12 @@
-r"""The digest of a commit's records: equal for equal records, whoever computes it, and from whatever layout.
+r"""The digest of a commit's records: equal for equal records, on every machine and from every layout.
 
 It does not depend on how pages were cut, on the order of cells within a record, on the types of the columns that hold
 the values, or on columns that came later. So it can be computed from the records that were read, and again, years
 later, from the rows of the table.
 
-Records are put in the order of their sequence; those with equal sequence in the order of their keys. Of the cells that
-a record puts into one column, the one with the highest version is the *value*, the others are *older*. What is digested
-is a list of sections, each for one column and one type, so that it can be made of whole columns of a table::
+Records are sorted by their sequence, and records with equal sequence by their keys. Among the cells that a record puts
+into one column, the one with the highest version is the *value*, the others are *older*. The digest covers a list of
+sections, each for one column and one type, so that it can be computed from whole columns of a table::
 
     "streamclient-records-1\n", number of records, then each section by its name: length, name, length, body
 
@@ -50,13 +50,13 @@ TITLE = b"streamclient-records-1\n"
 _QUIET_NAN = struct.pack("=Q", 0x7FF8000000000000)
 
 _Bytes = Any
-"""What a hash takes in: bytes, or the memory of an array, of which no copy is made."""
+"""The input of a hash: bytes, or the memory of an array, which is not copied."""
 
 
 def records_digest(changes: Iterable[StreamRecord] | ChangeColumns) -> str:
-    """Digest of the records of one shard, as 64 hexadecimal letters. Records may come in any order.
+    """Return the digest of one shard's records, in any order, as 64 hexadecimal letters.
 
-    Of columns (``pages.columns_of_pages``) it is that of the same records, at a small part of the cost.
+    Columns (``pages.columns_of_pages``) give the same digest as their records, at a small part of the cost.
     """
     columns = as_columns(changes)
     digest = sha256(TITLE + struct.pack("<q", columns.count))
@@ -104,7 +104,7 @@ def _values(value_type: ColumnType, values: Array) -> Sequence[_Bytes]:
 
 
 def _numbers(values: Array) -> _Bytes:
-    """The memory of numbers of 8 bytes, the lowest first."""
+    """Return the memory of 8-byte numbers, the lowest byte first."""
     content = _fixed(values, 8)
     if sys.byteorder == "little":
         return content
@@ -119,7 +119,7 @@ def _fixed(values: Array, width: int) -> _Bytes:
 
 
 def _content(values: Array) -> _Bytes:
-    """The bytes of all texts, one behind the other."""
+    """Return the concatenated bytes of all texts."""
     _, ends, content = values.buffers()
     if not len(values) or content is None:
         return b""

@@ -1,8 +1,8 @@
-"""Pages of a stream, as the codec lays them out by column, into the columns of changes.
+"""The conversion of a stream's pages, which the codec lays out by column, into the columns of changes.
 
-The layout is described in ``streamclient.wire.columns``. A page says which cell of a column it shows and lists the
-others; the digest chooses by its own rule. So where a record has a cell beside a column, all its cells of that column
-are taken together and chosen from as they are from a record. All other cells are taken over as they are.
+``streamclient.wire.columns`` describes the layout. A page decides which cell of a column it shows and lists the others;
+the digest decides by its own rule. So if a record has a listed cell of a column, all its cells of that column are
+collected and decided as for a record. All other cells are taken over unchanged.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SEQUENCE = ("epoch", "timestamp_micros", "row_index")
 
 
 def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> ChangeColumns:
-    """The changes of one shard from what ``DecodedPage.arrow()`` gives of its pages, with or without a schema.
+    """Return the changes of one shard from the ``DecodedPage.arrow()`` of its pages, with or without a schema.
 
-    Equal to ``ChangeColumns.of_records`` of the records of these pages, or with ``keeps_order`` in the order in which
-    they stand there: rows of a tunnel's full data all have the same sequence, and to sort them by key is slow.
+    Equal to ``ChangeColumns.of_records`` of the same records. With ``keeps_order`` they stay in the order of the pages:
+    rows of a tunnel's full data all have the same sequence, and sorting them by key is slow.
 
     Raises:
         CodecError: a page has another layout, or other key columns than the first one.
@@ -78,7 +78,7 @@ def _children(batch: RecordBatch, name: str) -> list[Array]:
 
 
 def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Array | None:
-    """Indices of the records in the order of the digest; ``None`` if they are in it."""
+    """Return the indices of the records in the order of the digest; ``None`` if they are in that order."""
     pa, pc = pyarrow(), compute()
     epochs, stamps, rows = sequences
     if _ascend(epochs, stamps, rows):
@@ -93,7 +93,7 @@ def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Arra
 
 
 def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
-    """Whether each sequence is greater than the one before."""
+    """Return whether each sequence is greater than the one before."""
     if not len(epochs):
         return True
     pc = compute()
@@ -136,7 +136,7 @@ def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: in
 def _add_column(
     collector: Collector, name: str, column: Array, places: Array, listed: Mapping[int, Sequence[RecordColumn]]
 ) -> Iterator[tuple[int, RecordColumn]]:
-    """Take over the put cells of a column, and give those that must be looked at, by row."""
+    """Add the put cells of a column to ``collector``; yield the cells that need a decision, by row."""
     pa, pc = pyarrow(), compute()
     operations, values, versions = column.flatten()
     put = operations.dictionary.to_pylist().index(ColumnOperation.PUT.value)
@@ -163,14 +163,14 @@ def _take(collector: Collector, name: str, cells: Cells, versions: Array) -> Non
         versions = pc.fill_null(versions, pa.scalar(NO_VERSION, pa.int64()))
     collector.version_part(name, Cells(cells.places, versions))
     if pa.types.is_null(cells.values.type):
-        return  # not one value in the page
+        return  # the page has no value of this column
     if cells.values.null_count:
         cells = Cells(cells.places.filter(cells.values.is_valid()), cells.values.drop_null())
     collector.part(("value", name, _column_type(cells.values.type)), cells)
 
 
 def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bool:
-    """Whether the column shows only that there is a value, of another type, which is listed."""
+    """Return whether the column shows only that a value of another type exists, which is listed."""
     return (
         cell.operation is ColumnOperation.PUT
         and cell.value is None
@@ -189,7 +189,7 @@ def _shown(name: str, cells: Array) -> Iterator[RecordColumn]:
 
 
 def _listed(lists: Array, some: Array) -> Iterator[tuple[int, list[RecordColumn]]]:
-    """The listed cells of some rows."""
+    """Yield the listed cells of some rows."""
     rows = compute().indices_nonzero(some)
     for row, cells in zip(rows.to_pylist(), lists.take(rows).to_pylist(), strict=True):
         yield row, [_plain(cell) for cell in cells]

@@ -1,7 +1,7 @@
-"""What each operation demands and does: one module for each, found by itself.
+"""The operations: one module for each, found automatically.
 
-A module here defines its operation as ``OPERATION``, or several as ``OPERATIONS``; a name that begins with an
-underscore marks what modules share. A new operation is one new module, and its messages in ``wire``.
+A module here defines its operation as ``OPERATION``, or several as ``OPERATIONS``; modules whose names begin with an
+underscore are shared helpers. A new operation is one new module, and its messages in ``wire``.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ def _collected() -> Iterator[ServedOperation]:
 
 
 OPERATIONS: Mapping[str, ServedOperation] = MappingProxyType({operation.name: operation for operation in _collected()})
-"""Every operation that this server has, by name."""
+"""All operations of this server, by name."""

@@ -1,4 +1,4 @@
-"""What GetRange and BulkExport share: a range of rows, read page by page."""
+"""Shared code of GetRange and BulkExport: a range of rows, read page by page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamclient.wire.schema import Direction
 
 @frozen
 class RangeRead:
-    """A validated read; whether the bounds fit the table and each other is seen with the schema."""
+    """A validated read. The bounds are checked later, against the schema and each other."""
 
     table_name: str
     direction: Direction
@@ -35,27 +35,27 @@ class RangeRead:
     transaction_id: str | None
     as_matrix: bool
     entire_keys: bool
-    """Whether a matrix has all key columns, or only those that are asked for."""
+    """Whether a matrix has all key columns, or only the requested ones."""
 
 
 @frozen
 class RangePage:
-    """What one call reads."""
+    """The rows that one call reads."""
 
     rows: list[StoredRow]
-    """The selected parts of the rows that are returned."""
+    """The selected parts of the returned rows."""
     charged_bytes: int
     next_row: StoredRow | None
 
 
 def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePage:
-    """Read rows in key order until the range, the request's limit, or what one call may scan or do is used up.
+    """Read rows in key order until the range, the request's limit, or one call's limit of scanning or work is used up.
 
     Rows that the filter leaves out count as scanned but not towards the request's limit. A page ends before a row whose
-    filter asks for more work than is left, so that the next page begins with it.
+    filter needs more work than is left, so that the next page begins with that row.
 
     Raises:
-        ServiceError: the bounds do not fit, or already the first row asks for more work than one request may do.
+        ServiceError: the bounds do not fit, or the first row already needs more work than one request may do.
     """
     start, end = _bounds(table, request)
     seen = state.rows_seen(table, request.transaction_id, request.start, request.end)
@@ -94,7 +94,7 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
 
 
 def encode_page(table: Table, request: RangeRead, page: RangePage) -> bytes:
-    """The rows of a page in the form that the request wants."""
+    """Encode the rows of a page in the requested form."""
     if request.as_matrix:
         return _matrix(table, request, page.rows)
     return puts.rows_of([row.form(table.key_names) for row in page.rows]) if page.rows else b""
@@ -108,7 +108,7 @@ def _matrix(table: Table, request: RangeRead, rows: list[StoredRow]) -> bytes:
 
 
 def key_frame(table: Table, row: StoredRow) -> bytes:
-    """Where to go on: the key of a row that was not returned yet."""
+    """Return the position of the next page: the key of a row that was not returned yet."""
     return encode_row(Row(tuple(zip(table.key_names, row.key, strict=True))))
 
 

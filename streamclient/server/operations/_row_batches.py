@@ -1,4 +1,4 @@
-"""What BatchWriteRow and BulkImport share: many rows of one table, each with a result of its own."""
+"""Shared code of BatchWriteRow and BulkImport: many rows of one table, each with its own result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TableWrites:
 
 
 def operation_type(message: Any) -> OperationType:
-    """What a row of a batch is to do."""
+    """Return the kind of write of a row in a batch."""
     try:
         return OperationType(message.type)
     except ValueError as error:
@@ -34,7 +34,7 @@ def operation_type(message: Any) -> OperationType:
 
 
 def execute_each(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """Execute row by row; each succeeds or fails on its own. Without the table all fail."""
+    """Execute row by row; each succeeds or fails on its own. All fail if the table does not exist."""
     try:
         batch = WriteBatch(state, state.table(writes.table_name), transaction)
     except ServiceError as error:

@@ -1,4 +1,4 @@
-"""What PutRow, UpdateRow and DeleteRow share: one row of one table."""
+"""Shared code of PutRow, UpdateRow and DeleteRow: one row of one table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SingleWrite:
 
 
 def single_row_write(name: str, kind: OperationType, row_field: str) -> ServedOperation:
-    """The operation that writes the row in the request's field ``row_field``, if its condition holds."""
+    """Return an operation that writes the row in field ``row_field`` of the request, if its condition holds."""
     messages = schema.OPERATIONS[name]
 
     def validate(request: Any, limits: Limits) -> SingleWrite:

@@ -17,7 +17,7 @@ def _validate(request: Any, limits: Limits) -> str:
 
 
 def _act(state: ServerState, transaction_id: str) -> Any:
-    """Forget all writes of the transaction and free its partition key."""
+    """Discard all writes of the transaction and free its partition key."""
     state.transactions.end(state.transactions.find(transaction_id, state.clock.now_micros()))
     return schema.AbortTransactionResponse()
 

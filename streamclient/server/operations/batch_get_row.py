@@ -31,7 +31,7 @@ class TableKeys:
 
 
 def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
-    """The keys to read, in the request's order; each table once."""
+    """Return the keys to read, in the request's order; each table once."""
     if not request.tables:
         raise invalid("No row specified in the request of BatchGetRow.")
     names = set()
@@ -54,7 +54,7 @@ def _table(table: Any, limits: Limits) -> TableKeys:
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
     """Read row by row in the request's order; each row succeeds or fails on its own.
 
-    Once the rows that were found are too large together, the others fail: a client asks for those again.
+    Once the rows read so far are too large together, the others fail, and the client asks for those again.
     """
     response = schema.BatchGetRowResponse()
     reading = _Reading(state)
@@ -66,7 +66,7 @@ def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
 
 
 class _Reading:
-    """One request's reading, with the bytes of the rows that it has looked at."""
+    """The state of one request: the answer, and the bytes of the rows read so far."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -94,7 +94,7 @@ class _Reading:
         return read_found(table, found, keys.selection)
 
     def _look_at(self, size_bytes: int) -> None:
-        """Whole rows count, also where a filter or a selection leaves little of them: that is what has to be read."""
+        """Count the bytes of a whole row, even if a filter or a selection leaves little: all of it is read."""
         limit = self._state.limits.batch_get_bytes
         if self._looked_at_bytes and self._looked_at_bytes + size_bytes > limit:
             raise invalid(

@@ -35,7 +35,7 @@ class BatchWriteRow:
 
 
 def _validate(request: Any, limits: Limits) -> BatchWriteRow:
-    """The writes, table by table in the request's order; each table once."""
+    """Return the writes, table by table in the request's order; each table once."""
     if not request.tables:
         raise invalid("No row is specified in BatchWriteRow.")
     _check_tables(request.tables, limits)
@@ -75,7 +75,7 @@ def _write(row: Any, limits: Limits) -> AnyWrite:
 
 
 def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
-    """A row may occur twice only if no write of it depends on what it meets."""
+    """Refuse a repeated row unless all writes of it are independent of the present row."""
     keyed = [(write.encoded_key, write) for write in writes if not write.generates_key]
     counts = Counter(key for key, _ in keyed)
     for key, write in keyed:
@@ -111,12 +111,12 @@ def _answer(result: RowResult) -> Any:
 
 @lru_cache(maxsize=64)
 def _success(read_units: int, write_units: int) -> Any:
-    """What nearly every row is answered; it is copied into each answer."""
+    """Return the answer of nearly every row, to be copied into each answer."""
     return schema.RowInBatchWriteRowResponse(is_ok=True, consumed=consumed(read=read_units, write=write_units))
 
 
 def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
-    """All rows or none: every row of a refused batch reports the first refusal."""
+    """Execute all rows or none: every row of a refused batch reports the first refusal."""
     try:
         _check_one_partition_key(writes.writes)
         return WriteBatch(state, state.table(writes.table_name), transaction).execute_all(writes.writes)

@@ -20,7 +20,7 @@ from streamclient.wire.schema import DataBlockType, Direction
 
 
 def _validate(request: Any, limits: Limits) -> RangeRead:
-    """The range to read, and what of its rows."""
+    """Return the range to read and the selection of its rows."""
     table_name = check_table_name(request.table_name, limits)
     start = read_bound(request.inclusive_start_primary_key, limits)
     end = read_bound(request.exclusive_end_primary_key, limits)
@@ -48,10 +48,10 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
 
 
 def _act(state: ServerState, request: RangeRead) -> Any:
-    """Read as GetRange does; charged by the bytes of all scanned rows."""
+    """Read like GetRange; the charge is the bytes of all scanned rows."""
     table = state.table(request.table_name)
     page = read_range(state, table, request)
-    # Never without a byte: the Java SDK reads a block in every answer.
+    # The rows are never empty: the Java SDK reads a block in every answer.
     response = schema.BulkExportResponse(consumed=consumed(), rows=encode_page(table, request, page) or HEADER)
     response.consumed.capacity_data_size.read_size = page.charged_bytes
     response.consumed.capacity_data_size.write_size = 0

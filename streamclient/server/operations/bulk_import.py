@@ -17,7 +17,7 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> TableWrites:
-    """The writes, in the request's order."""
+    """Return the writes, in the request's order."""
     name = check_table_name(request.table_name, limits)
     if not request.rows:
         raise invalid(f"No operation is specified for table: '{name}'.")

@@ -30,7 +30,7 @@ class ComputeSplitPoints:
 
 
 def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
-    """The table to cut, and the size of the pieces."""
+    """Return the table to cut, and the size of the pieces."""
     table_name = check_table_name(request.table_name, limits)
     unit = request.split_size_unit_in_byte if request.HasField("split_size_unit_in_byte") else _DEFAULT_UNIT_BYTES
     if request.split_size <= 0:
@@ -44,9 +44,9 @@ def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
 
 
 def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
-    """Cut the table into pieces of about the wanted size.
+    """Cut the table into pieces of about the requested size.
 
-    A cut falls between partition keys where it can, and names only that column then.
+    A cut falls between partition keys if possible; it then names only the partition key.
     """
     table = state.table(request.table_name)
     state.forget_expired_rows(table)
@@ -54,7 +54,7 @@ def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
     # One location for all pieces; Java requires the repeats to add up to the number of pieces.
     location = hashlib.md5(request.table_name.encode(), usedforsecurity=False).hexdigest()
     return schema.ComputeSplitPointsBySizeResponse(
-        # As the service is seen to charge: 1 for a table in one piece, 4 for one in three.
+        # The observed charge of the service: 1 for a table in one piece, 4 for one in three.
         consumed=consumed(read=len(points) + 2 if points else 1),
         schema=key_schema(table.definition.key),
         split_points=[key_prefix_frame(table.definition, point) for point in points],

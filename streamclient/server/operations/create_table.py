@@ -54,7 +54,7 @@ class CreateTable:
 
 
 def _validate(request: Any, limits: Limits) -> CreateTable:
-    """The table to create, with its stream and its initial partitions."""
+    """Return the table to create, with its stream and its initial partitions."""
     meta = request.table_meta
     table_name = check_table_name(meta.table_name, limits)
     key = _read_key_columns(meta.primary_key, limits)
@@ -80,7 +80,7 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
 
 
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
-    """A request that does not say gets them, as far as the key allows it."""
+    """Return whether the table has local transactions; by default it has them if the key allows it."""
     if not request.HasField("enable_local_txn"):
         return True
     if request.enable_local_txn and any(column.auto_increment for column in key):
@@ -103,7 +103,7 @@ def _read_key_columns(messages: Any, limits: Limits) -> tuple[KeyColumn, ...]:
 
 
 _KEY_TYPES_ELSEWHERE = {4: "DOUBLE", 5: "BOOLEAN"}
-"""Numbers that some SDKs can send, and no table can have."""
+"""Type numbers that some SDKs can send and that no table can have."""
 
 
 def _key_type(message: Any) -> PrimaryKeyType:
@@ -182,7 +182,10 @@ def _check_bound_value(value: KeyValue) -> None:
 
 
 def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[bytes, ...]:
-    """Where partitions begin. The ranges must cover all keys: from INF_MIN to INF_MAX, each at the last one's end."""
+    """Return the first keys of the partitions.
+
+    The ranges must cover all keys, from INF_MIN to INF_MAX, and each must begin at the end of the one before.
+    """
     if len(partitions) > limits.partitions:
         raise invalid(f"The count of partitions cannot be greater than {limits.partitions}")
     lowest, highest = encode_key((KeyBound.INF_MIN,)), encode_key((KeyBound.INF_MAX,))

@@ -12,7 +12,7 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> str:
-    """The name of the table to delete."""
+    """Return the name of the table to delete."""
     return check_table_name(request.table_name, limits)
 
 

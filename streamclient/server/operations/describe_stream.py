@@ -26,7 +26,7 @@ class DescribeStream:
 
 
 def _validate(request: Any, limits: Limits) -> DescribeStream:
-    """The stream to describe, and which page of its shards."""
+    """Return the stream to describe and the requested page of its shards."""
     if not request.stream_id:
         raise invalid("Invalid stream id: it is empty.")
     shard_limit = request.shard_limit if request.HasField("shard_limit") else limits.stream_page_shards
@@ -37,7 +37,7 @@ def _validate(request: Any, limits: Limits) -> DescribeStream:
 
 
 def _act(state: ServerState, request: DescribeStream) -> Any:
-    """One page of the stream's shards, in order of creation: a shard never comes before its parents."""
+    """Return one page of the stream's shards, in order of creation: parents come before their children."""
     stream = state.stream(request.stream_id)
     definition = stream.definition
     now = state.clock.now_micros()

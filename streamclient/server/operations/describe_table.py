@@ -21,12 +21,12 @@ from streamclient.wire.schema import TableStatus
 
 
 def _validate(request: Any, limits: Limits) -> str:
-    """The name of the table to describe."""
+    """Return the name of the table to describe."""
     return check_table_name(request.table_name, limits)
 
 
 def _act(state: ServerState, table_name: str) -> Any:
-    """Everything about the table but its rows."""
+    """Return the description of the table."""
     table = state.table(table_name)
     definition = table.definition
     return schema.DescribeTableResponse(

@@ -19,7 +19,7 @@ from streamclient.wire.schema import DataBlockType, Direction
 
 
 def _validate(request: Any, limits: Limits) -> RangeRead:
-    """The range to read, and what of its rows."""
+    """Return the range to read and the selection of its rows."""
     table_name = check_table_name(request.table_name, limits)
     try:
         direction = Direction(request.direction)
@@ -38,7 +38,7 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
         limit=request.limit if request.HasField("limit") else None,
         selection=selection,
         transaction_id=read_transaction_id(request),
-        # A matrix has columns that are known beforehand, and one version of each.
+        # A matrix has named columns, and one version of each.
         as_matrix=request.data_block_type_hint == DataBlockType.SIMPLE_ROW_MATRIX and selection.fits_matrix,
         entire_keys=not request.HasField("return_entire_primary_keys") or request.return_entire_primary_keys,
     )

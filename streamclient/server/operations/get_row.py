@@ -30,14 +30,14 @@ class GetRow:
 
 
 def _validate(request: Any, limits: Limits) -> GetRow:
-    """The key to read, and what of its row."""
+    """Return the key to read and the selection of its row."""
     table_name = check_table_name(request.table_name, limits)
     key = read_key(request.primary_key, limits)
     return GetRow(table_name, key, read_selection(request, limits), read_transaction_id(request))
 
 
 def _act(state: ServerState, request: GetRow) -> Any:
-    """Read one row; the answer's row is empty if there is none."""
+    """Read one row; the answer's row is empty if the row does not exist."""
     table = state.table(request.table_name)
     check_key(table.definition, request.key)
     rows = state.rows_seen(table, request.transaction_id, request.key)

@@ -25,9 +25,9 @@ class GetShardIterator:
 
 
 def _validate(request: Any, limits: Limits) -> GetShardIterator:
-    """Which place of which shard to find.
+    """Return the shard and the requested position.
 
-    A token cannot be ours, as this server always answers at once, and is refused like any other foreign value.
+    The request's token is refused like any foreign value: this server always answers at once, so it never issues one.
     """
     if not request.stream_id:
         raise invalid("Invalid stream id: it is empty.")
@@ -42,9 +42,9 @@ def _validate(request: Any, limits: Limits) -> GetShardIterator:
 
 
 def _act(state: ServerState, request: GetShardIterator) -> Any:
-    """The place of the oldest record that is left, or of the first one at or after a time.
+    """Return an iterator of the oldest retained record, or of the first record at or after a time.
 
-    A time after the newest record gives the place of the next record to come.
+    A time after the newest record gives the position of the next record to come.
     """
     stream = state.stream(request.stream_id)
     shard = stream.shards.get(request.shard_id)

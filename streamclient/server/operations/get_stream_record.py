@@ -25,7 +25,7 @@ class GetStreamRecord:
 
 
 def _validate(request: Any, limits: Limits) -> GetStreamRecord:
-    """Where to read, and how much. The table name in the request, for table groups, is not needed."""
+    """Return the iterator and the limits. The table name in the request, for table groups, is not needed."""
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
         raise invalid("The limit must be greater than 0.")
@@ -34,11 +34,11 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
 
 
 def _act(state: ServerState, request: GetStreamRecord) -> Counted:
-    """Records from the iterator on, oldest first, and where to continue.
+    """Return records from the iterator on, oldest first, and the next iterator.
 
-    - An open shard with nothing new answers with the iterator it was given: the Go SDK's loops end on that.
+    - An open shard without new records answers with the given iterator: the Go SDK's loops end on that.
     - A closed shard that was read to its end answers without a next iterator.
-    - Data behind the iterator that is past retention answers ``OTSTrimmedDataAccess``.
+    - An iterator whose next record is past retention answers ``OTSTrimmedDataAccess``.
     """
     iterator = request.iterator
     stream = state.stream(iterator.stream_id)

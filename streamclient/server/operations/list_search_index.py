@@ -1,4 +1,7 @@
-"""ListSearchIndex: always empty, for there are none. Clean-up scripts ask before they delete a table."""
+"""ListSearchIndex: always empty, because search indexes are not served.
+
+Clean-up scripts ask before deleting a table.
+"""
 
 from __future__ import annotations
 

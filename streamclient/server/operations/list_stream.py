@@ -12,12 +12,12 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> str | None:
-    """The table whose stream to list, or ``None`` for all."""
+    """Return the table whose stream to list, or ``None`` for all."""
     return check_table_name(request.table_name, limits) if request.table_name else None
 
 
 def _act(state: ServerState, table_name: str | None) -> Any:
-    """The streams of one table, or of all; none for a table that is unknown or has no stream."""
+    """Return the streams of one table or of all; none for a table that is unknown or has no stream."""
     streams = sorted(state.streams.values(), key=lambda stream: stream.stream_id)
     return schema.ListStreamResponse(
         streams=[

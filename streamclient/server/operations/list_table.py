@@ -11,11 +11,11 @@ from streamclient.wire import schema
 
 
 def _validate(request: Any, limits: Limits) -> None:
-    """Nothing to read: the request is empty."""
+    """Return nothing: the request is empty."""
 
 
 def _act(state: ServerState, _: None) -> Any:
-    """All table names, sorted."""
+    """Return all table names, sorted."""
     return schema.ListTableResponse(table_names=sorted(state.tables))
 
 

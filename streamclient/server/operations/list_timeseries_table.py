@@ -1,4 +1,4 @@
-"""ListTimeseriesTable: always empty, for there are none. Clean-up scripts ask before they delete tables."""
+"""ListTimeseriesTable: always empty, as time series are not served. Clean-up scripts ask before deleting tables."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ class UpdateTable:
     read_capacity: int | None
     write_capacity: int | None
     options_message: Any | None
-    """The options as sent: what they leave out is filled from the table."""
+    """The options as sent; omitted options are filled from the table."""
     stream: StreamSwitch | None
 
 
 def _validate(request: Any, limits: Limits) -> UpdateTable:
-    """What to change."""
+    """Return the changes."""
     table_name = check_table_name(request.table_name, limits)
     has_options, has_stream = request.HasField("table_options"), request.HasField("stream_spec")
     if not (has_options or has_stream or request.HasField("reserved_throughput")):
@@ -58,7 +58,7 @@ def _validate(request: Any, limits: Limits) -> UpdateTable:
 
 
 def _act(state: ServerState, request: UpdateTable) -> Any:
-    """Change throughput, options and stream; all parts or none."""
+    """Change throughput, options and stream: all of them or none."""
     table = state.table(request.table_name)
     if request.stream is not None:
         _check_switch(state, table, request.stream)
@@ -87,7 +87,7 @@ def _changed(definition: ServedTable, request: UpdateTable, now_seconds: int) ->
 
 
 def _check_switch(state: ServerState, table: Table, switch: StreamSwitch) -> None:
-    """Refuse to change a stream that is on: its expiration and origin columns are fixed until it is switched off."""
+    """Refuse changes of a running stream: its expiration and origin columns are fixed until it is switched off."""
     stream = state.stream_of(table)
     if stream is None or not switch.enable:
         return

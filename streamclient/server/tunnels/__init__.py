@@ -1,1 +1,1 @@
-"""The Tunnel Service: tunnels, their channels, the clients that share them, and what they read."""
+"""The Tunnel Service: tunnels, their channels, the clients that share them, and their reads."""

@@ -1,6 +1,6 @@
-"""What happens to a tunnel by itself: channels appear, sessions run out, the stream goes away.
+"""Changes of a tunnel without a request: channels appear, sessions run out, the stream disappears.
 
-The stream's part, shards that open and records that are lost, comes from ``ServerState`` at the moment it happens.
+``ServerState`` reports the stream's part, new shards and lost records, at the moment it happens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def refresh(state: ServerState, tunnel: Tunnel) -> None:
     if stream is not None:
         state.forget_expired(stream)
     elif tunnel.definition.has_stream:
-        tunnel.is_expired = True  # a stream that is gone takes the tunnel with it
+        tunnel.is_expired = True  # the tunnel expires with its stream
     if tunnel.is_expired:
         return
     if tunnel.stage is Stage.INIT:
@@ -44,7 +44,7 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
 
 
 def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
-    """The table cut at its partitions, and within them into pieces of about the size that one channel shall have."""
+    """Cut the table at its partitions, and within them into pieces of about one channel's size."""
     state.forget_expired_rows(table)
     sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request)
     cuts = sorted({*table.definition.boundaries, *sizes})

@@ -1,7 +1,7 @@
 """The operations of the Tunnel Service: one function per request, each under the engine's lock.
 
-Rules: the observed protocol of the Java and Go SDKs. What is not known of the service is chosen on the page
-``tunnels`` of the decisions.
+Rules: the observed protocol of the Java and Go SDKs. The page ``tunnels`` of the decisions states the choices where the
+service is unknown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 
 DEFAULT_TIMEOUT_SECONDS = 300
-"""Of a session whose client names none: the clients' own default."""
+"""The time-out of a session whose client names none: the clients' own default."""
 
 MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
-"""A session that nobody ends holds its channels this long at most."""
+"""The longest time-out, after which even a session that was not ended loses its channels."""
 
 START_MARGIN_MICROS = 5 * 60 * MICROS_PER_SECOND
-"""A start time must be at least this much younger than the oldest log, so that reading can begin before it is lost."""
+"""A start time must be at least this much younger than the oldest log, so that reading begins before it is lost."""
 
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
@@ -78,14 +78,14 @@ def create(state: ServerState, request: Any) -> Any:
         has_config=kind is not TunnelTypeNumber.BASE_DATA,
     )
     if start_micros is None:
-        # Every record that exists is older, also one that a batch dated ahead of the clock.
+        # All existing records are older, including those that a batch dated ahead of the clock.
         start_micros = created if stream is None else stream.next_timestamp(created)
     state.add_tunnel(Tunnel(definition, start_micros))
     return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
 
 
 def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
-    """Where the incremental data starts; ``None`` for now."""
+    """Return the start of the incremental data; ``None`` for now."""
     if config.flag not in tuple(StartOffsetFlag):
         raise invalid(f"Invalid start offset flag: {config.flag}.")
     if config.end_offset and config.end_offset < config.start_offset:
@@ -111,7 +111,7 @@ def delete(state: ServerState, request: Any) -> Any:
 
 
 def list_tunnels(state: ServerState, request: Any) -> Any:
-    """The tunnels of one table, or of all."""
+    """Return the tunnels of one table or of all."""
     if request.table_name:
         _table(state, request.table_name)
     response = schema.ListTunnelResponse()
@@ -123,7 +123,7 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
 
 
 def describe(state: ServerState, request: Any) -> bytes:
-    """A tunnel with its channels, first those that are over, and how far it was consumed."""
+    """Return a tunnel with its channels, finished ones first, and its consume point."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
@@ -135,7 +135,7 @@ def describe(state: ServerState, request: Any) -> bytes:
 
 
 def get_rpo(state: ServerState, request: Any) -> Any:
-    """The consume points as JSON: per channel, and of the tunnel."""
+    """Return the consume points as JSON: per channel, and of the tunnel."""
     tunnel = _by_id(state, request.tunnel_id)
     live = [channel.point() for channel in tunnel.live.values()]
     channels = b", ".join((*tunnel.past_points.values(), *live))
@@ -148,7 +148,7 @@ def get_rpo(state: ServerState, request: Any) -> Any:
 
 
 def schedule(state: ServerState, request: Any) -> Any:
-    """Suspend, resume or end channels by hand: all that are named, or none."""
+    """Suspend, resume or end channels by hand: all named channels, or none."""
     tunnel = _by_id(state, request.tunnel_id)
     ended = set()
     for wanted in request.channels:
@@ -189,7 +189,7 @@ def connect(state: ServerState, request: Any) -> Any:
 
 
 def heartbeat(state: ServerState, request: Any) -> Any:
-    """Take the client's reports first, then say what it shall hold: by omission, what it must drop."""
+    """Take the client's reports, then answer with its channels; it must drop its other channels."""
     tunnel = _usable(state, request.tunnel_id)
     client = tunnel.clients.get(request.client_id)
     if client is None:
@@ -211,7 +211,7 @@ def heartbeat(state: ServerState, request: Any) -> Any:
 
 
 def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
-    """Believe what is newer than what is known, of channels that this client holds."""
+    """Accept the newer parts of a report, for channels that this client holds."""
     channel = tunnel.live.get(report.channel_id)
     if channel is None or channel.client_id != client_id or report.version <= channel.version:
         return
@@ -222,7 +222,7 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
 
 
 def shutdown(state: ServerState, request: Any) -> Any:
-    """End a session; one that is unknown has ended already."""
+    """End a session; an unknown session has ended already."""
     tunnel = _by_id(state, request.tunnel_id)
     tunnel.end_session(request.client_id)
     return schema.ShutdownResponse()
@@ -232,7 +232,7 @@ def shutdown(state: ServerState, request: Any) -> Any:
 
 
 def get_checkpoint(state: ServerState, request: Any) -> Any:
-    """Where a channel is read next, and the number of the last checkpoint. No session is needed."""
+    """Return the next position of a channel, and the number of its last checkpoint. No session is needed."""
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
     text = channel.checkpoint or first_token(channel, _stream_of(state, tunnel))
@@ -240,15 +240,16 @@ def get_checkpoint(state: ServerState, request: Any) -> Any:
 
 
 def read_records(state: ServerState, request: Any) -> bytes:
-    """A page of records. No session is needed. Of an expired tunnel, changes that are left can be read."""
+    """Return a page of records. No session is needed. An expired tunnel still delivers its remaining changes."""
     tunnel = _by_id(state, request.tunnel_id)
     return tunnel_reads.read(state, tunnel, _channel(tunnel, request.channel_id), request.token).answer()
 
 
 def checkpoint(state: ServerState, request: Any) -> Any:
-    """Store how far a channel was consumed; ``finished`` ends it.
+    """Store the checkpoint of a channel; ``finished`` ends it.
 
-    Refused if a later checkpoint is stored, if the channel went from this session to another, or if it is over.
+    It is refused if a later checkpoint is stored, if the channel has moved from this session to another, or if it is
+    over.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
@@ -319,7 +320,10 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 
 
 def _consume_point(tunnel: Tunnel) -> int:
-    """Nanoseconds: the slowest unfinished stream channel, 0 while one of them has none; the latest if all ended."""
+    """Return the tunnel's consume point in nanoseconds.
+
+    It is that of the slowest unfinished stream channel, and 0 while one of them has none; the latest if all have ended.
+    """
     unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
     return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO
 

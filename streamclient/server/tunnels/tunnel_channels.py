@@ -1,14 +1,14 @@
-"""Channels and tunnels: what there is, as values with a few moves. No table, no stream and no clock in here.
+"""Channels and tunnels as values with a few moves. There is no table, no stream and no clock here.
 
 Laws:
 
-- Whether a channel can be read (``status``) and who holds it (``client_id``) are two things: consumers without a
-  session read open channels that nobody holds.
+- Whether a channel can be read (``status``) and its holder (``client_id``) are independent: consumers without a session
+  read open channels that no client holds.
 - Every change of a channel's state raises its version; clients compare versions and nothing else.
 - TERMINATED is final.
-- Whatever is assigned to a tunnel, a channel or a session that is to be kept is noted in the journal, by attrs, so that
-  no move can forget it: only the parts that changed are written down.
-- Work is done on the channels that are not over; those that are over stand as an answer holds them, for good.
+- attrs notes in the journal each assignment to a stored field of a tunnel, a channel or a session, so that no move can
+  forget it: only the changed parts are written.
+- Work is done only on channels that are not over; finished channels are kept in the form of an answer, for good.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Status(Enum):
     OPEN = "OPEN"
     CLOSING = "CLOSING"
     CLOSE = "CLOSE"
-    """Nobody holds it at present; ready to be leased again."""
+    """No client holds it at present; it can be leased again."""
     TERMINATED = "TERMINATED"
 
     @property
@@ -73,7 +73,7 @@ class ChannelRange:
 
 
 def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]:
-    """How far a channel or a tunnel was consumed, with the keys that the Go SDK reads."""
+    """Return the consume point of a channel or a tunnel, with the keys that the Go SDK reads."""
     return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
 
 
@@ -84,33 +84,33 @@ class TunnelChannel:
     channel_id: str
     status: Status
     number: int = 0
-    """Its place in the order in which the tunnel's channels appeared."""
+    """The index of the channel, in the order in which the tunnel's channels appeared."""
     key_range: ChannelRange | None = None
     parent_ids: tuple[str, ...] = ()
-    """Channels of this tunnel that must end first."""
+    """The channels of this tunnel that must end first."""
     start_position: int = 0
-    """Of a stream channel: position of its first record when the channel appeared."""
+    """For a stream channel: the position of its first record when the channel appeared."""
     version: int = 0
     client_id: str = ""
     is_suspended: bool = False
-    """Taken from its holder by an operator; leased to nobody until it is resumed."""
+    """Whether an operator has taken it from its holder; no client gets it until it is resumed."""
     checkpoint: str = ""
-    """The last token stored; empty before the first, when reading starts at the beginning."""
+    """The last stored token; empty before the first, when reading starts at the beginning."""
     sequence_number: int = 0
     position: int = 0
-    """Of a stream channel: position of the first record behind the checkpoint."""
+    """For a stream channel: the position of the first record after the checkpoint."""
     record_count: int = 0
     consumed_micros: int = 0
-    """How far the checkpoint is, in the time of the log; 0 before the first, and for full data."""
+    """The time of the checkpoint in the log; 0 before the first checkpoint, and for full data."""
     final_count: int | None = None
-    """Records up to the end, known once a page was delivered that has no next one: ``finished`` says no number."""
+    """The number of all records, known once the last page was delivered, because ``finished`` contains no number."""
     final_micros: int = 0
-    """How far in the log that page reached."""
+    """The time of that page's end in the log."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
-        """Where it is written down."""
+        """The part of the tunnel that stores it."""
         return PartKind.CHANNEL, self.channel_id
 
     @property
@@ -120,12 +120,12 @@ class TunnelChannel:
 
     @property
     def kind(self) -> str:
-        """As answers spell it."""
+        """The kind, as answers spell it."""
         return BASE_CHANNEL if self.is_base else STREAM_CHANNEL
 
     @property
     def is_over(self) -> bool:
-        """Whether everything in it was consumed."""
+        """Whether all its records were consumed."""
         return self.status is Status.TERMINATED
 
     @property
@@ -139,18 +139,18 @@ class TunnelChannel:
         return self.status in (Status.OPEN, Status.CLOSING, Status.CLOSE) and not self.is_suspended
 
     def change(self, status: Status) -> None:
-        """Enter a state."""
+        """Set the status and raise the version."""
         self.status = status
         self.version += 1
 
     def lease(self, client_id: str) -> None:
-        """Give it to a client. A fresh channel keeps its version: the client has seen none yet."""
+        """Give the channel to a client. A fresh channel keeps its version, because no client has seen one yet."""
         if self.status is Status.CLOSE:
             self.change(Status.OPEN)
         self.client_id = client_id
 
     def release(self, version: int | None = None) -> None:
-        """Take it from its client, which may have given it a version of its own."""
+        """Take the channel from its client, which may have set its own ``version``."""
         self.client_id = ""
         if self.is_over:
             return
@@ -159,7 +159,7 @@ class TunnelChannel:
             self.version = version
 
     def finish(self, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """Nothing in it is left to be consumed; its last page counts, unless an operator ended it."""
+        """End the channel; its last page counts as consumed, unless an operator ended it."""
         if not self.is_over:
             self.change(Status.TERMINATED)
             if is_consumed and self.final_count is not None:
@@ -170,24 +170,24 @@ class TunnelChannel:
         self.client_id = ""
 
     def element(self) -> bytes:
-        """It as one of the channels in DescribeTunnel's answer."""
+        """Return the channel as an element of DescribeTunnel's answer."""
         info = schema.ChannelInfo(channel_id=self.channel_id, channel_type=self.kind, channel_status=self.status.value)
         info.client_id, info.channel_count = self.client_id, self.record_count
         info.channel_rpo = self.consumed_micros * NANOS_PER_MICRO
         return bytes(schema.DescribeTunnelResponse(channels=[info]).SerializePartialToString())
 
     def point(self) -> bytes:
-        """It as a member of the JSON object in GetRpo's answer."""
+        """Return the channel as a member of the JSON object in GetRpo's answer."""
         point = point_of(self.status.value, self.record_count, self.consumed_micros * NANOS_PER_MICRO)
         return json.dumps({self.channel_id: {self.client_id: {"ChannelTyp": self.kind, **point}}})[1:-1].encode()
 
     def to_json(self) -> str:
-        """The form in which it is stored."""
+        """Return the stored form."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> TunnelChannel:
-        """The channel that ``to_json`` wrote."""
+        """Return the channel that ``to_json`` wrote."""
         document = json.loads(text)
         document["status"] = Status(document["status"])
         document["parent_ids"] = tuple(document["parent_ids"])
@@ -207,34 +207,34 @@ class Client:
     client_id: str
     timeout_seconds: int
     seen_micros: int = field(default=0, on_setattr=NO_OP)
-    """When it last gave a sign of life; not kept, as after a restart the server was away, not the client."""
+    """The time of its last sign of life; not stored, because during a restart the server was away, not the client."""
     number: int = 0
-    """Its place in the order in which the tunnel's sessions began."""
+    """The index of the session, in the order in which the tunnel's sessions began."""
     has_ended: bool = False
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
-        """Where it is written down."""
+        """The part of the tunnel that stores it."""
         return PartKind.SESSION, self.client_id
 
     def is_over(self, now_micros: int) -> bool:
-        """Whether its heartbeats stopped for longer than it allowed itself."""
+        """Return whether its heartbeats have stopped for longer than its time-out."""
         return now_micros - self.seen_micros > self.timeout_seconds * MICROS_PER_SECOND
 
     def to_json(self) -> str:
-        """The form in which it is stored."""
+        """Return the stored form."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, text: str, now_micros: int) -> Client:
-        """The session that ``to_json`` wrote; it counts as seen now."""
+        """Read the session that ``to_json`` wrote; it counts as seen now."""
         return cls(**{**json.loads(text), "seen_micros": now_micros})
 
 
 @frozen
 class Definition:
-    """What does not change in the life of a tunnel."""
+    """The fixed properties of a tunnel."""
 
     tunnel_id: str
     name: str
@@ -263,7 +263,7 @@ class Definition:
 
 
 FORMER_SESSIONS = 1_000
-"""Ended sessions that are remembered for a late checkpoint; far more than any fleet restarts within a time-out."""
+"""The ended sessions that are remembered for late checkpoints; far more than any fleet restarts within a time-out."""
 
 
 @define(on_setattr=noted)
@@ -272,38 +272,38 @@ class Tunnel:
 
     definition: Definition
     start_micros: int
-    """Records written before are not part of it."""
+    """The start of the tunnel: earlier records are not part of it."""
     stage: Stage = Stage.INIT
     is_expired: bool = False
     newest_shard: int = 0
-    """Number of the last shard that was looked at."""
+    """The number of the last shard that was checked."""
     finished_micros: int = 0
-    """How far the stream channels that are over were consumed, the furthest."""
+    """The furthest time up to which finished stream channels were consumed."""
     forgotten_count: int = 0
-    """Records of channels that are over and forgotten."""
+    """The number of records of channels that are over and forgotten."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
-    """Those that are not over."""
+    """The channels that are not over."""
     past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """Those that are over, as DescribeTunnel answers them: they are joined, not walked over."""
+    """The finished channels as elements of DescribeTunnel's answer, so that answers only join them."""
     past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
-    """The same, as GetRpo answers them."""
+    """The finished channels as members of GetRpo's answer."""
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
-    """Sessions that ended lately: their late checkpoints are told apart from those of consumers without a session."""
+    """Sessions that ended lately, to tell their late checkpoints from those of consumers without a session."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
-    """Records of the channels that are over and not forgotten."""
+    """The number of records of finished channels that are not forgotten."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """Channels that wait, by the parents that must end first."""
+    """The waiting channels, by the parents that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
     _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
-    """Channels by the clients that hold them, and by their ids."""
+    """The channels by the clients that hold them, and by their ids."""
 
     @property
     def part(self) -> Part:
-        """Where it is written down, but for its channels and sessions."""
+        """The part that stores it, without its channels and sessions."""
         return PartKind.TUNNEL, ""
 
     def keep_journal(self, journal: ChangedParts) -> None:
@@ -314,25 +314,25 @@ class Tunnel:
             part.journal = journal
 
     def held_by(self, client_id: str) -> list[TunnelChannel]:
-        """Channels leased to a client, in the order in which it got them."""
+        """Return the channels leased to a client, in the order in which it got them."""
         return list(self._held.get(client_id, {}).values())
 
     @property
     def record_count(self) -> int:
-        """Records of all channels that it has, or had."""
+        """The number of records of all present and past channels."""
         return self.forgotten_count + self._past_count + sum(channel.record_count for channel in self.live.values())
 
     # Channels
 
     def add(self, channel: TunnelChannel) -> None:
-        """Take a new channel, and open it if nothing has to end before."""
+        """Add a new channel, and open it if it waits for no other."""
         channel.number = self._next_number()
         self.adopt(channel)
         self._noted(channel)
         self._open_if_ready(channel)
 
     def adopt(self, channel: TunnelChannel) -> None:
-        """Take a channel as it is."""
+        """Add a restored channel unchanged."""
         channel.journal = self.journal
         self._last_number = max(self._last_number, channel.number)
         self.channels[channel.channel_id] = channel
@@ -353,7 +353,7 @@ class Tunnel:
         self._hold(channel)
 
     def release(self, channel: TunnelChannel, version: int | None = None) -> None:
-        """Take a channel from its client, which may have given it a version of its own."""
+        """Take a channel from its client, which may have set its own ``version``."""
         self._let_go(channel)
         channel.release(version)
 
@@ -367,7 +367,7 @@ class Tunnel:
             self._held.pop(channel.client_id, None)
 
     def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
-        """End a channel, and open what waited for it: its children, or after the last full data the whole stream."""
+        """End a channel, and open the channels that waited: its children, or after full data the whole stream."""
         self._let_go(channel)
         channel.finish(version, is_consumed=is_consumed)
         if self.live.pop(channel.channel_id, None) is None:
@@ -387,7 +387,7 @@ class Tunnel:
         self._past_count += channel.record_count
 
     def forget(self, channel: TunnelChannel) -> None:
-        """Let go of a channel that is over."""
+        """Forget a channel that is over."""
         for past in (self.channels, self.past_elements, self.past_points):
             del past[channel.channel_id]
         self._past_count -= channel.record_count
@@ -408,19 +408,19 @@ class Tunnel:
     # Sessions
 
     def begin_session(self, client: Client) -> None:
-        """Take a new session."""
+        """Add a new session."""
         client.number = self._next_number()
         self.adopt_session(client)
         self._noted(client)
 
     def adopt_session(self, client: Client) -> None:
-        """Take a session as it is."""
+        """Add a restored session unchanged."""
         client.journal = self.journal
         self._last_number = max(self._last_number, client.number)
         (self.former_clients if client.has_ended else self.clients)[client.client_id] = client
 
     def end_session(self, client_id: str) -> None:
-        """Free a client's channels; the session is remembered for a while. One that is unknown has ended already."""
+        """Free a client's channels, and remember the session for a while. An unknown session has ended already."""
         client = self.clients.pop(client_id, None)
         if client is None:
             return
@@ -442,7 +442,7 @@ class Tunnel:
             self.journal.note(*part.part)
 
     def part_json(self, part: Part) -> str | None:
-        """The form in which a part is stored; ``None`` if it is gone."""
+        """Return the stored form of a part; ``None`` if it is gone."""
         kind, part_id = part
         if kind is PartKind.TUNNEL:
             return _to_json(self)
@@ -454,7 +454,7 @@ class Tunnel:
 
     @classmethod
     def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
-        """The tunnel that was stored in parts."""
+        """Return the tunnel that was stored in parts."""
         document = json.loads(text)
         definition = document.pop("definition")
         definition["type"] = TunnelTypeNumber(definition["type"])
@@ -473,7 +473,7 @@ _NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if eac
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
-    """What is assigned with a note in the journal is what is stored."""
+    """Return whether an attribute is stored: the journal notes its assignments."""
     return attribute.name not in _NOT_KEPT
 
 

@@ -1,4 +1,4 @@
-"""What is to be written down of a tunnel: the parts of it that changed, noted by attrs as they are assigned to."""
+"""The changed parts of a tunnel, noted by attrs on assignment, for the storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import Attribute
 
 
 class PartKind(Enum):
-    """What a tunnel is written down in, as the storage spells it."""
+    """The kinds of a tunnel's stored parts, as the storage spells them."""
 
     TUNNEL = "tunnel"
     CHANNEL = "channel"
@@ -21,7 +21,7 @@ Part = tuple[PartKind, str]
 
 
 class ChangedParts:
-    """Which parts of one tunnel changed since they were last written down."""
+    """The parts of one tunnel that changed since they were last stored."""
 
     def __init__(self, tunnel_id: str, changed_tunnels: set[str]) -> None:
         self._tunnel_id = tunnel_id
@@ -29,18 +29,18 @@ class ChangedParts:
         self._parts: set[Part] = set()
 
     def note(self, kind: PartKind, part_id: str = "") -> None:
-        """A part is new, changed or gone."""
+        """Note that a part is new, changed or deleted."""
         self._parts.add((kind, part_id))
         self._changed_tunnels.add(self._tunnel_id)
 
     def take(self) -> set[Part]:
-        """The parts to write down, once."""
+        """Return the parts to store, once."""
         parts, self._parts = self._parts, set()
         return parts
 
 
 def noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    """What attrs calls when something that is kept is assigned to."""
+    """Note an assignment to a stored attribute; attrs calls it."""
     journal = instance.journal
     if journal is not None and value != getattr(instance, attribute.name):
         journal.note(*instance.part)

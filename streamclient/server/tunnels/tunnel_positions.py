@@ -1,4 +1,4 @@
-"""Where a channel is read next: from tokens to positions and back. And what happens to a channel with its shard."""
+"""Conversions between tokens and positions, and the effects of a shard on its channel."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from streamclient.wire.tunnel import Token, decode_token
 
 
 def read_token(text: str) -> Token:
-    """A token that a client sent.
+    """Read a token that a client sent.
 
     Raises:
-        ServiceError: it is none.
+        ServiceError: the text is not a token.
     """
     try:
         return decode_token(text)
@@ -26,13 +26,13 @@ def read_token(text: str) -> Token:
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
-    """The place in a shard that a token names, which may be past retention.
+    """Return the position in a shard that a token names; it may be past retention.
 
-    Every number in a token is one that this server made: a token with others, be they of a damaged one, of another
-    service or of a unit of time that is not the service's, would mislead everybody who looks at the tunnel.
+    Every number in a valid token was made by this server. Other numbers come from a damaged token, another service or
+    another unit of time, and would mislead all readers of the tunnel's state.
 
     Raises:
-        ServiceError: it names no place of this shard, or its numbers do not fit that place.
+        ServiceError: the token names no position of this shard, or its numbers contradict that position.
     """
     place = decode_iterator(token.iterator) if token.is_stream else None
     if (
@@ -51,25 +51,25 @@ def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int)
 
 
 def first_token(channel: TunnelChannel, stream: Stream | None) -> str:
-    """Where a channel without checkpoint begins."""
+    """Return the first token of a channel without checkpoint."""
     if channel.is_base or stream is None:
         return Token().encode()
     return stream_token(Token(), stream, channel.channel_id, channel.start_position).encode()
 
 
 def stream_token(token: Token, stream: Stream, shard_id: str, position: int) -> Token:
-    """The token for a position of a shard, otherwise as the one before."""
+    """Return the token for a position of a shard, with the other fields of ``token``."""
     iterator = ShardIterator(stream.stream_id, shard_id, stream.definition.generation, position)
     return evolve(token, iterator=encode_iterator(iterator))
 
 
 def next_position(channel: TunnelChannel, shard: ShardLog) -> int:
-    """Position behind the checkpoint, or the first one."""
+    """Return the position after the checkpoint, or the first position."""
     return shard.next_position if channel.checkpoint == FINISHED else channel.position
 
 
 def follow(tunnel: Tunnel, stream: Stream) -> None:
-    """A channel for each new shard that has, or may get, records of this tunnel. Parents stand before children."""
+    """Add a channel for each new shard that may have records of this tunnel; parents come before children."""
     for shard in stream.created_since(tunnel.newest_shard):
         tunnel.newest_shard = shard.definition.number
         if shard.closed_micros is not None and shard.closed_micros < tunnel.start_micros:
@@ -83,14 +83,14 @@ def follow(tunnel: Tunnel, stream: Stream) -> None:
 
 
 def records_forgotten(tunnel: Tunnel, shard: ShardLog, before_position: int) -> None:
-    """Notice that records are about to be lost: the next one of a channel that is not over must still be there."""
+    """Check records that are about to be deleted: an unfinished channel must not lose its next record."""
     channel = tunnel.live.get(shard.shard_id)
     if channel is not None and channel.position < min(before_position, shard.next_position):
         tunnel.is_expired = True
 
 
 def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
-    """Let go of the channel of a shard that is gone; all of it that was not lost was read."""
+    """Forget the channel of a deleted shard; all its records were read or lost."""
     channel = tunnel.channels.get(shard.shard_id)
     if channel is not None:
         tunnel.finish(channel)
@@ -98,14 +98,15 @@ def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
 
 
 def require_number(name: str, value: int, known: int) -> None:
-    """Clients count up by one from what they know, so a number far beyond leaves the others none to go on with.
+    """Refuse a number far above ``known``: clients count up by one, so it would leave the others no numbers.
 
     Raises:
-        ServiceError: the number is negative or far beyond.
+        ServiceError: the number is negative or far above ``known``.
     """
     if not 0 <= value <= known + _FURTHEST_STEP:
         raise invalid(f"Invalid {name}: {value}, expected one from 0 to {known + _FURTHEST_STEP}.")
 
 
 _FURTHEST_STEP = 2**32
-"""Far more than any client counts on while the server does not hear of it; 2**31 such steps fit into 64 bits."""
+"""The largest step: far more than any client counts while the server does not hear of it; 2**31 such steps fit into 64
+bits."""

@@ -1,7 +1,7 @@
 """ReadRecords: the next page of a channel.
 
-Full data is read live, in key order: a row that is written while its range is being read may be delivered as full data
-and again in the stream. Incremental data comes in the order of the log.
+Full data is read live, in key order: a row that is written meanwhile may be delivered as full data and again in the
+stream. Incremental data comes in the order of the log.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
 _PUT_ROW = int(ActionType.PUT_ROW)
 _MOST_ROWS = 2**40
-"""Far more than a table ever has here; sums over all channels fit into 64 bits."""
+"""The most rows in a token: far more than a table has here; sums over all channels fit into 64 bits."""
 
 
 @frozen
 class Page:
-    """What one call returns."""
+    """The result of one call."""
 
     body: bytes
     """The records, each as an element of the answer."""
     next_token: str
     may_more_record: bool
     total_count: int = 0
-    """Records of the channel up to the end of this page."""
+    """The number of the channel's records up to the end of this page."""
     reached_micros: int = 0
-    """Of the log: how far this page goes."""
+    """The time of this page's end in the log."""
 
     def answer(self) -> bytes:
-        """The serialized answer."""
+        """Return the serialized answer."""
         rest = schema.ReadRecordsResponse(next_token=self.next_token, may_more_record=self.may_more_record)
         return self.body + bytes(rest.SerializePartialToString())
 
 
 def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> Page:
-    """The page at a token.
+    """Read the page at a token.
 
     Raises:
-        ServiceError: the token is none of this channel, its records are past retention, or the tunnel has expired.
+        ServiceError: the token is not of this channel, its records are past retention, or the tunnel has expired.
     """
     if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
         raise expired(tunnel)
@@ -76,10 +76,10 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
 
 
 def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> None:
-    """Take over how far a channel was consumed, by a token that is not ``finished``.
+    """Store the checkpoint of a channel, given by a token that is not ``finished``.
 
     Raises:
-        ServiceError: the token is none of this channel, or what follows it is past retention. Nothing was changed.
+        ServiceError: the token is not of this channel, or its next records are past retention. Nothing was changed.
     """
     token = read_token(text)
     if channel.key_range is not None:
@@ -103,7 +103,7 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     names, most_rows, most_bytes = table.key_names, state.limits.range_rows, state.limits.range_bytes
-    answer = schema.ReadRecordsResponse()  # one for all: to make and to write one for each row costs as much as the row
+    answer = schema.ReadRecordsResponse()  # shared by all rows: a message for each row would cost as much as the row
     add = answer.records.add
     count = size = 0
     for _, row in rows:
@@ -119,10 +119,10 @@ def _read_base(state: ServerState, table: Table, start: bytes, key_range: Channe
 
 
 def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:
-    """The encoded key at which a channel of full data is read next.
+    """Return the encoded key at which a channel of full data is read next.
 
     Raises:
-        ServiceError: the token is none of this channel.
+        ServiceError: the token is not of this channel.
     """
     if token.is_stream:
         raise invalid(f"Invalid token: it is one of a stream channel, but {channel.channel_id} holds full data.")
@@ -176,16 +176,16 @@ def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shar
 
 
 def lost_log() -> ServiceError:
-    """400: the record at a token is past retention.
+    """Return 400: the record at a token is past retention.
 
-    The service passes on the error of the table service, written out as the text of an error of its own.
+    The service puts the table service's error, as text, into its own error.
     """
     inner = trimmed()
     return ServiceError(400, "OTSTunnelServerUnavailable", f"{inner.code} {inner.message} {uuid.uuid4()}")
 
 
 def expired(tunnel: Tunnel) -> ServiceError:
-    """400: the log that the tunnel still needs is past retention."""
+    """Return 400: the log that the tunnel still needs is past retention."""
     return ServiceError(
         400, "OTSTunnelExpired", f"The incremental log of tunnel '{tunnel.definition.tunnel_id}' is expired."
     )

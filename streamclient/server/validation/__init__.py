@@ -1,5 +1,5 @@
-"""Rules that several operations share, whatever the tables hold: names, rows, keys, reads, table options.
+"""Rules that several operations share, independent of stored data: names, rows, keys, reads, table options.
 
-What they refuse is a ``ServiceError`` with the service's text. Rules that need a table's schema or rows are applied
-where the operation acts.
+They raise ``ServiceError`` with the service's text. The operations themselves apply rules that need a table's schema or
+rows.
 """

@@ -14,9 +14,9 @@ NO_VERSION_CONDITION = "No version condition is specified."
 
 
 def read_selection(message: Any, limits: Limits, no_version_condition: str = NO_VERSION_CONDITION) -> Selection:
-    """Which columns and versions a request reads, and of which rows.
+    """Return the columns, versions and rows that a request reads.
 
-    ``no_version_condition`` is the text for a request that does not say which versions.
+    ``no_version_condition`` is the error text for a request without a version condition.
     """
     columns_to_get = check_requested_columns(message.columns_to_get, limits)
     row_filter, pagination = read_row_filter(message, limits)
@@ -38,13 +38,13 @@ def read_selection(message: Any, limits: Limits, no_version_condition: str = NO_
 
 
 def read_row_filter(message: Any, limits: Limits) -> tuple[RowFilter | None, ColumnPagination | None]:
-    """The filter of a read: what judges its rows, or the window of their columns."""
+    """Return the row filter of a read, or its window of columns."""
     parsed = parse_filter(message.filter, limits) if message.HasField("filter") else None
     return (None, parsed) if isinstance(parsed, ColumnPagination) else (parsed, None)
 
 
 def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
-    """The versions by their time; ``None`` if the message names none."""
+    """Return the range of version times; ``None`` if the message names none."""
     has_start, has_end = message.HasField("start_time"), message.HasField("end_time")
     if message.HasField("specific_time"):
         _check_alone(has_start or has_end, has_max_versions)
@@ -55,7 +55,7 @@ def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
 
 
 def _check_alone(has_range: bool, has_max_versions: bool) -> None:
-    """A specific time excludes every other version condition. The texts, spelling included, are the service's."""
+    """Refuse a specific time with another version condition. The texts, spelling included, are the service's."""
     if has_range and has_max_versions:
         raise invalid("Specific timestamp, time range and max versions cannot be given at the same time.")
     if has_range:

@@ -17,7 +17,7 @@ from streamclient.wire.plainbuffer import HEADER, Cell, KeyBound, Row, decode_ro
 
 
 def read_frame(data: bytes) -> Row:
-    """The one row that a request carries."""
+    """Read the one row of a request."""
     if len(data) > _UNCOUNTED_BYTES:
         pay_for_cells(_count_cells(data))
     try:
@@ -33,17 +33,17 @@ def read_frame(data: bytes) -> Row:
 
 
 _UNCOUNTED_BYTES = 256 * 1024
-"""A cell takes at least eleven bytes, so a row that is not longer has at most 24,000, which are read in a tenth of a
-second. Those of a longer one are counted before they are read."""
+"""The size up to which cells are not counted first. A cell takes at least eleven bytes, so such a row has at most
+24,000 cells, which are read in a tenth of a second."""
 
 
 def pay_for_cells(count: int) -> None:
-    """Take the work for the cells of one row from the request's purse."""
+    """Pay for the cells of one row from the request's purse."""
     work.pay(work.CELL_WORK * count, "The rows have too many cells, this one has %d or more", count)
 
 
 def _count_cells(data: bytes) -> int:
-    """How many cells a frame has, up to the first that no purse pays for. What is no row is left to who reads it."""
+    """Count the cells of a frame, up to the first that no purse pays for. The reader reports malformed frames."""
     most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
     count, offset, end = 0, len(HEADER) + 1, len(data)
     while offset < end and count < most:
@@ -63,11 +63,11 @@ def _count_cells(data: bytes) -> int:
 
 
 def _read_padded_frame(data: bytes) -> Row | None:
-    """A row with zero bytes after its end, or ``None`` if that is not what is wrong with the frame.
+    """Read a row with zero bytes after its end; return ``None`` if the frame has another fault.
 
     The Node SDK reserves more bytes than it writes for range bounds, deleted versions and key placeholders, and sends
-    what is left over as zeros. The row's checksum, its last byte, may be a zero itself: both readings are tried, and
-    the checksum decides.
+    the rest as zeros. The row's last byte, its checksum, may itself be zero, so both readings are tried, and the
+    checksum decides.
     """
     stripped = data.rstrip(b"\0")
     for candidate in (stripped, stripped + b"\0"):
@@ -84,7 +84,7 @@ def _check_key_count(key: Key, limits: Limits) -> None:
 
 
 def check_write_key(key: Key, limits: Limits) -> Key:
-    """A key of one row: as many columns as any table has, no range bounds, no name twice, values short enough."""
+    """Check the key of one row: number of columns, no range bounds, no repeated name, values short enough."""
     _check_key_count(key, limits)
     seen = set()
     for name, value in key:
@@ -98,7 +98,7 @@ def check_write_key(key: Key, limits: Limits) -> Key:
 
 
 def read_key(data: bytes, limits: Limits) -> Key:
-    """The key of a row to be read."""
+    """Read the key of a row to be read."""
     row = read_frame(data)
     if row.cells or row.delete_marker:
         raise invalid("Attribute column cannot be given while reading data.")
@@ -107,7 +107,7 @@ def read_key(data: bytes, limits: Limits) -> Key:
 
 
 def read_bound(data: bytes, limits: Limits) -> Key:
-    """One end of a range; its columns may be INF_MIN or INF_MAX."""
+    """Read one end of a range; its columns may be INF_MIN or INF_MAX."""
     row = read_frame(data)
     if row.cells or row.delete_marker:
         raise invalid("Attribute column cannot be given while reading data.")
@@ -123,7 +123,7 @@ def _refuse_placeholder(key: Key) -> None:
 
 
 def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
-    """Rules for the names, number, values and timestamps of a write's cells."""
+    """Check the names, number, values and timestamps of a write's cells."""
     key_names = {name for name, _ in key}
     names = set()
     for cell in cells:
@@ -155,7 +155,7 @@ def _check_value(name: str, value: Any, limits: Limits) -> None:
 
 
 def check_value_length(name: str, value: Any, limits: Limits) -> None:
-    """Raise unless the value of an attribute column, or one that a filter compares it with, is short enough."""
+    """Raise unless the value of an attribute column, or of a filter on it, is short enough."""
     size = value_size(value) if isinstance(value, (str, bytes)) else 0
     if size > limits.attribute_value_bytes:
         raise invalid(

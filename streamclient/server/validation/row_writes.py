@@ -18,14 +18,14 @@ from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpe
 
 
 def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> AnyWrite:
-    """One row change with its condition and what to return; ``message`` has the fields ``condition`` and so on."""
+    """Read one row change with its condition and return type; ``message`` has the fields ``condition`` and so on."""
     return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
         kind, message, data, limits
     )
 
 
 def _plain_put(message: Any, data: bytes, limits: Limits) -> PlainPut | None:
-    """What nearly all writes are; ``None`` for anything else, and for what is to be refused."""
+    """Read a plain put, as nearly all writes are; return ``None`` for other writes, and for those to refuse."""
     condition = message.condition
     expected = _EXPECTATIONS.get(condition.row_existence)
     if expected is None or message.HasField("return_content") or condition.column_condition:
@@ -52,7 +52,7 @@ _EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in Row
 
 
 def read_change(kind: OperationType, data: bytes, limits: Limits) -> Row:
-    """The row of a write: which cells it has, and that each may be as it is."""
+    """Read the row of a write and check its cells."""
     row = read_frame(data)
     _CHECKS[kind](row)
     check_write_key(row.primary_key, limits)
@@ -61,7 +61,7 @@ def read_change(kind: OperationType, data: bytes, limits: Limits) -> Row:
 
 
 def read_condition(message: Any, limits: Limits) -> Condition:
-    """The condition of a write."""
+    """Read the condition of a write."""
     try:
         expectation = RowExistenceExpectation(message.row_existence)
     except ValueError as error:
@@ -101,7 +101,7 @@ _CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
 
 
 def _check_cell(cell: Cell) -> None:
-    """Which parts a cell of each operation must and must not have."""
+    """Check the parts of a cell: each operation requires some and forbids others."""
     operation = cell.operation
     if operation is CellOperation.PUT:
         if cell.value is None:
@@ -125,7 +125,7 @@ def _check_deletion(cell: Cell) -> None:
 
 
 def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]]:
-    """What to return; only the columns that a request increments can be returned after the change."""
+    """Return the requested content of the answer; only incremented columns can be returned after the change."""
     try:
         return_type = ReturnType(message.return_type)
     except ValueError as error:

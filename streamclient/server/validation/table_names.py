@@ -12,38 +12,38 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def text_bytes(text: str) -> int:
-    """Length of a text in UTF-8, which is what the service limits."""
+    """Return the length of a text in UTF-8, which the service limits."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def _is_plain(name: str, limits: Limits) -> bool:
-    """Letters, digits and underscores, not starting with a digit, up to the limit."""
+    """Return whether a name has only letters, digits and underscores, no digit first, within the limit."""
     return len(name) <= limits.name_bytes and _NAME.fullmatch(name) is not None
 
 
 def check_table_name(name: str, limits: Limits) -> str:
-    """The name, if a table may have it."""
+    """Return the name if a table may have it; refuse it otherwise."""
     if not _is_plain(name, limits):
         raise invalid(f"Invalid table name: '{name}'.")
     return name
 
 
 def check_key_name(name: str, limits: Limits) -> str:
-    """The name, if a key column may have it."""
+    """Return the name if a key column may have it; refuse it otherwise."""
     if not _is_plain(name, limits):
         raise invalid(f"Invalid column name: '{name}'.")
     return name
 
 
 def check_attribute_name(name: str, limits: Limits) -> str:
-    """The name, if an attribute column may have it: any text that does not begin with ``#``."""
+    """Return the name if an attribute column may have it: any text that does not begin with ``#``."""
     if not name or name.startswith("#") or text_bytes(name) > limits.name_bytes:
         raise invalid(f"Invalid column name: '{name}'.")
     return name
 
 
 def check_requested_columns(names: Iterable[str], limits: Limits) -> frozenset[str]:
-    """The names of ``columns_to_get``."""
+    """Return the names of ``columns_to_get``."""
     given = list(names)
     if len(given) > limits.requested_columns:
         raise invalid(

@@ -14,16 +14,16 @@ from streamclient.server.validation.table_names import check_attribute_name
 
 @frozen
 class StreamSwitch:
-    """What a request says about the table's stream."""
+    """A request's settings of the table's stream."""
 
     enable: bool
     expiration_hours: int | None = None
-    """``None`` if not said."""
+    """The retention in hours; ``None`` if the request does not name it."""
     origin_columns: tuple[str, ...] = ()
 
 
 def read_options(message: Any, present: TableOptions) -> TableOptions:
-    """The options with what the message gives; what it leaves out stays."""
+    """Return the present options with the message's changes."""
     options = present
     if message.HasField("time_to_live"):
         options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))
@@ -52,7 +52,7 @@ def _time_to_live(seconds: int) -> int:
 
 
 def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | None]:
-    """Reserved read and write capacity units; ``None`` for what is not given."""
+    """Return the reserved read and write capacity units; ``None`` for a missing one."""
     unit = message.capacity_unit
     values = []
     for name in ("read", "write"):
@@ -64,9 +64,9 @@ def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | Non
 
 
 def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
-    """What to do with the stream.
+    """Return the settings of the stream.
 
-    When switching off, an expiration is ignored: the Go SDK always sends one.
+    When a request switches the stream off, its expiration is ignored, because the Go SDK always sends one.
     """
     if not message.enable_stream:
         return StreamSwitch(enable=False)

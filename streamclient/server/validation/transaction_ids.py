@@ -8,10 +8,10 @@ from streamclient.server.local_transactions import table_of_transaction
 
 
 def read_transaction_id(request: Any) -> str | None:
-    """The id in a request's field ``transaction_id``, if there is one.
+    """Return the id in a request's field ``transaction_id``, if it is set.
 
     Raises:
-        ServiceError: it cannot be an id; whether it is one of an open transaction is seen with the state.
+        ServiceError: the text is not an id; the state later checks whether that transaction is open.
     """
     if not request.HasField("transaction_id"):
         return None

@@ -1,1 +1,1 @@
-"""The record processor that brings batches of changes into frames, and stores each batch once."""
+"""The record processor that turns batches of changes into frames, and stores each batch once."""

@@ -1,7 +1,7 @@
-"""Changes as one Arrow table, and between that and DataFrames.
+"""Changes as one Arrow table, and conversion between that and DataFrames.
 
-Rows never become tuples on the way: columns through Arrow reach Spark about four times as fast. The layout, and what
-becomes of a value whose type is not its column's, is that of every destination: ``destinations.changes`` and
+Rows never become tuples on the way: columns reach Spark through Arrow about four times as fast. The layout, and the
+treatment of a value whose type is not its column's, are those of every destination: ``destinations.changes`` and
 ``destinations.types``.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PARTITION_ROWS = 10_000
-"""Below this many rows a second partition costs more than it saves (about 15 % of a small write)."""
+"""With fewer rows a second partition costs more than it saves (about 15 % of a small write)."""
 
 _SPARK_NAMES = {
     "bigint": ColumnType.INTEGER,
@@ -42,10 +42,11 @@ _SPARK_NAMES = {
 def build_rows(
     parts: Sequence[tuple[Commit, ChangeColumns]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> Table:
-    """One table of all shards' changes: the columns of the source, then those that are added.
+    """Return one table of all shards' changes: the columns of the source, then the added ones.
 
-    ``columns`` keep their types and spellings, as in ``change_rows``. A column that is new takes the type of its first
-    value, in the order of the parts.
+    ``columns`` keep their types and spellings, as in ``change_rows``. A new column takes the type of its first value,
+    in
+    the order of the parts.
     """
     pa = pyarrow()
     tables = []
@@ -59,7 +60,7 @@ def build_rows(
 
 
 def grown(columns: Schema | None, more: Schema) -> Schema:
-    """The columns, and behind them those that they lack."""
+    """Return the columns, followed by those that only ``more`` has."""
     pa = pyarrow()
     known = [] if columns is None else list(columns)
     names = {one.name for one in known}
@@ -67,7 +68,7 @@ def grown(columns: Schema | None, more: Schema) -> Schema:
 
 
 def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]:
-    """The source's columns among those of a table, keys first and in key order."""
+    """Return the source's columns among those of a table, keys first and in key order."""
     found = [
         FrameColumn(one.name, kind, is_key=original_name(one.name) in key)
         for one in schema
@@ -78,11 +79,11 @@ def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]
 
 
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
-    """A DataFrame over an Arrow table, in as many partitions as the rows are worth.
+    """Make a DataFrame over an Arrow table, with a number of partitions that suits the rows.
 
     Two settings decide the route: a threshold of one byte keeps the rows out of the query plan, and the rows per Arrow
-    batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is bound: the
-    user's own is left alone, and stays the active one, whoever else uses it meanwhile. Spark Connect chooses by itself.
+    batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is bound. The
+    user's own session is left alone and stays active for all other code. Spark Connect chooses the route by itself.
     """
     if is_connect(session):
         return session.createDataFrame(table)
@@ -97,7 +98,7 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
 def map_in_arrow(
     frame: DataFrame, work: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """``frame.mapInArrow``, without the pandas that this asks for and does not use.
+    """Do the work of ``frame.mapInArrow`` without pandas, which that requires and does not use.
 
     Once pandas is installed, pyarrow imports it in each process that makes an array.
     """
@@ -111,15 +112,15 @@ def map_in_arrow(
 
 
 def quoted(name: str) -> str:
-    """A name as Spark takes it, whatever letters it has."""
+    """Quote a name for Spark, whatever letters it has."""
     return f"`{name.replace('`', '``')}`"
 
 
 def to_table(frame: object) -> Table:
-    """The rows of what a transform returned, in types that destinations take.
+    """Return the rows of a transform's result, in types that destinations take.
 
     Raises:
-        ConfigurationError: it is no DataFrame, or one without columns.
+        ConfigurationError: the result is not a DataFrame, or has no columns.
     """
     if not hasattr(frame, "toArrow"):
         raise ConfigurationError(f"transform must return the DataFrame to store, not {checks.shown(frame)}")
@@ -131,7 +132,7 @@ def to_table(frame: object) -> Table:
 
 
 def _plain(kind: DataType) -> DataType:
-    """The same values in the type that tables keep: Spark names the session's time zone, and may use large offsets."""
+    """Return the type that tables keep for the same values; Spark may name a time zone, or use large offsets."""
     pa = pyarrow()
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:
@@ -150,10 +151,10 @@ def _plain(kind: DataType) -> DataType:
 
 
 def schema_types(schema: Any) -> dict[str, ColumnType]:
-    """Columns of a schema that a user gave: a mapping of name to ``ColumnType``, or a ``pyspark`` ``StructType``.
+    """Return the columns of a user's schema: a mapping of name to ``ColumnType``, or a ``pyspark`` ``StructType``.
 
     Raises:
-        ConfigurationError: a type is none of the five that Tablestore stores.
+        ConfigurationError: a type is not one of the five that Tablestore stores.
     """
     if isinstance(schema, Mapping):
         return {str(name): _given_type(str(name), given) for name, given in schema.items()}

@@ -1,18 +1,18 @@
 """One commit: from the cuts of some shards to their checkpoints.
 
-The order of the steps is what makes a crash repeat and never lose:
+The order of the steps makes a crash repeat records but never lose any:
 
-1. The committer cuts each due shard's waiting pages, from its stored checkpoint to the end of a read; or where an
-   earlier owner had cut them, if that one prepared a batch and nobody completed it.
-2. The records of each shard become columns and a commit, which says where they begin and end and what they are.
-3. For a destination, each shard prepares its checkpoint with that commit: whoever owns the shard after a crash finds
-   out which batch it was, and finishes that very one.
+1. The committer cuts each due shard's waiting pages, from its stored checkpoint to the end of a read. If an earlier
+   owner prepared a batch that was never completed, it cuts where that owner did.
+2. The records of each shard become columns and a commit, with their start, end and digest.
+3. For a destination, each shard prepares its checkpoint with that commit. The owner of the shard after a crash can then
+   tell which batch it was, and finishes exactly that one.
 4. The columns of all shards become one Arrow table, and for a transform or a sink a DataFrame.
-5. The rows, or what the transform made of them, are stored with the commits of all shards in one step; or the sink
-   writes them. Until that returns, nothing is checkpointed. After an error the destination is asked what it has.
+5. The rows, or the transform's result, are stored with the commits of all shards in one step; or the sink writes them.
+   Until that returns, nothing is checkpointed. After an error the destination is asked for its last commits.
 6. Each shard stores its end position, unless it was refused or its lease was lost meanwhile. A shard whose answer
-   is missing or negative ends here: its next batch must start at what is really stored.
-7. The committer frees the room, and wakes whoever waited for it.
+   is missing or negative ends here: its next batch must start at the position that is really stored.
+7. The committer frees the room, and wakes the threads that wait for it.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Sink = Callable[["DataFrame", BatchContext], None]
-"""Writes one batch, all of it before it returns, in such a way that a repeat of a range adds nothing."""
+"""Writes one batch completely before it returns, in such a way that a repeat of a range adds nothing."""
 
 Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
 """Makes the rows to store from the changes of one batch."""
 
 Outcome = dict[ShardShare, StreamClientError | None]
-"""Of each shard of the batch why it ends; ``None`` if its checkpoint is stored."""
+"""The reason why each shard of the batch ends; ``None`` if its checkpoint is stored."""
 
 _UNDECLARED = (
     " (a frame has the columns that changes had since this process began, and those that are declared: declare what "
     "the transform or sink relies on, by table= or schema=)"
 )
-"""What to do where Spark knows no such column; its own text is long, and need not be read to its end."""
+"""The remedy for a column that is unknown to Spark; Spark's own text is long, and need not be read to its end."""
 
 _ANSWERS_MAX = 16
-"""Checkpoints that are under way at a time: each waits for the status table, which takes many at once."""
+"""Concurrent checkpoints: each waits for the status table, which takes many at once."""
 
 
 @frozen
@@ -67,7 +67,7 @@ class Piece:
 
 @frozen(eq=False)
 class Part:
-    """A piece, and what is stored of it."""
+    """A piece, with the commit and the columns that are stored for it."""
 
     piece: Piece
     changes: ChangeColumns
@@ -75,7 +75,7 @@ class Part:
 
     @property
     def range(self) -> ShardRange:
-        """What a sink is told about it."""
+        """The range that a sink is told."""
         info, cut = self.piece.share.shard_info, self.piece.cut
         return ShardRange(
             shard_id=info.shard_id,
@@ -92,47 +92,48 @@ class Part:
 
 @frozen
 class Beginning:
-    """Where a processor goes on."""
+    """The start of a processor's first batch."""
 
     position: str
     last: Commit | None
-    """The last commit before it."""
+    """The last commit before the first batch."""
     prepared: PendingCheckpoint | None = None
-    """The batch that comes first, as it was prepared."""
+    """The first batch, if it was prepared."""
     is_past_loss: bool = False
-    """Whether records behind the position are lost, and that is accepted."""
+    """Whether records after the position are lost, and the loss is accepted."""
 
 
 class Output(Protocol):
-    """Where batches go. The committing thread writes, and any thread begins."""
+    """The receiver of batches. The committing thread writes; any thread begins."""
 
     @property
     def application(self) -> str:
-        """The fleet, as commits name it."""
+        """The name of the fleet in commits."""
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether batches are prepared, so that a repeat is the same one."""
+        """Whether batches are prepared, so that a repeat is identical."""
 
     @property
     def needs_spark(self) -> bool:
-        """Whether there is anything for Spark to do."""
+        """Whether Spark is needed."""
 
     def open(self) -> None:
-        """Check the place; more than once is no more than once."""
+        """Check that the output can be written; may be called more than once."""
 
     def begin(self, given: InitializationInput) -> Beginning:
-        """Where the shard goes on; completes what an earlier owner stored and did not checkpoint."""
+        """Return where the shard continues; complete a batch that an earlier owner stored and did not checkpoint."""
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """Store a batch; returns what was refused, by shard.
+        """Store a batch; return what was refused, by shard.
 
         Raises:
-            FencedCommit: nothing was stored; those that it names are to be left out, all if it names none of them.
+            FencedCommit: nothing was stored. Leave out the shards that it names, or all shards if it names none of
+                them.
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 @define
@@ -142,7 +143,7 @@ class BatchWriter:
     output: Output
 
     def commit(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
-        """Commit a batch. Never raises: the answer has each shard, and its failure if it is not stored."""
+        """Commit a batch. Never raises: the result has each shard, and its failure if it is not stored."""
         outcome: Outcome = {}
         parts: list[Part] = []
         for piece in sorted(pieces, key=lambda one: one.share.shard_info.shard_id):
@@ -176,16 +177,17 @@ class BatchWriter:
         return Part(piece, changes, commit)
 
     def _write(self, parts: Sequence[Part], jobs: CancellableJobs, outcome: Outcome) -> list[Part]:
-        """Store a batch; returns the parts that are stored."""
+        """Store a batch; return the parts that are stored."""
         parts = _held(parts)
         try:
             refused = self.output.write(parts, jobs) if parts else {}
         except FencedCommit as error:
             fenced = [part for part in parts if part.commit.shard in error.shards] or parts
             _fail(fenced, error, outcome)
-            # Nothing of the batch was stored; those whose owner this still is may be sent again, without the others.
+            # Nothing of the batch was stored; the shards that this worker still owns may be sent again, without the
+            # others.
             return self._write([part for part in parts if part not in fenced], jobs, outcome)
-        except BaseException as error:  # also a user's SystemExit: it would end the thread, and all shards would wait
+        except BaseException as error:  # a user's SystemExit too: it would end the thread, and all shards would wait
             _fail(parts, error, outcome)
             return []
         for part in parts:
@@ -199,7 +201,7 @@ def make_context(
     columns: tuple[FrameColumn, ...],
     refuse: Callable[[str, StreamClientError], None] | None = None,
 ) -> BatchContext:
-    """What a transform or a sink is told about a batch."""
+    """Return the context of a batch, for a transform or a sink."""
     ranges, commits = tuple(part.range for part in parts), tuple(part.commit for part in parts)
 
     def lost() -> frozenset[str]:
@@ -216,7 +218,7 @@ def _held(parts: Sequence[Part]) -> list[Part]:
 
 
 def _each(step: Callable[[Part], None], parts: Sequence[Part], outcome: Outcome) -> list[Part]:
-    """Do something for each part, many at a time, as each waits for an answer; returns those that succeeded."""
+    """Run a step for each part, several at a time as each waits for an answer; return the parts that succeeded."""
 
     def safely(part: Part) -> StreamClientError | None:
         try:
@@ -254,7 +256,7 @@ def _fail(parts: Iterable[Part], error: BaseException, outcome: Outcome) -> None
 
 
 def _failure(piece: Piece, error: BaseException) -> StreamClientError:
-    """What the processor will raise. Errors of this package keep their class, as the worker acts on it."""
+    """Return the error for the processor to raise; errors of this package keep their class for the worker."""
     if isinstance(error, StreamClientError):
         return error
     advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""

@@ -1,4 +1,4 @@
-"""Records of one shard that wait for their commit. Pure: no clock, no lock; callers pass the time in."""
+"""Records of one shard that wait for their commit. Pure: no clock, no lock; callers pass the time."""
 
 from __future__ import annotations
 
@@ -17,59 +17,59 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class BufferedPage:
-    """What one read returned: the smallest unit of a batch, since only its end is a position."""
+    """The result of one read: the smallest unit of a batch, since only its end is a position."""
 
     columns: RecordBatch | None
-    """The records by column, at least one; ``None`` for the end of a shard alone."""
+    """The records by column, at least one; ``None`` for a mere end of a shard."""
     end_position: str
     arrived_at: float
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """Number of records."""
         return 0 if self.columns is None else self.columns.num_rows
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory they take."""
+        """Estimated memory of the records."""
         return 0 if self.columns is None else self.columns.nbytes
 
     def sequence(self, index: int) -> SequenceInfo:
-        """Place of one of its records in the shard."""
+        """Return the sequence of the record at ``index``."""
         assert self.columns is not None, "the end of a shard has no records"
         return SequenceInfo(**self.columns.column("sequence_info")[index].as_py())
 
 
 @frozen
 class ShardBatch:
-    """A batch of one shard, taken out of its buffer."""
+    """A batch of one shard, removed from its buffer."""
 
     start_position: str
     pages: tuple[BufferedPage, ...]
 
     @property
     def end_position(self) -> str:
-        """Where the next batch starts."""
+        """The position at which the next batch starts."""
         return self.pages[-1].end_position
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """Number of records."""
         return sum(page.record_count for page in self.pages)
 
     @property
     def first(self) -> SequenceInfo | None:
-        """Place of its first record; ``None`` for the end of a shard alone."""
+        """Sequence of its first record; ``None`` for a mere end of a shard."""
         return next((page.sequence(0) for page in self.pages if page.record_count), None)
 
     @property
     def last(self) -> SequenceInfo | None:
-        """Place of its last record; ``None`` for the end of a shard alone."""
+        """Sequence of its last record; ``None`` for a mere end of a shard."""
         return next((page.sequence(page.record_count - 1) for page in reversed(self.pages) if page.record_count), None)
 
     @property
     def size_bytes(self) -> int:
-        """Room that becomes free once the batch is settled."""
+        """Memory that becomes free once the batch is settled."""
         return sum(page.size_bytes for page in self.pages)
 
 
@@ -79,14 +79,14 @@ class ShardBuffer:
 
     start_position: str
     prepared: PendingCheckpoint | None = None
-    """A batch that an earlier processor cut and prepared: the next one has to be the very same. A later owner may not
-    cut it otherwise, as the earlier one may still be about to store it."""
+    """A batch that an earlier processor cut and prepared: the next batch must be identical. A later owner may not cut
+    it otherwise, as the earlier owner may still be about to store it."""
     pages: deque[BufferedPage] = field(factory=deque)
     record_count: int = 0
     size_bytes: int = 0
 
     _prepared_pages: int | None = None
-    """How many of the pages are what was prepared; ``None`` while more may come of it."""
+    """The number of pages that make up the prepared batch; ``None`` while more may belong to it."""
 
     def add(self, page: BufferedPage) -> None:
         """Append a page."""
@@ -97,9 +97,11 @@ class ShardBuffer:
             self._prepared_pages = self._count_prepared(self.prepared, page)
 
     def _count_prepared(self, prepared: PendingCheckpoint, page: BufferedPage) -> int | None:
-        """Where records are lost, as they left the stream, no page may end at the prepared position.
+        """Return the number of pages in the prepared batch; ``None`` while more may belong to it.
 
-        The batch then ends before the first page that lies behind it, or where that is not known with so many records.
+        If records were lost, because they left the stream, no page may end at the prepared position. The batch then
+        ends
+        before the first page after that position, or, if the order is unknown, after as many records as were prepared.
         """
         if page.end_position == prepared.value:
             return len(self.pages)
@@ -110,11 +112,11 @@ class ShardBuffer:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the next batch was prepared, and has not arrived as a whole."""
+        """Whether the next batch was prepared, and has not arrived completely."""
         return self.prepared is not None and self._prepared_pages is None
 
     def due_at(self, config: SparkConfig) -> float | None:
-        """When the batch must be committed: ``None`` while there is none, at once if large enough, else by age."""
+        """Return when to commit the batch: ``None`` without a batch, at once if it is large enough, else by its age."""
         if not self.pages or self.is_incomplete:
             return None
         arrived_at = self.pages[0].arrived_at
@@ -124,10 +126,10 @@ class ShardBuffer:
         return arrived_at + config.max_age_millis / 1000
 
     def cut(self, config: SparkConfig) -> ShardBatch:
-        """Take out the next batch: what was prepared, else pages until a limit is reached, at least one."""
+        """Remove the next batch: the prepared one, or else pages until a limit is reached, at least one."""
         pages: list[BufferedPage] = []
         records = size = 0
-        # Nothing of what was prepared may be left: then the next batch is as any other.
+        # All records of the prepared batch may be lost: the next batch is then an ordinary one.
         wanted = self._prepared_pages
         while self.pages and (
             len(pages) < wanted if wanted else records < config.max_records and size < config.max_bytes
@@ -147,7 +149,7 @@ class ShardBuffer:
         return page
 
     def clear(self) -> int:
-        """Drop everything; returns the bytes that this frees."""
+        """Drop everything; return the bytes that this frees."""
         freed, self.size_bytes, self.record_count = self.size_bytes, 0, 0
         self.pages.clear()
         return freed

@@ -1,4 +1,4 @@
-"""The thread that commits the batches of all shards of a worker, and the room they share.
+"""The thread that commits the batches of all shards of a worker, and the room that they share.
 
 One thread, because one job with many small shards is much cheaper than many jobs, and because it keeps the batches of
 each shard in order. It runs while there are processors, and ends by itself after the last one.
@@ -24,18 +24,18 @@ from streamclient.spark.processor.spark_config import SparkConfig
 _log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
-"""Share of ``max_age_millis`` after which a shard joins a job that runs anyway: it would be due during or soon after
+"""Share of ``max_age_millis`` after which a shard joins a job that runs anyway. It would be due during or soon after
 that job, and a file of half the size is cheaper than another job."""
 
 _PAGES_MAX = 4_000
-"""Reads that one shard may have waiting, however small they are. Twice as many, waiting and in flight, stay well below
-the positions that a worker remembers as permitted checkpoints (10,000)."""
+"""Reads that one shard may have waiting, however small. Twice as many, waiting and in flight, stay well below the
+positions that a worker remembers as permitted checkpoints (10,000)."""
 
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""How often somebody who waits looks whether the lease is lost, and those of the commit under way: then nobody else may
-notice for minutes, as the worker's threads for user code may all wait here."""
+"""How often a waiting thread checks for lost leases, its own and those of the present commit. No other thread may
+notice for minutes, as all of the worker's threads for user code may be waiting here."""
 
 
 class Committer:
@@ -48,7 +48,7 @@ class Committer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``commit`` runs its Spark jobs as these, which are cancelled when all of its shards are lost."""
+        """``commit`` runs its Spark jobs as ``CancellableJobs``; they are cancelled when all its shards are lost."""
         self._config = config
         self._commit = commit
         self._clock = clock
@@ -59,22 +59,23 @@ class Committer:
         self._under_way: Sequence[ShardShare] = ()
         """Shards of the batch that is being committed."""
         self._jobs = CancellableJobs()
-        """What Spark runs for it."""
+        """The Spark jobs of that batch."""
         self._buffered_bytes = 0
         self._waiting_for_room = 0
         self._is_closed = False
         self._suspects: dict[str, SequenceInfo] = {}
-        """Shards whose last batch failed, and how far it went. Up to there each page is committed in the call that
-        brings it: so a failure is met by a call, which the worker counts, and not by a processor without records."""
+        """Shards whose last batch failed, with its end. Until that position each page is committed in the call that
+        brings it. So a call meets the failure, and the worker counts it; a processor without records would not be
+        counted."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Room taken by records that wait or are being written."""
+        """Memory of the records that wait or are being written."""
         with self._changed:
             return self._buffered_bytes
 
     def register(self, share: ShardShare) -> None:
-        """Take part; starts the thread if it does not run."""
+        """Add a shard; start the thread unless it runs."""
         self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._refuse_if_closed()
@@ -83,9 +84,9 @@ class Committer:
             self._shares.append(share)
 
     def offer(self, share: ShardShare, page: BufferedPage) -> None:
-        """Add a page, once there is room for it; raises the shard's failure as soon as there is one.
+        """Add a page, once there is room for it; raise the shard's failure as soon as there is one.
 
-        After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
+        After a failure of the shard it returns only when the page is committed, until the failed position is passed.
         """
         with self._changed:
             self._wait_for_room(share, page)
@@ -101,9 +102,9 @@ class Committer:
                 share.raise_error()
 
     def flush(self, share: ShardShare) -> None:
-        """Commit all that the shard has waiting; returns, or raises its failure, once that is settled.
+        """Commit all waiting records of the shard; return, or raise its failure, once that is settled.
 
-        Returns at once when the lease is lost meanwhile.
+        Returns at once if the lease is lost meanwhile.
         """
         with self._changed:
             try:
@@ -113,17 +114,18 @@ class Committer:
                 raise
 
     def abandon(self, share: ShardShare) -> None:
-        """The lease is lost: drop what waits.
+        """Drop the waiting records of a shard whose lease is lost.
 
-        A batch on its way is cancelled, unless it has other shards whose leases are held. Then this one's part is
-        neither published, if the sink asks, nor stored.
+        A batch that is being committed is cancelled, unless it has other shards whose leases are held. Then this
+        shard's
+        part is not published, if the sink asks, and not checkpointed.
         """
         with self._changed:
             self._abandon(share)
         self._cancel_in_vain()
 
     def leave(self, share: ShardShare) -> None:
-        """Take no further part."""
+        """Remove a shard."""
         with self._changed:
             if share in self._shares:
                 self._shares.remove(share)
@@ -131,7 +133,7 @@ class Committer:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop what waits, let the batch on its way finish, and refuse everything from now on."""
+        """Drop waiting records, let the present batch finish, and refuse all further calls."""
         self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._is_closed = True
@@ -156,17 +158,17 @@ class Committer:
 
     def _has_room(self, share: ShardShare, page: BufferedPage) -> bool:
         if share.buffer.is_incomplete:
-            return True  # nothing becomes free before it has come as a whole; it had room once
+            return True  # nothing becomes free before the batch is complete; it had room before
         if len(share.buffer.pages) >= _PAGES_MAX:
             return False
-        # What waits for the rest of a prepared batch becomes free only after further calls, for which all threads of
-        # an executor may be wanting while they wait here.
+        # The waiting part of a prepared batch becomes free only after further calls, which may need all threads of an
+        # executor while these wait here.
         taken = self._buffered_bytes - sum(one.buffer.size_bytes for one in self._shares if one.buffer.is_incomplete)
-        # One page that is larger than all room goes alone; refusing it would stop the shard for good.
+        # A page larger than all room goes alone; refusing it would stop the shard for good.
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
     def _wait_for_room(self, share: ShardShare, page: BufferedPage) -> None:
-        # While anyone waits, everything that is buffered is due: only a commit makes room.
+        # While a thread waits, all buffered records are due: only a commit makes room.
         self._waiting_for_room += 1
         self._changed.notify_all()
         try:
@@ -196,9 +198,9 @@ class Committer:
         self._changed.notify_all()
 
     def _cancel_in_vain(self) -> None:
-        """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
+        """Cancel a commit whose shards are all lost. Called without the lock, since it calls Spark."""
         with self._changed:
-            # These very jobs: when they are cancelled, another batch may be under way.
+            # The jobs of this batch: when they are cancelled, another batch may be under way.
             jobs, is_in_vain = self._jobs, bool(self._under_way) and all(one.is_in_vain for one in self._under_way)
         if is_in_vain:
             jobs.cancel()
@@ -220,7 +222,7 @@ class Committer:
                 for piece in pieces:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
-            # Without the lock, since this calls the worker. A shard without new records would never hear of it else.
+            # Without the lock, since this calls the worker. A shard without new records would not learn it otherwise.
             for share in (piece.share for piece in pieces if piece.share.error is not None):
                 share.marker.mark_for_process_restart()
 
@@ -260,7 +262,7 @@ class Committer:
         try:
             return self._commit(pieces, jobs)
         except Exception as error:
-            # Not expected: commit answers with its failures. Without this, the thread and all shards would hang.
+            # Unexpected, as commit returns its failures. Without this, the thread and all shards would hang.
             _log.exception("committing a batch of %s shards failed", len(pieces))
             return {piece.share: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
 
@@ -269,7 +271,7 @@ class Committer:
         share.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
         if share.is_in_vain:
-            self._abandon(share)  # what became of it is the next owner's business
+            self._abandon(share)  # its outcome concerns the next owner only
             return
         error, until = outcome.get(share), self._suspects.get(shard_id)
         last = piece.cut.last
@@ -279,8 +281,8 @@ class Committer:
             return
         share.error = error
         self._buffered_bytes -= share.buffer.clear()
-        # Its next batches go alone, so that one shard's poison does not stop the others again and again. A fenced one
-        # has no next batch here.
+        # Its next batches go alone, so that a poison record of one shard does not stop the others repeatedly. A fenced
+        # shard has no next batch here.
         is_fenced = isinstance(error, FencedException)
         if last is not None and not is_fenced and (until is not None or len(self._suspects) < MOST_SHARDS):
             self._suspects[shard_id] = last if until is None else max(until, last)

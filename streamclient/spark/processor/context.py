@@ -1,4 +1,4 @@
-"""What a sink is told about a batch."""
+"""The description of a batch that a sink receives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
-"""128 bits of SHA-256: no two keys collide, and names of directories stay short."""
+"""128 bits of SHA-256: keys do not collide, and names of directories stay short."""
 
 
 def _nobody() -> frozenset[str]:
@@ -28,7 +28,7 @@ def _digest(*parts: str) -> str:
 
 
 def output_key(stream_id: str, shard_id: str, start_position: str) -> str:
-    """Key of a batch's output; see ``ShardRange.output_key``."""
+    """Return the key of a batch's output; see ``ShardRange.output_key``."""
     return _digest(stream_id, shard_id, start_position)
 
 
@@ -42,55 +42,56 @@ class ShardRange:
     start_position: str
     """The stored checkpoint before this batch."""
     end_position: str
-    """What is checkpointed once the sink has returned."""
+    """The checkpoint that is stored once the sink has returned."""
     record_count: int
-    """Records of the shard in the frame; 0 for the end of a shard alone."""
+    """Records of the shard in the frame; 0 for a mere end of a shard."""
     first_sequence: SequenceInfo | None
     last_sequence: SequenceInfo | None
     epoch: int = 0
-    """Of the lease's present owner, ``ShardInfo.epoch``: greater than that of every earlier one. A sink that stores it
-    beside its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
+    """The epoch of the lease's present owner, ``ShardInfo.epoch``: greater than that of every earlier owner. A sink
+    that stores it with its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
 
     @property
     def output_key(self) -> str:
-        """Key under which a repeat of this batch must overwrite: depends on shard and start only.
+        """Key under which a repeat of this batch must overwrite; it depends on shard and start only.
 
-        After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. Everything written
-        and not checkpointed therefore has this key, and replacing all of it neither loses nor repeats a record.
+        After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. So everything that
+        was
+        written and not checkpointed has this key, and replacing all of it neither loses nor repeats a record.
         """
         return output_key(self.stream_id, self.shard_id, self.start_position)
 
 
 @frozen
 class FrameColumn:
-    """One column of the table in the frame."""
+    """One column of the source table in the frame."""
 
     name: str
     type: ColumnType
-    """Of the values that stand in it; a value of another type stands in ``_unfit``."""
+    """The type of its values; a value of another type goes to ``_unfit``."""
     is_key: bool = False
 
 
 @frozen
 class BatchContext:
-    """Which changes a frame holds, and under which keys to store them so that a repeat adds nothing."""
+    """The changes that a frame holds, and keys to store them so that a repeat adds nothing."""
 
     ranges: tuple[ShardRange, ...]
-    """One per shard, by shard id."""
+    """One range per shard, sorted by shard id."""
     columns: tuple[FrameColumn, ...]
     """The table's columns in the frame: keys first, then attributes."""
     commits: tuple[Commit, ...] = ()
-    """One per shard, by shard id: what a destination stores beside the rows. Where the batch goes to a destination,
-    each follows its last one; for a sink they follow each other as long as this factory reads the shard on."""
+    """One commit per shard, sorted by shard id, for a destination to store with the rows. For a destination, each
+    follows its last commit; for a sink they follow each other as long as this factory reads the shard."""
     _lost_shards: Callable[[], frozenset[str]] = field(default=_nobody, eq=False, repr=False)
     _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
     @property
     def batch_id(self) -> str:
-        """The same for the same shards, starts and ends.
+        """An id that is equal for the same shards, starts and ends.
 
         A repeat after a crash may be cut differently and then has another id: key output by
-        ``ShardRange.output_key``, and use this one for logs.
+        ``ShardRange.output_key``, and use this id for logs.
         """
         parts = [part for one in self.ranges for part in (one.output_key, one.end_position)]
         return _digest(*parts)
@@ -102,22 +103,26 @@ class BatchContext:
 
     @property
     def record_count(self) -> int:
-        """Rows of the frame."""
+        """Number of rows in the frame."""
         return sum(one.record_count for one in self.ranges)
 
     def lost_shards(self) -> frozenset[str]:
-        """Shards of the batch whose lease was lost since it began. Do not publish their part: it has a new owner."""
+        """Return the shards of the batch that lost their lease since it began.
+
+        Do not publish their part: it has a new owner.
+        """
         return self._lost_shards()
 
     def refuse(self, shard_id: str, error: StreamClientError) -> None:
-        """Say that one shard's part was not stored, and why; the others go on, and are checkpointed.
+        """Report that one shard's part was not stored, and why; the other shards go on, and are checkpointed.
 
-        For a destination that knows a greater epoch than ``ShardRange.epoch`` the error is a ``FencedException``. The
-        shard's processor raises it, and its records are read again from the last checkpoint by whoever has the lease.
+        If a destination knows a greater epoch than ``ShardRange.epoch`` the error must be a ``FencedException``. The
+        shard's processor raises the error, and the owner of the lease reads the records again from the last checkpoint.
 
         Raises:
-            ConfigurationError: the batch has no such shard, so nobody knows which part is not stored; or the error is
-                none of this package.
+            ConfigurationError: the batch does not have the shard, so it is unknown which part is not stored; or the
+                error
+                does not belong to this package.
         """
         if not isinstance(error, StreamClientError):
             raise ConfigurationError(

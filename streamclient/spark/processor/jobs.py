@@ -1,4 +1,4 @@
-"""Spark jobs of one batch that another thread may end."""
+"""Spark jobs of one batch that another thread may cancel."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _AGAIN_SECONDS = 0.25
-"""How often jobs are ended of which Spark did not know when it was asked first: a transform may start one any time."""
+"""Interval for repeating the cancellation of jobs: a transform may start a new one at any time."""
 
 CANCELLED = "the batch was cancelled: none of its leases is held any more"
 
 
 class CancellableJobs:
-    """Whatever Spark runs for one batch: in its thread, and in any thread through the session of its frame.
+    """All that Spark runs for one batch: in its thread, and in any thread through the session of its frame.
 
-    One for each batch, so that whoever ends a batch and is late for it ends no other one. By a tag and not by a job
-    group, which a sink may set for itself.
+    One for each batch, so that a late cancellation does not end another batch. It uses a tag and not a job group, which
+    a
+    sink may set for itself.
     """
 
     def __init__(self) -> None:
@@ -40,14 +41,14 @@ class CancellableJobs:
 
     @contextmanager
     def of(self, session: SparkSession) -> Iterator[SparkSession]:
-        """Jobs that are started here can be cancelled; gives the session that the frame is to be bound to.
+        """Make jobs that are started in this context cancellable; yield the session for the frame.
 
-        That is a copy, whose settings may be changed; over Spark Connect, the session itself.
+        It is a copy, whose settings may be changed; with Spark Connect, it is the session itself.
 
         Raises:
-            ShutdownException: they were cancelled; whatever the jobs raised is its cause.
+            ShutdownException: the jobs were cancelled; their own error is the cause.
         """
-        # A Connect session has no context, and tags what it runs itself.
+        # A Connect session has no context, and tags its operations itself.
         context = None if is_connect(session) else session.sparkContext
         own = session if context is None else private_copy(session)
 
@@ -87,7 +88,7 @@ class CancellableJobs:
             session.sparkContext.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """End the jobs that run, and those that are still started; nothing happens if none can be. Any thread."""
+        """Cancel the running jobs, and those still to be started; do nothing if that is impossible. Any thread."""
         with self._lock:
             end_jobs, is_over = self._end_jobs, self._is_over
             self._is_cancelled = True
@@ -103,12 +104,12 @@ class CancellableJobs:
         try:
             start_thread(repeat, "streamclient-spark-cancel")
         except NoThreadError as error:
-            self._is_repeating = False  # whoever waits for the batch cancels it again at each look
+            self._is_repeating = False  # each caller that waits for the batch cancels it again on each look
             _log.info("jobs of a batch are ended once, not again and again: %s", error)
 
 
 def _unless_stopped(step: Callable[[], object]) -> None:
-    """Do what needs a running Spark. One that was stopped has no jobs, and no caller is to fail of it."""
+    """Run a step that needs a running Spark. A stopped Spark has no jobs, so its errors are ignored."""
     try:
         step()
     except Exception as error:

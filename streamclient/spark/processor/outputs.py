@@ -1,10 +1,10 @@
-"""Where batches go: a destination, which stores rows and commits in one step, or a sink of the user's.
+"""The outputs of batches: a destination, which stores rows and commits in one step, or a sink of the user's.
 
-What a commit's digest is over are the changes that were read, not the rows that a transform makes of them. So whoever
-repeats a batch makes the same commit, and only one of both is stored, with its rows: a transform that gives other rows
-each time (a random number, the present time) is stored once all the same. It should give the same rows from the same
-changes all the same, or nobody can say later why they are as they are. Which shards share a frame may differ between
-two runs of a batch, so the rows of a change may depend on the changes of its shard in the batch, and on no others.
+A commit's digest covers the changes read, not the rows derived from them. So every repeat of a batch makes the same
+commit, and only one of the repeats is stored, with its rows. A transform that gives other rows each time (a random
+number, the present time) is therefore stored once, too. It should still give the same rows from the same changes;
+otherwise the rows cannot be explained later. Which shards share a frame may differ between two runs of a batch, so the
+rows of a change may depend only on the changes of its shard in the batch.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
-"""How often rows are made anew because another writer's column came first; each try sees the columns of the one before,
-so only a writer that brings one each time could exhaust them."""
+"""How often rows are made anew because another writer's column came first. Each try sees the columns of the one before,
+so only a writer that adds a column each time could exhaust the tries."""
 
 
 @define
@@ -55,12 +55,12 @@ class SourceFrames:
     session: Callable[[], SparkSession]
     declared: Mapping[str, ColumnType]
     key: tuple[str, ...] = ()
-    """Key columns by the table's definition, until records tell them."""
+    """Key columns by the table's definition, or else by the records."""
     columns: Schema | None = None
-    """All that were seen: a column keeps its type from batch to batch."""
+    """All columns seen so far: a column keeps its type from batch to batch."""
 
     def rows(self, parts: Sequence[Part]) -> Table:
-        """The changes of all parts."""
+        """Return the changes of all parts as rows."""
         rows = build_rows([(part.commit, part.changes) for part in parts], self.columns, self.declared)
         self.columns = grown(self.columns, rows.schema)
         self.key = next((part.changes.key for part in parts if part.changes.key), self.key)
@@ -69,10 +69,11 @@ class SourceFrames:
         return whole.select([*own, *ADDED])
 
     def adopt(self, made: Schema, stored: Schema) -> bool:
-        """Take over types of the destination that made rows did not fit; whether there are any.
+        """Take over types of the destination that made rows did not fit; return whether there are any.
 
-        Only of columns that nobody declared and that a transform has passed through: a column of the same name that it
-        has made itself says nothing of the source's.
+        Only of columns that were not declared and that a transform has passed through: a column that the transform
+        itself
+        has made under the same name does not determine the source column's type.
         """
         if self.columns is None:
             return False
@@ -100,7 +101,8 @@ class SinkOutput:
     is_two_phase: bool = False
     needs_spark: bool = True
     _lasts: dict[str, Commit] = field(factory=dict)
-    """By shard, while this factory reads it on: a later processor's commits follow those of an earlier one."""
+    """The last commit of each shard while this factory reads it: commits of a later processor follow an earlier
+    one's."""
 
     def open(self) -> None:
         """See ``Output``."""
@@ -116,12 +118,12 @@ class SinkOutput:
         rows = self.frames.rows(parts)
         refused: dict[str, StreamClientError] = {}
         context = make_context(parts, frame_columns(rows.schema, self.frames.key), refused.__setitem__)
-        sink: Callable[..., object] = self.sink  # whatever it returns
+        sink: Callable[..., object] = self.sink  # a sink may return anything
         with jobs.of(self.frames.session()) as session:
             checks.done("the sink", sink(to_frame(session, rows), context))
         for shard, commit in ((part.commit.shard, part.commit) for part in parts):
             if shard not in refused:
-                self._lasts.pop(shard, None)  # so that those of shards that are gone come first
+                self._lasts.pop(shard, None)  # reinserted at the end, so that the shards longest unused come first
                 self._lasts[shard] = commit
         while len(self._lasts) > MOST_SHARDS:
             del self._lasts[next(iter(self._lasts))]
@@ -139,12 +141,12 @@ class DestinationOutput:
     destination: Destination
     transform: Transform | None = None
     starts_anew: bool = False
-    """Whether shards that were processed before may have no commit there."""
+    """Whether shards that were processed before may lack a commit in the destination."""
     is_own: bool = False
-    """Whether it was opened here, and is closed here."""
+    """Whether the destination was opened here, and is closed here."""
     is_two_phase: bool = True
     _lock: threading.Lock = field(factory=threading.Lock)
-    """One handle is for one thread at a time."""
+    """Held for each call, as a handle is for one thread at a time."""
 
     @property
     def application(self) -> str:
@@ -238,10 +240,11 @@ class DestinationOutput:
             return to_table(checks.done("the transform", transform(to_frame(session, rows), context)))
 
     def _no_rows(self) -> Table:
-        """What a commit without changes stores, as at the end of a shard. A transform is not asked.
+        """Return the rows of a commit without changes, as at the end of a shard, without calling the transform.
 
-        Before the first changes its frame would have none of their columns, and it would fail for good. What a
-        destination needs of a table that it makes are the columns by which rows are found and divided.
+        Before the first changes its frame would lack their columns, and it would fail for good. The rows have the
+        columns
+        that a destination needs to create its table: those that identify and partition rows.
         """
         columns, types = self._columns(), added_types()
         if columns is None:
@@ -249,14 +252,15 @@ class DestinationOutput:
         return columns.empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
-        """Commit; returns which shards' commits are not stored, if others' are."""
+        """Commit; return the shards whose commits are not stored, if those of others are."""
         try:
             with self._lock:
                 self.destination.commit(rows, commits)
         except (FencedCommit, UnfitValueError, ConfigurationError):
             raise  # nothing was stored
         except Exception as error:
-            # Whatever it is, the commit may be in: by this attempt, or by an earlier owner that did not live to say so.
+            # After any error the commit may be stored: by this try, or by an earlier owner that died before it could
+            # report it.
             missing = self._missing(commits)
             if len(missing) == len(commits):
                 raise
@@ -266,7 +270,7 @@ class DestinationOutput:
         return {}
 
     def _missing(self, commits: Sequence[Commit]) -> list[str]:
-        """The shards whose commit is not the last one of the destination, or all if it does not answer."""
+        """Return the shards whose commit is not the last one of the destination; all if it does not answer."""
         try:
             with self._lock:
                 lasts = self.destination.last_commits([one.shard for one in commits])
@@ -277,22 +281,25 @@ class DestinationOutput:
 
 
 def _stored_position(given: InitializationInput) -> str:
-    """Where batches go on: also behind a loss, or the next one would pass for the first one of the shard."""
+    """Return the position at which the next batch starts: after a loss, the position before the lost records.
+
+    The initial checkpoint is then the oldest record, and the batch would be taken for the first one of the shard.
+    """
     return given.initial_checkpoint if given.lost_behind is None else given.lost_behind
 
 
 def _processed_records(given: InitializationInput) -> int:
-    """How many records before the place where reading begins were stored somewhere, as far as that is known.
+    """Return the known number of records before the start of reading that were stored anywhere.
 
-    None if it begins at the oldest one: whatever is left is read. A checkpoint that no Python worker has stored tells
-    nothing of records; nor does one that was only set to where reading shall begin.
+    It is 0 if reading begins at the oldest record: all that is left is read. A checkpoint that no Python worker has
+    stored says nothing about records, and neither does one that was only set as a starting position.
     """
     is_oldest = given.initial_checkpoint == CheckpointPosition.TRIM_HORIZON
     return 0 if is_oldest or given.progress is None else given.progress.records
 
 
 def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
-    """What was prepared, if it was for a destination."""
+    """Return the commit that was prepared, if it was for a destination."""
     try:
         return Commit.from_json(pending.state)
     except CodecError:
@@ -302,9 +309,9 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
 
 
 def _is_same(last: Commit, prepared: Commit | None) -> bool:
-    """Whether a stored commit is what was prepared: by its place in the chain and its end.
+    """Return whether a stored commit is the prepared one: by its position in the chain and its end.
 
-    Its content may be more: records leave the stream, and who prepared it anew after that did not see them.
+    Its content may be larger: records leave the stream, and a later preparation did not see them.
     """
     return prepared is not None and (last.number, last.previous_digest, last.end) == (
         prepared.number,

@@ -1,4 +1,4 @@
-"""One processor's share of the committer: its buffer, and how its batches fare."""
+"""One processor's share of the committer: its buffer, and the state of its batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.model import ShardInfo
 from streamclient.spark.processor.buffer import ShardBatch, ShardBuffer
 
 MOST_SHARDS = 10_000
-"""Bound of whatever is remembered by shard beyond its processors; a worker never holds as many."""
+"""Limit of whatever is remembered about shards without a processor; a worker never holds as many."""
 
 
 @define(eq=False)
@@ -23,27 +23,29 @@ class ShardShare:
     checkpointer: IRecordProcessorCheckpointer
     """Thread-safe by its contract; used by the committing thread."""
     stored_position: str
-    """The last position that was checkpointed here, or the initial one."""
+    """The last position that was checkpointed here, or the initial position."""
     marker: IShutdownMarker
-    """Thread-safe by its contract; used by the committing thread when a batch failed and no call may come to say so."""
+    """Thread-safe by its contract; used by the committing thread when a batch failed and no further call may come to
+    report it."""
     last: Commit | None = None
     """The shard's last commit. Used by the committing thread once the processor is registered."""
     is_past_loss: bool = False
-    """Whether records before the next batch are lost, and that is accepted. Used as ``last`` is."""
+    """Whether records before the next batch are lost, and the loss is accepted. Used as ``last`` is."""
     in_flight: ShardBatch | None = None
     """The batch that is being committed: at most one, so that a shard's batches stay in order."""
     is_flushing: bool = False
-    """Whether everything that waits is due, because the processor shuts down."""
+    """Whether all waiting records are due, because the processor shuts down."""
     is_lost: bool = False
-    """Whether the lease is lost: nothing of it is published or checkpointed any more."""
+    """Whether the lease is lost: nothing of the shard is published or checkpointed any more."""
     error: StreamClientError | None = None
-    """Why no further batch is committed; the processor must end, and a new one starts from the last checkpoint."""
+    """The reason why no further batch is committed. The processor must end, and a new one starts from the last
+    checkpoint."""
     is_error_raised: bool = False
     """Whether the processor has raised the error to the worker."""
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether its batch may neither be published nor checkpointed; known before the processor is told."""
+        """Whether its batch may be neither published nor checkpointed; known before the processor is told."""
         return self.is_lost or self.checkpointer.is_closed
 
     @property
@@ -53,13 +55,13 @@ class ShardShare:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to wait for. A part of a batch that was prepared as a whole is not committed."""
+        """Whether there is nothing to wait for. A part of a batch that was prepared as a whole is not committed."""
         if self.in_flight is not None:
             return False
         return self.is_ended or not self.buffer.pages or self.buffer.is_incomplete
 
     def raise_error(self) -> None:
-        """Raise the error, if there is one, and remember that the worker knows."""
+        """Raise the error, if there is one, and note that the worker knows it."""
         if self.error is not None:
             self.is_error_raised = True
             raise self.error

@@ -1,4 +1,4 @@
-"""Settings of the Spark processors, frozen and checked when made."""
+"""Settings of the Spark processors, frozen and checked at creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 _millis = checks.whole(1, 10**12)
-"""Some thirty years. Python waits for much longer ones with an error only."""
+"""Some thirty years. For much longer waits Python raises an error."""
 
 
 @checks.explains_names
@@ -24,12 +24,12 @@ class SparkConfig:
     max_age_millis: int = field(default=5_000, validator=_millis)
     """A shard's batch is committed once its first record waited this long, whether or not more records come."""
     max_buffered_bytes: int = field(default=256 * 1024 * 1024, validator=checks.positive)
-    """Bound of the records that all shards of one factory hold, waiting or being written. At the bound
-    ``process_records`` blocks and everything that waits becomes due. Spark and Arrow hold a second copy of the batch
-    that is being written."""
+    """Limit of the memory of records that all shards of one factory hold, waiting or being written. At the limit
+    ``process_records`` blocks and all waiting records become due. Spark and Arrow hold a second copy of the batch that
+    is being written."""
     max_wait_millis: int = field(default=600_000, validator=_millis)
-    """Longest time that ``process_records`` waits for room, or ``shutdown`` for its last batch, before it raises.
-    Ten minutes: longer than a healthy sink takes, short enough to show a stuck one."""
+    """Longest time that ``process_records`` waits for room, or ``shutdown`` for its last batch, before it raises. Ten
+    minutes: longer than a healthy sink takes, short enough to reveal a stuck one."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_bytes > self.max_buffered_bytes:

@@ -1,4 +1,4 @@
-"""The record processor that hands batches to Spark, and its factory."""
+"""The record processor that passes batches to Spark, and its factory."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class SparkRecordProcessor(IRecordProcessor):
     """Buffers one shard's records, and checkpoints them once they are stored.
 
     Made by ``SparkRecordProcessorFactory``. ``process_records`` returns as soon as the records are buffered, and blocks
-    only while the buffers of the whole worker are full. Batches are stored in another thread; if one fails, this
-    processor marks itself for a restart and raises that failure from its next call, a new one starts from the last
-    checkpoint, and records come again. Up to the place of the failure the new one's ``process_records`` returns only
-    when its records are committed.
+    only while the buffers of the whole worker are full. Another thread stores the batches. If a batch fails, this
+    processor marks itself for a restart and raises the failure from its next call. A new processor starts from the last
+    checkpoint, and records come again. Until the position of the failure, the ``process_records`` of the new processor
+    returns only when its records are committed.
     """
 
     def __init__(self, committer: Committer, output: Output) -> None:
@@ -87,9 +87,10 @@ class SparkRecordProcessor(IRecordProcessor):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Buffer the records; wait for room if there is none.
 
-        Whatever it raises is marked as a restart first: no record of this call is to blame, so a failure policy must
-        neither deliver the call again to this processor, which is over, nor cut it, nor park its records. Pieces of a
-        read would also begin at one position, and replace each other in a sink.
+        Every error is first marked as a restart: no record of this call is to blame. So a failure policy must neither
+        repeat the call on this processor, which has ended, nor cut it, nor park its records. Pieces of a read would
+        also
+        begin at one position, and replace each other in a sink.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
@@ -105,19 +106,19 @@ class SparkRecordProcessor(IRecordProcessor):
         share = self._started()
         share.raise_error()
         # A read without records moves no checkpoint: the next batch must start at the stored one, so that a sink
-        # overwrites whatever a crashed predecessor wrote from there.
+        # overwrites everything that a crashed predecessor wrote from there.
         if len(process_records_input.records):
             end = process_records_input.checkpointer.largest_permitted_checkpoint_value
             self._committer.offer(share, BufferedPage(_by_column(process_records_input), end, time.monotonic()))
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Write and checkpoint what is buffered, unless the lease is lost or a batch has failed.
+        """Write and checkpoint the buffered records, unless the lease is lost or a batch has failed.
 
         Raises:
             StreamClientError: the last batches were not committed, and no earlier call said so.
         """
         if self._share is None:
-            return  # it never began
+            return  # initialize has not succeeded
         share = self._share
         try:
             if shutdown_input.shutdown_reason is ShutdownReason.ZOMBIE:
@@ -137,7 +138,7 @@ class SparkRecordProcessor(IRecordProcessor):
         if not self._output.is_two_phase:
             shutdown_input.checkpointer.checkpoint(CheckpointPosition.SHARD_END)
             return
-        # The destination is told, too: by its log alone one can see that children began after their parents' end.
+        # The destination gets the end as well: its log alone then shows that children began after their parents' end.
         self._committer.offer(share, BufferedPage(None, CheckpointPosition.SHARD_END, time.monotonic()))
         self._committer.flush(share)
         share.raise_error()
@@ -149,7 +150,7 @@ class SparkRecordProcessor(IRecordProcessor):
 
 
 def _by_column(given: ProcessRecordsInput) -> RecordBatch:
-    """The records of a call as a record batch: as the input gives them by column, if it does, else made of records."""
+    """Return the records of a call as a record batch: by column if the input has it, else made from records."""
     by_column = getattr(given, "arrow", None)
     batch: RecordBatch
     batch = pyarrow().record_batch(by_column() if by_column is not None else record_batch(given.records, None))
@@ -172,27 +173,27 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     """Makes the Spark processors of one worker; they share a session, a committing thread and the room for records.
 
     Give each worker of a process its own factory. Use it as a context manager, or call ``close`` after the worker has
-    stopped. No thread and no session exists before the first processor is made; without a transform and without a
-    sink there is nothing for Spark to do, and no session is ever started.
+    stopped. No thread and no session exists before the first processor is made. Without a transform and without a sink
+    Spark has nothing to do, and no session is ever started.
 
     Args:
         destination: where the changes go, exactly once: a ``Destination``, or the path or address of a Delta table.
             Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
             it returns; a repeat must add nothing.
         transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
-            with a destination, which without it gets the changes as they are (``destinations.change_rows``).
-        session: a session, or a function that makes one, which is called again when that one has been stopped; by
-            default ``local_session()``, which all factories of a process that bring none share.
-        schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column of which nothing is
-            known takes the type of its first value; a value of another type stands in ``_unfit``.
-        table: key and declared columns, so that the first frame has them all; cheap to give and good to have.
+            with a destination, which without it gets the changes unchanged (``destinations.change_rows``).
+        session: a session, or a function that makes one, which is called again if the session was stopped. The default
+            is ``local_session()``, shared by all factories of a process that are given none.
+        schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column without a known type
+            takes the type of its first value; a value of another type goes to ``_unfit``.
+        table: key and declared columns, so that the first frame has them all. Recommended.
         config: limits.
-        starts_anew: whether the destination may have no commit of a shard that was processed before, as it shall hold
-            only what follows. Otherwise that is an error, as it has lost them. Leave it out again once each shard has a
-            commit there.
+        starts_anew: whether the destination may lack commits of a shard that was processed before, because it is to
+            hold only later records. By default that is an error, as the destination has lost them. Remove it again once
+            each shard has a commit there.
 
     Raises:
-        ConfigurationError: an argument is none of these, or a package is missing.
+        ConfigurationError: an argument has a wrong type, or a package is missing.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     def create_processor(self) -> SparkRecordProcessor:
         """Make a processor for one shard.
 
-        The first one checks the destination and, if Spark has to do anything, starts it, which takes seconds.
+        The first call checks the destination. If Spark is needed the call also starts it, which takes seconds.
 
         Raises:
             StreamClientException: the factory was closed.
@@ -246,11 +247,10 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         return self._committer.buffered_bytes
 
     def close(self) -> None:
-        """Let the batch on its way finish, and drop what is buffered (it will be read again). Final.
+        """Let the present batch finish, and drop the buffered records (they will be read again). Final.
 
-        The session that the factories of this process started for themselves is stopped with the last of them. A
-        session that was given, that ran before, or that ``local_session`` returned to somebody, stays; so does a
-        destination that was given.
+        The last factory of this process stops the session that factories started for themselves. Other sessions stay:
+        one that was given, that ran before, or that ``local_session`` returned to a user. So does a given destination.
         """
         self._committer.close()
         with self._lock:
@@ -300,12 +300,12 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
 
 def _takes_a_batch(value: object) -> bool:
-    """Whether it can be called with a frame and a context, and is over when it returns."""
+    """Return whether the value can be called with a frame and a context, and has finished when it returns."""
     if not callable(value) or checks.deferring(value):
         return False
     try:
         inspect.signature(value).bind(None, None)
-    except ValueError:  # of some that are written in C nobody knows
+    except ValueError:  # some functions written in C have no signature
         return True
     except TypeError:
         return False

@@ -1,1 +1,1 @@
-"""What an implementation of a protocol has to do, as checks that any test framework can run."""
+"""The obligations of an implementation of a protocol, as checks that any test framework can run."""

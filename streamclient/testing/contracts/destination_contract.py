@@ -1,7 +1,7 @@
-"""Contract of ``Destination``: whoever writes one runs ``check_destination`` over it.
+"""The contract of ``Destination``: run ``check_destination`` on a destination of your own.
 
-Exactly-once rests on every rule below: a destination that breaks one of them loses rows, or has them twice, after a
-crash, a freeze or a lost answer.
+Exactly-once depends on every rule below: a destination that breaks one of them loses or repeats rows after a crash, a
+freeze or a lost answer.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 MakeDestination = Callable[[str, str], Destination]
-"""Opens a handle for a place and an application; the same name is the same place, empty when first named. Names are of
-letters and digits. Handles are closed by the suite."""
+"""Opens a handle for a table and an application. The same name is the same table, empty when first named. Names consist
+of letters and digits. The suite closes the handles."""
 
 Open = Callable[..., Destination]
 Scenario = Callable[[Open], None]
@@ -50,14 +50,14 @@ ROUNDS = 10
 """Commits that each of two racing writers tries; most of them collide."""
 
 RACE_SECONDS = 300.0
-"""How long a race may take; far above any healthy store."""
+"""Time limit of a race; far above any healthy store."""
 
 MANY_COLUMNS = 1_000
 MANY_SHARDS = 20
 
 
 def check_destination(make_destination: MakeDestination) -> None:
-    """Run every scenario, each at a place of its own.
+    """Run every scenario, each on a table of its own.
 
     Raises:
         AssertionError: a rule is broken; the message names scenario, expectation and answer.
@@ -67,7 +67,7 @@ def check_destination(make_destination: MakeDestination) -> None:
 
 
 def check_destination_scenario(name: str, make_destination: MakeDestination) -> None:
-    """Run one of ``DESTINATION_SCENARIOS``, for test frameworks that want to report each on its own."""
+    """Run one of ``DESTINATION_SCENARIOS``, for test frameworks that report each on its own."""
     place = f"p{uuid.uuid4().hex}"
     handles: list[Destination] = []
 
@@ -87,7 +87,7 @@ def check_destination_scenario(name: str, make_destination: MakeDestination) -> 
 
 
 def change(number: int, **columns: ColumnValue) -> StreamRecord:
-    """The change of row ``number`` that puts these columns; its place in the shard is the number too."""
+    """Return the change of row ``number`` that puts these columns; ``number`` is also its position in the shard."""
     cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, 1_000 + number) for name, value in columns.items())
     return StreamRecord(RecordType.PUT, (("id", number),), cells, SequenceInfo(1, 1_000_000 + number, 0))
 
@@ -95,7 +95,7 @@ def change(number: int, **columns: ColumnValue) -> StreamRecord:
 def batch(
     last: Commit | None, records: Sequence[StreamRecord], *, shard: str = "shard-1", epoch: int = 1, **changes: Any
 ) -> Commit:
-    """The commit of these records behind ``last``, from position to position."""
+    """Return the commit of these records after ``last``, from position to position."""
     start = CheckpointPosition.TRIM_HORIZON if last is None else last.end
     values: dict[str, Any] = {
         "application": "default",
@@ -110,30 +110,30 @@ def batch(
 
 
 def rows_for(destination: Destination, records: Sequence[StreamRecord], commit: Commit) -> Table:
-    """Rows of these records that fit the destination as it is."""
+    """Return the rows of these records that fit the destination as it is."""
     return change_rows(records, shard=commit.shard, number=commit.number, columns=destination.columns())
 
 
 def store(destination: Destination, last: Commit | None, records: Sequence[StreamRecord], **changes: Any) -> Commit:
-    """Commit these records behind ``last``."""
+    """Commit these records after ``last``."""
     commit = batch(last, records, **changes)
     destination.commit(rows_for(destination, records, commit), [commit])
     return commit
 
 
 def stored_numbers(destination: Destination) -> list[int]:
-    """Keys of all stored rows, sorted; a row that is there twice is here twice."""
+    """Return the keys of all stored rows, sorted; the key of a repeated row is repeated."""
     return sorted(record.key["id"] for table in destination.rows() for record in records_of(table))  # type: ignore[misc]
 
 
 def expect(rule: str, actual: object, expected: object) -> None:
-    """Raise ``AssertionError``, which names the rule, unless both are equal."""
+    """Raise ``AssertionError`` with the rule's name unless both values are equal."""
     if actual != expected:
         raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
 def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
-    """The error of this kind that an attempt raises; ``AssertionError``, which names the rule, if it raises none."""
+    """Return the error of type ``kind`` that an attempt raises; raise ``AssertionError`` if it raises none."""
     try:
         attempt()
     except kind as error:
@@ -162,7 +162,7 @@ def _a_commit_is_found_by_every_later_handle(open_handle: Open) -> None:
 
 
 def _a_repeat_changes_nothing(open_handle: Open) -> None:
-    """As after an answer that was lost: by the same writer, and by another one of the same owner."""
+    """Repeat after a lost answer: by the same writer, and by another writer of the same owner."""
     first, second = open_handle(), open_handle()
     records = [change(1), change(2)]
     commit = batch(None, records)
@@ -173,7 +173,7 @@ def _a_repeat_changes_nothing(open_handle: Open) -> None:
 
 
 def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
-    """The owner died between the commit and its checkpoint; the next one repeats the batch, with its own epoch."""
+    """Let the owner die between the commit and its checkpoint; the successor repeats the batch, with its own epoch."""
     records = [change(1), change(2)]
     stored = store(open_handle(), None, records, epoch=3)
     successor = open_handle()
@@ -186,7 +186,7 @@ def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
 
 
 def _an_older_owner_is_refused(open_handle: Open) -> None:
-    """Wherever it was frozen: with a handle from before the successor's commit, or with a new one."""
+    """Send with a handle from before the successor's commit, and with a new one."""
     frozen = open_handle()
     one = store(frozen, None, [change(1)], epoch=1)
     late = batch(one, [change(2)], epoch=1)
@@ -201,7 +201,7 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
 
 
 def _an_owner_that_wakes_behind_its_successor_is_refused(open_handle: Open) -> None:
-    """Even if what it sends is stored: the successor had found it prepared, stored it, and gone on."""
+    """Refuse even a batch that is stored: the successor had found it prepared, stored it, and gone on."""
     frozen = open_handle()
     prepared = batch(None, [change(1)], epoch=1)
     rows = rows_for(frozen, [change(1)], prepared)
@@ -213,7 +213,7 @@ def _an_owner_that_wakes_behind_its_successor_is_refused(open_handle: Open) -> N
 
 
 def _only_what_follows_is_taken(open_handle: Open) -> None:
-    """A commit that another writer of the same epoch was quicker with, and one behind a hole."""
+    """Refuse a commit whose position another writer of the same epoch has taken, and a commit after a hole."""
     destination = open_handle()
     one = store(destination, None, [change(1)])
     two = store(destination, one, [change(2)])
@@ -263,7 +263,7 @@ def _a_position_moves_without_rows(open_handle: Open) -> None:
 
 
 def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
-    """Two owners that both believe to have the shard, each with a handle of its own."""
+    """Let two owners commit that both believe to have the shard, each with a handle of its own."""
     start = Barrier(2)
     acknowledged: dict[int, list[int]] = {1: [], 2: []}
 
@@ -271,7 +271,8 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
         destination = open_handle()
         start.wait(RACE_SECONDS)
         for number in count():
-            # The later owner goes on until it has stored something: the earlier one ends, and is not in its way then.
+            # The later owner goes on until it has stored something; the earlier one has then ended, and does not
+            # interfere.
             if number >= ROUNDS and (epoch == 1 or acknowledged[2]):
                 return
             record = change(1_000 * epoch + number)
@@ -322,7 +323,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
-    """Rows made before another writer brought the column; silently cast, 2.5 would become 2."""
+    """Refuse rows made before another writer added the column; silently cast, 2.5 would become 2."""
     late, quick = open_handle(), open_handle()
     one = store(late, None, [change(1)])
     commit = batch(one, [change(2, v=2.5)])
@@ -337,7 +338,7 @@ def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
 
 
 def _columns_come_and_stay(open_handle: Open) -> None:
-    """New ones beside names that differ only in case, or look like ours; and batches without them."""
+    """Add columns whose names differ only in case or look like ours, and store batches without them."""
     destination, last, records = open_handle(), None, []
     for number, name in enumerate(["a", "A", "_operation", "a b", "公司", "x.y", 'q"`', "_Day", "a"]):
         records.append(change(number, **{name: number}))
@@ -437,4 +438,4 @@ DESTINATION_SCENARIOS: dict[str, Scenario] = {
         _wrong_calls_have_no_effect,
     )
 }
-"""Scenario by name, for frameworks that report each on its own."""
+"""Scenarios by name, for frameworks that report each on its own."""

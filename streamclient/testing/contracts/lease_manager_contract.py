@@ -1,4 +1,4 @@
-"""Contract of ``ILeaseManager``: whoever writes one runs ``check_lease_manager`` over it.
+"""The contract of ``ILeaseManager``: run ``check_lease_manager`` on a lease manager of your own.
 
 Workers rely on every rule below; a store that breaks one of them lets two workers read one shard, or loses progress.
 """
@@ -24,19 +24,19 @@ Scenario = Callable[[ILeaseManager, str], None]
 Answer = TypeVar("Answer")
 
 CONTENDERS = 8
-"""Threads that want the same row at once: enough to meet, few enough for any connection pool."""
+"""Threads that want the same row at the same time: enough to collide, few enough for any connection pool."""
 
 DRAWERS = 3
-"""Threads that draw an epoch of one shard at once: as many workers as may acquire it at one time, and one more."""
+"""Threads that draw an epoch of one shard at the same time: as many workers as may acquire it at once, and one more."""
 
 ROUNDS = 12
-"""How often each thread of the mixed scenario tries; with eight threads, most rounds collide."""
+"""Tries of each thread in the mixed scenario; with eight threads, most of them collide."""
 
 MANY_LEASES = 123
 """More than one page of a small store, as in the Java client's own test."""
 
 ANSWER_SECONDS = 60.0
-"""How long a scenario waits for its threads; far above any healthy store."""
+"""Time limit for the threads of a scenario; far above any healthy store."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:
@@ -50,7 +50,7 @@ def check_lease_manager(make_manager: MakeLeaseManager) -> None:
 
 
 def check_lease_manager_scenario(name: str, make_manager: MakeLeaseManager) -> None:
-    """Run one of ``LEASE_MANAGER_SCENARIOS``, for test frameworks that want to report each on its own."""
+    """Run one of ``LEASE_MANAGER_SCENARIOS``, for test frameworks that report each on its own."""
     stream_id = f"stream-{uuid.uuid4().hex}"
     manager = make_manager(stream_id)
     manager.create_lease_table_if_not_exists()
@@ -67,7 +67,7 @@ def _expect(rule: str, actual: object, expected: object) -> None:
 
 
 def _new(manager: ILeaseManager, stream_id: str, **fields: Any) -> Lease:
-    """A lease of worker a, stored."""
+    """Store a lease of worker a and return it."""
     lease = evolve(Lease("shard-1", stream_id, owner="a", counter=7, parent_shard_ids=frozenset({"p"})), **fields)
     _expect(f"create of {lease}", manager.create_lease(lease), True)
     return lease
@@ -185,7 +185,7 @@ def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) 
 
 
 def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, stream_id: str) -> None:
-    """Nothing to check where the manager refuses what it does not store."""
+    """Check the pending checkpoint, unless the manager refuses it because it does not store any."""
     if type(manager).prepare_lease is ILeaseManager.prepare_lease:
         return
     pending = PendingCheckpoint("next", b"\x00transaction 7", records=12, epoch=3)
@@ -284,7 +284,7 @@ def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) ->
 
 
 def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) -> None:
-    """Threads checkpoint, renew and take one lease at random sights of it; no write is lost or doubled."""
+    """Let threads checkpoint, renew and take one lease from sights of it; no write may be lost or doubled."""
     _new(manager, stream_id, counter=0)
 
     def work(name: str) -> tuple[int, int]:
@@ -309,7 +309,7 @@ def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) 
 
 
 def _at_once(names: Sequence[str], act: Callable[[str], Answer]) -> list[Answer]:
-    """Act under each name, on threads that start together; answers in order."""
+    """Call ``act`` with each name, on threads that start together; return the answers in order."""
     barrier = Barrier(len(names))
 
     def run(name: str) -> Answer:

@@ -1,4 +1,4 @@
-"""Contract of ``MergingDestination``: whoever writes one runs ``check_merging_destination`` over it, too."""
+"""The contract of ``MergingDestination``: run ``check_merging_destination`` on your own, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_merging_destination(make_destination: Callable[[str, str], MergingDestination]) -> None:
-    """Run every scenario of ``MergingDestination``; those of ``Destination`` are run by ``check_destination``.
+    """Run every scenario of ``MergingDestination``; ``check_destination`` runs those of ``Destination``.
 
     Raises:
         AssertionError: a rule is broken; the message names scenario, expectation and answer.
@@ -54,7 +54,7 @@ _NEW = 1_000
 
 
 def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
-    """Rows of (id, part, text)."""
+    """Return rows of (id, part, text)."""
     pa = pyarrow()
     ids, parts, texts = zip(*rows, strict=True) if rows else ((), (), ())
     return pa.table(
@@ -65,7 +65,7 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Have these rows in the place of those with these keys."""
+    """Merge ``after`` in place of the rows with these keys."""
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit
@@ -208,4 +208,4 @@ MERGING_SCENARIOS: dict[str, Callable[[_OpenMerging], None]] = {
         _rows_below_a_bound_are_found,
     )
 }
-"""Scenario by name, of destinations that replace rows."""
+"""Scenarios by name, for destinations that replace rows."""

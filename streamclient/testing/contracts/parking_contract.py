@@ -1,4 +1,4 @@
-"""What every ``IParkingStore`` must do, as a suite that anybody can run over a store."""
+"""The contract of ``IParkingStore``, as a suite for any store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.worker.parking.parked_frames import record_id
 
 MakeStore = Callable[[], IParkingStore]
-"""Makes a store over the same place each time, as a process does that starts again; the place is empty at first."""
+"""Opens the same store each time, as a restarted process does; the store is empty at first."""
 
 _KINDS = (
     RecordColumn("number", ColumnOperation.PUT, -(2**63), 1),
@@ -28,7 +28,7 @@ _KINDS = (
 def parked_record(
     key: str, number: int, *, stream: str = "orders_1", shard: str = "shard-1", generation: int = 1
 ) -> ParkedRecord:
-    """A record as a worker parks it, with a column of every kind; ``number`` is its place in the shard."""
+    """Return a record as a worker parks it, with a column of every type; ``number`` is its position in the shard."""
     primary_key = (("id", key), ("part", number % 3), ("tag", bytes([number % 251])))
     original = (RecordColumn("amount", ColumnOperation.PUT, 0.05, 1),)
     record = StreamRecord(RecordType.UPDATE, primary_key, _KINDS, SequenceInfo(1, number, 0), original)
@@ -48,14 +48,14 @@ def parked_record(
 
 
 def check_parking_store(make_store: MakeStore) -> None:
-    """Run every check over one place, which each check leaves empty; raises ``AssertionError`` at the first failure."""
+    """Run every check on one store, which each check leaves empty; raise ``AssertionError`` at the first failure."""
     for check in CHECKS:
         check(make_store)
         assert list(make_store().parked()) == [], f"{check.__name__} found records that were removed"
 
 
 def check_records_survive_unchanged(make_store: MakeStore) -> None:
-    """Another process reads what was parked, equal in every field and in every kind of value."""
+    """Check that another process reads parked records, equal in every field and for every type of value."""
     records = [parked_record("a", 1), parked_record("b", 2)]
     make_store().park(records)
     assert list(make_store().parked()) == records
@@ -63,7 +63,7 @@ def check_records_survive_unchanged(make_store: MakeStore) -> None:
 
 
 def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
-    """By stream and shard, then in the order of the shard, whatever the order of parking."""
+    """Check the order: by stream and shard, then in the order of the shard, whatever the order of parking."""
     records = [
         parked_record(key, number, stream=stream, shard=shard)
         for stream in ("orders_1", "orders_2")
@@ -80,7 +80,7 @@ def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
 
 
 def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
-    """A worker that crashed parks the same records again, perhaps found elsewhere; the first ones stay."""
+    """Check that a crashed worker may park the same records again, perhaps found elsewhere; the first ones stay."""
     first = parked_record("a", 1)
     store = make_store()
     store.park([first, first])
@@ -91,7 +91,7 @@ def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
 
 
 def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
-    """Keys of one stream, once for each shard, each with its first record there and its generation."""
+    """Check the keys of one stream: once for each shard, each with its first record there and its generation."""
     later, first = parked_record("a", 6, generation=1), parked_record("a", 3, generation=1)
     records = [
         later,
@@ -112,7 +112,10 @@ def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
 
 
 def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
-    """And only that; removing what is not there does no harm, and what was removed may be parked again."""
+    """Check that exactly the named records are removed.
+
+    Removing an absent record does no harm, and a removed record may be parked again.
+    """
     records = [parked_record("a", number) for number in range(4)]
     store = make_store()
     store.remove(records)
@@ -126,7 +129,7 @@ def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
 
 
 def check_many_and_large_records(make_store: MakeStore) -> None:
-    """More than one request of a service takes, and a record larger than a cell of it."""
+    """Check more records than one request of a service takes, and a record larger than a cell of it."""
     many = [parked_record("k", number) for number in range(250)]
     photo = RecordColumn("photo", ColumnOperation.PUT, b"x" * (3 * 1024 * 1024), 1)
     record = evolve(many[-1].record, columns=(photo,), sequence_info=SequenceInfo(1, 250, 0))

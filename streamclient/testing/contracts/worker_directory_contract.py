@@ -1,6 +1,6 @@
-"""Contract of ``WorkerDirectory``: whoever keeps worker rows beside leases runs ``check_worker_directory`` over them.
+"""The contract of ``WorkerDirectory``: run ``check_worker_directory`` on a store that keeps worker rows with leases.
 
-Workers take the leases of a killed session without waiting, so a store that breaks one of these rules lets two of them
+Workers take the leases of a killed session without waiting, so a store that breaks one of these rules lets two workers
 read one shard.
 """
 
@@ -28,13 +28,13 @@ MakeLeaseManager = Callable[[str], ILeaseManager]
 Scenario = Callable[["_Directory"], None]
 
 CONTENDERS = 8
-"""Threads that want the same row at once."""
+"""Threads that want the same row at the same time."""
 
 ANSWER_SECONDS = 60.0
-"""How long a scenario waits for its threads; far above any healthy store."""
+"""Time limit for the threads of a scenario; far above any healthy store."""
 
 MANY_WORKERS = 230
-"""More than one request may read or write."""
+"""More rows than one request may read or write."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
@@ -48,7 +48,7 @@ def check_worker_directory(make_manager: MakeLeaseManager) -> None:
 
 
 def check_worker_directory_scenario(name: str, make_manager: MakeLeaseManager) -> None:
-    """Run one of ``WORKER_DIRECTORY_SCENARIOS``, for test frameworks that want to report each on its own."""
+    """Run one of ``WORKER_DIRECTORY_SCENARIOS``, for test frameworks that report each on its own."""
     stream_id = f"stream-{uuid.uuid4().hex}"
     manager = make_manager(stream_id)
     manager.create_lease_table_if_not_exists()
@@ -68,7 +68,7 @@ def _expect(rule: str, actual: object, expected: object) -> None:
 
 
 class _Directory:
-    """The store under test, with short words for what every scenario does."""
+    """The store under test, with short methods for the steps of every scenario."""
 
     def __init__(self, store: WorkerDirectory, manager: ILeaseManager, stream_id: str) -> None:
         self.store = store
@@ -207,7 +207,7 @@ def _nothing_but_a_restoring_beat_or_a_registration_brings_a_row_back(directory:
 
 
 def _workers_and_leases_do_not_mix(directory: _Directory) -> None:
-    """Rows of both kinds go out together and are answered one by one, but are listed apart."""
+    """Check that one request answers both kinds of rows one by one, and that they are listed apart."""
     lease = Lease("w1", directory.stream_id, owner="w1")
     row, taken = directory.row(), leases.take(lease, "w2")
     beat = membership.beat(evolve(row, beat=9))
@@ -246,7 +246,7 @@ def _no_wake_is_lost_among_many(directory: _Directory) -> None:
 
 
 def _at_once(arguments: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-    """Act on each argument, on threads that start together; answers in order."""
+    """Call ``act`` with each argument, on threads that start together; return the answers in order."""
     barrier = Barrier(len(arguments))
 
     def run(argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Simulated time: what happens when, one thing after the other."""
+"""Simulated time: an agenda of calls, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Call = Callable[..., object]
 
 @define(eq=False)
 class Agenda:
-    """A heap of calls by time. Two calls of the same moment happen in the order in which they were asked for."""
+    """A heap of calls by time. Two calls of the same moment happen in the order in which they were added."""
 
     now: float = 0.0
     """Seconds since the history began; true time, which no worker's clock shows."""
@@ -26,12 +26,12 @@ class Agenda:
         heapq.heappush(self._heap, (self.now + seconds, self._asked, call, arguments))
 
     def at(self, moment: float, call: Call, *arguments: Any) -> None:
-        """Call at a moment, which must not be over."""
+        """Call at a moment, which must not have passed."""
         self._asked += 1
         heapq.heappush(self._heap, (max(moment, self.now), self._asked, call, arguments))
 
     def run_until(self, moment: float) -> None:
-        """Let everything happen up to a moment."""
+        """Run everything on the agenda up to a moment."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= moment:
             self.now, _, call, arguments = pop(heap)

@@ -1,4 +1,4 @@
-"""Many histories on several processes, and what they cover of the production core."""
+"""Many histories in several processes, and their coverage of the production core."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from streamclient.testing.simulation.report import Summary
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
-"""Handed to a process at once: seconds of work, so that handing out costs nothing and progress is seen."""
+"""Seeds that a process gets at once: seconds of work, so that the transfer costs nothing and progress shows."""
 
 Judged = tuple[HistoryVerdict, float]
 """A verdict and the processor seconds that it took."""
 
 
 def run_seeds(seeds: Sequence[int], size: Size | None = None) -> list[Judged]:
-    """Run the histories of some seeds here."""
+    """Run the histories of some seeds in this process."""
     judged = []
     for seed in seeds:
         began = time.process_time()
@@ -37,9 +37,9 @@ def run_campaign(
     size: Size | None = None,
     progress: Callable[[Summary, HistoryVerdict], None] | None = None,
 ) -> tuple[Summary, list[HistoryVerdict]]:
-    """Run the histories of many seeds; returns the summary and the verdicts with a violation, in order.
+    """Run the histories of many seeds; return the summary and the verdicts with a violation, in order.
 
-    With ``processes=0``, one per core. ``progress`` is called after each history, in the order of the seeds.
+    ``processes=0`` means one per core. ``progress`` is called after each history, in the order of the seeds.
     """
     summary, broken = Summary(), []
     for verdict, seconds in _all(seeds, processes or os.cpu_count() or 1, size):
@@ -65,9 +65,9 @@ def _all(seeds: range, processes: int, size: Size | None) -> Iterator[Judged]:
 
 @contextmanager
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """New processes, which end with the block: at once if it is left by an exception, Ctrl-C and SIGTERM included.
+    """Start processes that end with the block, and at once if an exception, Ctrl-C or SIGTERM leaves it.
 
-    The executor by itself waits for what runs, and that may be a minute of histories.
+    The executor by itself waits for running tasks, which may be a minute of histories.
     """
     before = {child.pid for child in active_children()}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -1,7 +1,7 @@
-"""From a seed to a plan.
+"""The drawing of a plan from a seed.
 
-Each history gets its own mixture: some kinds of faults it has often, some now and then, most not at all. Mixtures find
-more than everything at once, because one fault can hide the effect of another.
+Each history gets its own mixture: some kinds of faults are frequent, some are rare, most are absent. Mixtures find more
+than everything at once, because one fault can hide the effect of another.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rate
 from streamclient.testing.simulation.simulated_faults import Do
 
 HISTORY_DURATIONS = 20
-"""Lease durations of storm in a history; recovering and resting afterwards takes half a dozen more, or many."""
+"""Lease durations of storm in a history. Recovery and rest afterwards take half a dozen more, or many."""
 
 
 class Size(Enum):
-    """What a history is of: a fleet of some size, or clients of a tunnel."""
+    """The subject of a history: a fleet of some size, or clients of a tunnel."""
 
     SMALL = "small"
-    """1 to 5 workers, 1 to 12 shards; rather fewer."""
+    """1 to 5 workers, 1 to 12 shards; low numbers are more likely."""
     MEDIUM = "medium"
     """4 to 8 workers, 12 to 32 shards."""
     FULL = "full size"
     """20 workers, 200 shards, for a shorter time."""
     TUNNEL = "of tunnels"
-    """1 to 4 clients of one tunnel; only if asked for."""
+    """1 to 4 clients of one tunnel; only on request."""
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
-"""Upper ends of the ranges of a number between 0 and 1 that mean each size."""
+"""Upper ends of the ranges of a number between 0 and 1 that select each size."""
 
 FULL_STORM_DURATIONS = 3
-"""Storm of a history of full size; twenty workers meet as many faults in it as two do in thirty."""
+"""Storm of a history of full size; twenty workers meet as many faults in it as two workers do in thirty."""
 
 FAMILIES: dict[str, tuple[Do, ...]] = {
     "crashes": (Do.CRASH, Do.CRASH, Do.START),
@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
     "operators": (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE),
     "programs": (Do.HOLD, Do.HOLD, Do.HOLD_ALL),
 }
-"""Kinds of faults that come together."""
+"""Kinds of faults that occur together."""
 
 TUNNEL_FAMILIES = {
     **{name: FAMILIES[name] for name in ("crashes", "stops", "freezes", "cuts", "load", "splits")},
@@ -76,25 +76,26 @@ FAMILY_SHARES = {
     "operators": 0.3,
     "programs": 0.2,
 }
-"""In what share of histories a family occurs; half of them, if it is not named here."""
+"""Share of histories in which a family occurs; half of them for a family that is not named here."""
 
 DESTRUCTIVE = ("java", "vandals")
-"""Not where shards start at the latest record: a row that nobody alive has seen would start there again, and rightly.
-Nor with checkpoints in two phases: a row that is put anew has lost what was prepared."""
+"""Families that are left out in two cases. If shards start at the latest record, a row that no living worker has seen
+would start there again, and rightly. With two-phase checkpoints, a row that is put anew has lost the prepared
+checkpoint."""
 
 SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
-"""Looking at other workers every 400 ms, as by default, is most of what a small fleet does; few histories can afford
-it, and none needs it: what follows from a look is the same."""
+"""Looks at other workers every 400 ms, the default, are most of a small fleet's work. Few histories can afford them,
+and none needs them: the consequences of a look are the same."""
 
 MOST_SHARDS = 12
-"""Of a small fleet, in the beginning."""
+"""Shards of a small fleet at the beginning."""
 
 SECONDS_PER_ACTION = 12.0
-"""Usual time between two things that happen from outside."""
+"""Usual time between two events from outside."""
 
 
 def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
-    """The plan of a seed; the same on every machine."""
+    """Return the plan of a seed; the same on every machine."""
     dice = Dice.of(seed, "plan")
     number = dice.random()
     size = size or next(size for size, end in SHARES if number < end)
@@ -102,7 +103,7 @@ def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
 
 
 def size_of(plan: HistoryPlan) -> Size:
-    """What a plan is of."""
+    """Return the size of a plan."""
     if isinstance(plan, TunnelPlan):
         return Size.TUNNEL
     if plan.shards >= 100:
@@ -172,7 +173,7 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         trimmed=dice.choice(("STOP_SHARD", "RESTART_AT_OLDEST")),
     )
     if plan.is_two_phase:
-        plan = evolve(plan, then="RESTART")  # what it prepares is a whole page, so no page may be cut
+        plan = evolve(plan, then="RESTART")  # a prepared batch is a whole page, so no page may be cut
     plan = evolve(plan, storm_seconds=durations * plan.duration_seconds)
     return evolve(plan, actions=_draw_actions(plan, dice, workers))
 
@@ -185,10 +186,10 @@ MOST_RATES = {
     "false_refusal": 0.08,
     "throttled": 0.1,
 }
-"""How often single calls fail at most."""
+"""Largest probabilities with which single calls fail."""
 
 TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
-"""A tunnel's client hears nothing of an answer that comes after its call was over."""
+"""Answers after the end of a call do not reach a tunnel's client, so late ones are left out."""
 
 
 def _draw_rates(dice: Dice, most_rates: Mapping[str, float]) -> Rates:
@@ -218,17 +219,17 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
 
 
 class _ActionDrawing:
-    """Draws one action after the other, and keeps count of the workers, so that a fleet does not outgrow its size."""
+    """Draws one action after the other, and counts the workers, so that a fleet does not outgrow its size."""
 
     def __init__(self, plan: HistoryPlan, dice: Dice, names: list[str]) -> None:
         self._dice, self._duration, self._end = dice, plan.duration_seconds, plan.storm_seconds
         self._names = names
         self._most = len(names) + 1
         self._present = len(names)
-        """Workers that live, if each action succeeds."""
+        """Number of living workers if each action succeeds."""
 
     def storm(self, kinds: list[Do], seconds: float, *, crowd: float = 1.0) -> list[Action]:
-        """One action of these kinds after the other, usually with so many seconds between them, fewer in a crowd."""
+        """Return one action of these kinds after the other, usually ``seconds`` apart, divided by ``crowd``."""
         actions: list[Action] = []
         now = 0.0
         while kinds:
@@ -239,7 +240,7 @@ class _ActionDrawing:
         return actions
 
     def draw(self, do: Do, now: float) -> list[Action]:
-        """An action, and what belongs to it later; nothing if it does not fit now."""
+        """Return an action and its later parts; nothing if it does not fit now."""
         dice = self._dice
         who, where = dice.choice(self._names), round(dice.random(), 3)
         seconds = round(self._duration * 2.0 * dice.random() * dice.random(), 3)
@@ -296,5 +297,5 @@ class _ActionDrawing:
 
 
 def _next_name(who: str) -> str:
-    """A Java worker that comes back under its old name may hold a marked lease for ever, so it gets a new one."""
+    """Return a new name: a Java worker that returns under its old name may hold a marked lease for ever."""
     return f"{who}x" if who.startswith("j") else who

@@ -1,4 +1,4 @@
-"""What laws are told while a history happens."""
+"""The events that laws are told during a history."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ from streamclient.testing.simulation.simulated_table import Actor
 
 
 class Hooks:
-    """One method for each thing that is told. They do nothing; what a law does not override costs nothing."""
+    """One method for each event. They do nothing; an event that a law does not override costs nothing."""
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
-        """A row of the table changed; ``write`` is ``None`` if that was not the production core's doing."""
+        """Take a change of a row; ``write`` is ``None`` if the production core did not make it."""
 
     def worker_row_changed(
         self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
     ) -> None:
-        """The row of a worker changed, but for a wake."""
+        """Take a change of a worker row, except a wake."""
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """A worker of this package starts to read a shard."""
+        """Take the start of a consumer of this package."""
 
     def event_handled(self, process: ProcessRole) -> None:
-        """A process handled an event while some shard has consumers in several processes."""
+        """Take a handled event, while some shard has consumers in several processes."""
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """A consumer says that nothing of it runs any more."""
+        """Take the end of a consumer, of which nothing runs any more."""
 
     def processor_started(self, consumer: ConsumerRole) -> None:
-        """A consumer is about to make a processor."""
+        """Take the news that a consumer is about to make a processor."""
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
-        """A call into user code, or of the parking store, has begun."""
+        """Take the begin of a call into user code, or of the parking store."""
 
     def call_ended(self, consumer: ConsumerRole) -> None:
-        """It has returned or raised."""
+        """Take the end of the call, which has returned or raised."""
 
     def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
-        """A processor raises; these records of the shard are in its batch."""
+        """Take a processor's error; ``places`` are the records of its batch in the shard."""
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
-        """The parking store has these records."""
+        """Take records that are now in the parking store."""
 
     def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """What was parked reaches the sink after all, in this order: shard, key and number."""
+        """Take parked records that reach the sink after all, in this order: shard, key and number."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
-        """The sink accepted records of a shard."""
+        """Take records of a shard that the sink accepted."""
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
-        """A Java worker processed records of a shard; what it does is not judged."""
+        """Take records that a Java worker processed, which are not judged."""
 
     def write_refused(self, consumer: ConsumerRole) -> None:
-        """The sink refused a writer for its epoch."""
+        """Take the sink's refusal of a writer's epoch."""
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
-        """Waiting user code got its answer."""
+        """Take the answer that waiting user code got."""
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """A worker reported something."""
+        """Take a worker's report."""
 
     def recovered(self, unread: Container[str]) -> None:
-        """Nothing goes wrong any more, and the fleet rests; of these shards nobody needs to have read all."""
+        """Take the news that all faults have ended and the fleet rests; shards in ``unread`` may be unread."""
 
 
 HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 
 
 class Laws(Hooks):
-    """Passes everything on to the laws that want to know."""
+    """Passes each event on to the laws that override it."""
 
     def __init__(self, laws: Sequence[Hooks]) -> None:
         for name in HOOKS:

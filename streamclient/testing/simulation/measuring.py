@@ -1,7 +1,7 @@
-"""How much of the production core some histories run through: lines and branches, by the package ``coverage``.
+"""The share of the production core that some histories run: lines and branches, by the package ``coverage``.
 
-Measuring begins before the core is imported, so it happens in a process of its own, and this module imports nothing of
-what it measures.
+Measuring begins before the core is imported. So it happens in a process of its own, and this module imports nothing of
+the code that it measures.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ CORE, TUNNELS = "streamclient.core", "streamclient.core.tunnel"
 
 
 class Reached(dict[Any, Any]):
-    """A table that notes what is looked up in it."""
+    """A table that records which of its entries are looked up."""
 
     def __init__(self, table: Mapping[Any, Any], line_of: Callable[[Any], Any] = lambda state: state) -> None:
-        """``line_of`` says which line of the printed table a state belongs to."""
+        """``line_of`` returns the line of the printed table for a state."""
         super().__init__(table)
         self.found: set[Any] = set()
         self._line_of = line_of
 
     def __getitem__(self, state: Any) -> Any:
-        """As of any dictionary."""
+        """Return the value, as any dictionary does."""
         self.found.add(state)
         return super().__getitem__(state)
 
     def get(self, state: Any, default: Any = None) -> Any:
-        """As of any dictionary."""
+        """Return the value, as any dictionary does."""
         self.found.add(state)
         return super().get(state, default)
 
@@ -45,20 +45,20 @@ class Reached(dict[Any, Any]):
         return f"{len(self.lines(self.found) & every)} of {len(every)}"
 
     def lines(self, states: Iterable[Any]) -> set[Any]:
-        """The lines of some states; what is not in the table is a line of its own."""
+        """Return the lines of some states; a state outside the table is a line of its own."""
         return {self._line_of(state) if state in self else state for state in states}
 
 
 @frozen
 class CoreCoverage:
-    """What was run of that part of the core which a kind of history tests, as shares of what there is."""
+    """The measured part of the core for a kind of history, as shares of the whole."""
 
     measured: str
     histories: int
     lines: float
     branches: float
     missed: Mapping[str, tuple[int, ...]]
-    """Numbers of the lines that no history ran through, by file."""
+    """Numbers of the lines that no history has run, by file."""
     tables: Mapping[str, str]
     """How many lines of each table were looked up."""
 
@@ -71,18 +71,18 @@ class CoreCoverage:
 
 
 def is_measurable() -> bool:
-    """Whether the package ``coverage`` is there."""
+    """Return whether the package ``coverage`` is installed."""
     return find_spec("coverage") is not None
 
 
 def measure_core(first_seed: int, histories: int, size: Size | None = None) -> CoreCoverage:
-    """Run some histories in another process and measure them; slow, some four times the usual time each.
+    """Run some histories in another process and measure them; each takes about four times as long as usual.
 
     Raises:
         ModuleNotFoundError: the package ``coverage`` is not installed.
     """
     is_tunnel = size is not None and size.name == "TUNNEL"
-    # Where it measures, this module is loaded before what is measured; so nothing of that is imported above.
+    # This module is loaded before the code to measure, so it imports none of that code at its top.
     from streamclient.testing.simulation.campaign import pool_of  # noqa: PLC0415
 
     with pool_of(1) as pool:
@@ -104,7 +104,7 @@ def _measured(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     import coverage  # noqa: PLC0415  # an extra, for development
 
-    # Fleets have no tunnels, and clients of tunnels have nothing else of the core.
+    # Fleets have no tunnels, and clients of tunnels use nothing else of the core.
     source, omitted = (TUNNELS, []) if is_tunnel else (CORE, ["*/core/tunnel/*"])
     with tempfile.TemporaryDirectory() as directory:
         measure = coverage.Coverage(data_file=None, config_file=False, branch=True, source=[source], omit=omitted)
@@ -121,7 +121,7 @@ def _measured(
 
 
 def _tables() -> dict[str, Reached]:
-    """Have the tables that decide in fleets note what is looked up."""
+    """Make the decision tables of fleets record their lookups."""
     from streamclient.core import held  # noqa: PLC0415
     from streamclient.core.consumer import transitions as table  # noqa: PLC0415
 
@@ -131,14 +131,14 @@ def _tables() -> dict[str, Reached]:
 
 
 def reached_leases() -> Reached:
-    """The table of held leases: states that differ by the row alone, and ask for the same, are printed as one line."""
+    """Return the table of held leases; states that differ only in the row, and act alike, share a printed line."""
     from streamclient.core.held import NEXT  # noqa: PLC0415
 
     return Reached(NEXT, lambda state: (*state[:2], NEXT[state]))
 
 
 def _connections() -> dict[str, Reached]:
-    """Have connections to channels note from what state to what they go."""
+    """Make connections to channels record their transitions."""
     from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState  # noqa: PLC0415
 
     wait, running, closing, closed = ConnectionState

@@ -1,8 +1,9 @@
 """The plan of one history: everything that the seed decided, as a value that can be cut down, stored and replayed.
 
-What a plan does not say (the delay of each message, which record is written next) is drawn while the history runs, by
-dice that are made of the seed and of what they are for. So the same plan always gives the same history, and a plan from
-which something was removed gives a similar one.
+Details outside the plan (the delay of each message, which record is written next) are drawn while the history runs, by
+dice that are made from the seed and their purpose. So the same plan always gives the same history, and a plan from
+which
+something was removed gives a similar one.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
 from streamclient.testing.simulation.simulated_faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
-"""An idle shard is read less and less often, down to once in so many rounds."""
+"""An idle shard is read less and less often, down to once in this many rounds."""
 
 PARKED_SHARE, PARKED_WINDOW = 0.2, 50
-"""A shard stops that would park more than a fifth of its last fifty records: ten of them, so that it happens."""
+"""A shard stops rather than park more than a fifth of its last fifty records: ten, few enough that it does happen."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
 
 @frozen(kw_only=True)
 class Action:
-    """One thing that happens at a time."""
+    """One event at a time."""
 
     at: float
     """Seconds since the beginning."""
@@ -39,12 +40,12 @@ class Action:
     who: str = ""
     """Name of the worker; empty for none, or for all."""
     where: float = 0.0
-    """Which shard, as a share of the list of those that fit at that moment: the middle one is 0.5."""
+    """The shard, as a share of the list of shards that fit at that moment: the middle one is 0.5."""
     seconds: float = 0.0
-    """How long it lasts."""
+    """Duration of the event."""
     amount: float = 0.0
     java: bool = False
-    """Whether the worker that starts is one of the Java client."""
+    """Whether the starting worker is a Java client."""
 
     def __str__(self) -> str:
         named = [self.do.value, self.who or None, "java" if self.java else None]
@@ -54,42 +55,42 @@ class Action:
 
 @frozen(kw_only=True)
 class Rates:
-    """What may go wrong with a single call, as probabilities."""
+    """The probabilities of faults of a single call."""
 
     lost_request: float = 0.0
-    """Not carried out; the caller learns nothing."""
+    """Not carried out; the caller gets no answer."""
     lost_answer: float = 0.0
-    """Carried out; the caller learns nothing."""
+    """Carried out; the caller gets no answer."""
     late_request: float = 0.0
-    """The caller learns nothing, and it is carried out afterwards."""
+    """The caller gets no answer, and the request is carried out afterwards."""
     late_answer: float = 0.0
     """Carried out; the answer comes after up to one and a half lease durations."""
     false_refusal: float = 0.0
-    """Carried out by a first try; its retry is refused, and the caller sees only that."""
+    """Carried out by a first try; its retry is refused, and the caller sees only the refusal."""
     throttled: float = 0.0
-    """Refused for load; surely not carried out, and the error says so."""
+    """Refused for load; certainly not carried out, and the error says so."""
 
 
 @frozen(kw_only=True)
 class HistoryPlan(ABC):
-    """What the plans of all histories have."""
+    """The common part of all plans."""
 
     seed: int
     actions: tuple[Action, ...] = ()
-    """By time."""
+    """Actions, by time."""
     rates: Rates = field(factory=Rates)
     delay_seconds: float = 0.05
     """Usual time of a message, one way."""
     shards: int = 1
     storm_seconds: float = 480.0
-    """When everything that goes wrong ends."""
+    """The time when all faults end."""
     CALMER: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """What a plan may have instead of what was drawn, when it is cut down."""
+    """Values that may replace the drawn ones when a plan is cut down."""
 
     @property
     @abstractmethod
     def duration_seconds(self) -> float:
-        """After so long a worker that nobody hears of has lost what it had: the measure of all other times."""
+        """The time after which a silent worker has lost its leases: the measure of all other times."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ class HistoryPlan(ABC):
         return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
 
     def to_json(self) -> str:
-        """What ``plan_from_json`` reads; one action a line, and only what differs from the defaults."""
+        """Return the text that ``plan_from_json`` reads; one action a line, without default values."""
         entry = _differing(self)
         actions = entry.pop("actions", [])
         lines = [json.dumps(action) for action in actions]
@@ -110,13 +111,13 @@ class TunnelPlan(HistoryPlan):
     """One history of clients of a tunnel."""
 
     tunnel: int = 3
-    """What it reads: 1 the full data, 2 changes, 3 both, as the service numbers them."""
+    """The type of the tunnel: 1 full data, 2 changes, 3 both, as the service numbers them."""
     keys: int = 20
     drift: float = 0.0
     """Largest error of a client's clock, as a share."""
     pages_per_checkpoint: int = 1
     process_seconds: float = 0.05
-    """Usual time in which a page is processed."""
+    """Usual time to process a page."""
     write_seconds: float = 10.0
     """Usual time between two writes to the table."""
     heartbeat_seconds: float = 5.0
@@ -131,7 +132,7 @@ class TunnelPlan(HistoryPlan):
 
     @property
     def duration_seconds(self) -> float:
-        """The service ends a session that it does not hear of for so long."""
+        """The time after which the service ends a silent session."""
         return self.timeout_seconds
 
 
@@ -148,17 +149,17 @@ class Plan(HistoryPlan):
     is_two_phase: bool = False
     """Whether processors prepare each checkpoint before they commit."""
     then: str = "RESTART"
-    """What the failure policy does in the end: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
+    """The last resort of the failure policy: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
     retries: int = 1
-    """How often the same records are tried again before that."""
+    """How often the same records are retried before that."""
     has_strategy: bool = False
     """Whether the user's own retry strategy decides."""
     trimmed: str = "STOP_SHARD"
-    """What a consumer does that meets a loss: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
+    """The reaction of a consumer to a loss: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
     position: str = "oldest"
-    """Where shards without a row start: ``oldest`` or ``latest``."""
+    """The start of shards without a row: ``oldest`` or ``latest``."""
     has_sessions: bool = True
-    """Whether the status table has rows of workers beside those of leases."""
+    """Whether the status table has worker rows as well as lease rows."""
     balance_by: str = "count"
     lease_duration_millis: int = 20_000
     renewer_interval_millis: int = 6_000
@@ -183,11 +184,11 @@ class Plan(HistoryPlan):
 
     @property
     def has_java(self) -> bool:
-        """Whether any of them is one of the Java client."""
+        """Whether any worker is a Java client."""
         return any(action.java for action in self.actions)
 
     def config(self, parking: IParkingStore) -> ClientConfig:
-        """The settings that all its workers share, with a store for what they park."""
+        """Return the settings that all its workers share, with a store for parked records."""
         then, round_millis = OnFailure(self.then), int(1_000 * self.round_seconds)
         return ClientConfig(
             worker_idle_time_millis=round_millis,
@@ -212,10 +213,10 @@ class Plan(HistoryPlan):
 
 
 def plan_from_json(text: str) -> HistoryPlan:
-    """The plan that was written down; of clients of a tunnel if it says which tunnel.
+    """Return the plan of a text; it is a tunnel plan if the text names a tunnel.
 
     Raises:
-        ValueError: the text is no plan; the message names what does not fit.
+        ValueError: the text is not a plan; the message names what does not fit.
     """
     entry = json.loads(text)
     if not isinstance(entry, dict) or "seed" not in entry:
@@ -231,7 +232,7 @@ def plan_from_json(text: str) -> HistoryPlan:
 
 
 class FewRetries(IRetryStrategy):
-    """What a user might write: a few quick retries of everything."""
+    """A retry strategy like a user's: a few quick retries of everything."""
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
         """See the interface."""
@@ -243,7 +244,7 @@ class FewRetries(IRetryStrategy):
 
 
 ALWAYS_TOLD = ("seed", "at", "do", "tunnel")
-"""What a plan says even if it is as by default: what it needs, and what tells the kinds of plans apart."""
+"""Fields that are written even with their defaults: required ones, and those that distinguish the kinds of plans."""
 
 
 def _action(entry: Mapping[str, Any]) -> Action:
@@ -251,7 +252,7 @@ def _action(entry: Mapping[str, Any]) -> Action:
 
 
 def _differing(value: Any) -> dict[str, Any]:
-    """The fields that are not as by default, ready for JSON."""
+    """Return the fields that differ from their defaults, ready for JSON."""
     found: dict[str, Any] = {}
     required = {f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ALWAYS_TOLD}
     bare = type(value)(**required)

@@ -1,4 +1,4 @@
-"""What people read: violations with their plans, and the summary of many histories."""
+"""Reports for people: violations with their plans, and the summary of many histories."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamclient.testing.simulation.runner import HistoryVerdict
 
 @define(eq=False)
 class Summary:
-    """Adds verdicts up, in the order of their seeds."""
+    """Adds up verdicts, in the order of their seeds."""
 
     histories: Counter[str] = field(factory=Counter)
-    """By size of the fleet."""
+    """Number of histories, by size of the fleet."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Counter[str] = field(factory=Counter)
-    """How often which law would have been broken but for what."""
+    """How often an excuse prevented a violation, by law and excuse."""
     simulated_seconds: float = 0.0
     work_seconds: Counter[str] = field(factory=Counter)
     """Processor time, by size of the fleet."""
@@ -51,16 +51,16 @@ class Summary:
 
     @property
     def digest(self) -> str:
-        """Of all histories together."""
+        """The digest of all histories together."""
         return sha256("".join(self._digests).encode()).hexdigest()[:16]
 
     def per_minute(self, size: str) -> float:
-        """Histories of a size in one minute of one core."""
+        """Return the number of histories of a size in one minute of one core."""
         seconds = self.work_seconds[size]
         return 60.0 * self.histories[size] / seconds if seconds else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return everything, for programs."""
         return {
             "histories": dict(self.histories),
             "violations": {str(seed): law for seed, law in self.violations.items()},
@@ -75,7 +75,7 @@ class Summary:
         }
 
     def lines(self) -> Iterable[str]:
-        """The summary as text."""
+        """Yield the summary as text."""
         total = sum(self.histories.values())
         yield f"{total} histories, {len(self.violations)} violations, digest {self.digest}"
         sizes = ", ".join(
@@ -92,7 +92,7 @@ class Summary:
 
 
 def violation_lines(verdict: HistoryVerdict) -> Iterable[str]:
-    """A violation with what led to it."""
+    """Yield a violation and the events that led to it."""
     found = verdict.violation
     if found is None:
         return

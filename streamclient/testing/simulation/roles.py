@@ -1,4 +1,4 @@
-"""Who acts in a history, as the world, the laws and each other see them."""
+"""The actors of a history, as the world, the laws and each other see them."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ class ProcessRole(Actor, Protocol):
     is_selective: bool
     """Whether one of its processors marked itself done, so that it does not take that lease again."""
     held_by_program: dict[str | None, None]
-    """What its own program paused: shards, or ``None`` for the whole worker."""
+    """The shards that its own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """The last write of each lease; whatever else arrives under its name is late."""
+    """The last write of each lease; other writes that arrive under its name are late."""
 
     def local(self) -> float:
-        """What its monotonic clock shows."""
+        """Return the time of its monotonic clock."""
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Whether it relies on the lease under which a consumer reads, and on its session."""
+        """Return whether it relies on the lease under which a consumer reads, and on its session."""
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, when it goes on, or never."""
+        """Let an event reach the process: at once, when the process continues, or never."""
 
     def handle(self, event: Event) -> None:
         """Have the core handle an event at once."""
 
     def forget(self, consumer: ConsumerRole) -> None:
-        """A consumer has ended."""
+        """Drop a consumer that has ended."""
 
 
 class ConsumerRole(Protocol):
-    """What reads one shard in such a process."""
+    """The reader of one shard in such a process."""
 
     lease_key: str
     identifier: str
     epoch: int
     checkpoint: str
-    """Where it began."""
+    """The checkpoint at which it began."""
     pending: PendingCheckpoint | None
     shard: SimulatedShard
     is_made: bool
     """Whether its processor was made."""
     is_given_up: bool
-    """Whether it said that somebody has to decide, and nobody has."""
+    """Whether it has reported that an operator must decide, and none has."""
 
     @property
     def process(self) -> ProcessRole:
-        """Where it runs."""
+        """The process in which it runs."""
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have its processor ask for its own end."""
+        """Have its processor request its own end."""
 
     def handle(self, event: ConsumerEvent) -> None:
         """Have the machine handle an event."""
@@ -75,10 +75,10 @@ class ConsumerRole(Protocol):
         """Let user code take its time; it may hang meanwhile."""
 
     def returns(self, error: BaseException | None = None, value: object = None) -> None:
-        """The call of user code under way returns, or raises."""
+        """Let the present call of user code return, or raise."""
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """The core has answered one of its requests."""
+        """Take the core's answer to one of its requests."""
 
 
 @frozen(eq=False)
@@ -90,9 +90,9 @@ class Request:
     progress: Progress
     pending: PendingCheckpoint | None
     answered: Callable[[CheckpointOutcome], None]
-    """Where user code goes on."""
+    """Continues the user code."""
 
     @property
     def asked(self) -> tuple[str, str, bool]:
-        """What is asked for: lease key, value, and whether it is the first phase of two."""
+        """The request: lease key, value, and whether it is the first phase of two."""
         return self.consumer.lease_key, self.value, self.pending is not None

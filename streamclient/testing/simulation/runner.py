@@ -1,4 +1,4 @@
-"""Runs one plan from its beginning to the verdict."""
+"""The execution of one plan, from its beginning to the verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30
-"""How many of the last lines about a lease a violation shows."""
+"""Number of the last lines about a lease that a violation shows."""
 
 RAISED = "the core does not raise"
 """Name of the law that any exception breaks."""
@@ -28,19 +28,19 @@ RAISED = "the core does not raise"
 
 @frozen
 class Violation:
-    """A law that does not hold, and what led to it."""
+    """A broken law, and the events that led to it."""
 
     law: str
     lease_key: str
     at: float
     text: str
     lines: tuple[str, ...]
-    """The last things that happened to the lease."""
+    """The last events of the lease."""
 
 
 @frozen(kw_only=True)
 class HistoryVerdict:
-    """What became of one history."""
+    """The result of one history."""
 
     plan: HistoryPlan
     violation: Violation | None
@@ -50,14 +50,14 @@ class HistoryVerdict:
     events: int
     """Events that the cores handled."""
     recovery_seconds: float | None
-    """From the end of the storm, and of the freezes that began in it, until everything was held, even and read."""
+    """Time from the end of the storm, and of the freezes that began in it, until everything was held, even and read."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Excused = field(factory=Excused)
 
 
 class PlayedHistory(Protocol):
-    """One history, of whatever kind."""
+    """One history, of any kind."""
 
     trace: Trace
     injected: Counter[str]
@@ -66,7 +66,7 @@ class PlayedHistory(Protocol):
 
     @property
     def events(self) -> int:
-        """How many events the cores handled."""
+        """Number of events that the cores handled."""
 
     @property
     def now(self) -> float:
@@ -74,10 +74,10 @@ class PlayedHistory(Protocol):
 
     @property
     def recovery_seconds(self) -> float | None:
-        """From the end of the storm until everything was as it must be; missing if that was not reached."""
+        """Time from the end of the storm to the recovery; ``None`` if that was not reached."""
 
     def run(self) -> None:
-        """From the beginning to the end; raises ``LawBroken``."""
+        """Run from the beginning to the end; raise ``LawBroken`` for a broken law."""
 
 
 def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
@@ -127,7 +127,7 @@ class FleetHistory:
 
     @property
     def events(self) -> int:
-        """How many events the cores handled."""
+        """Number of events that the cores handled."""
         return self.world.events
 
     @property

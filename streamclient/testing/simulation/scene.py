@@ -1,4 +1,4 @@
-"""A scene for tests of the real ``Worker``: a fake stream, leases in memory, a journal of what processors were told."""
+"""A scene for tests of the real ``Worker``: a fake stream, leases in memory, a journal of processor calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNREACHABLE = DependencyException("no route to the status table", kind=ErrorKind
 
 
 class RecordingProcessor(IRecordProcessor):
-    """Writes every call down and checkpoints each batch; a test may replace what it does."""
+    """Writes every call down and checkpoints each batch; a test may replace this behaviour."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -46,7 +46,7 @@ class RecordingProcessor(IRecordProcessor):
 
 
 class Journal:
-    """What all processors of a test were told, in order."""
+    """All calls to the processors of a test, in order."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, Any]] = []
@@ -80,7 +80,7 @@ class Journal:
 
 
 class FaultyLeases(MemoryLeaseManager):
-    """Leases in memory behind a bad network."""
+    """Leases in memory, accessed through a bad network."""
 
     def __init__(self, stream_id: str, behind: MemoryLeaseManager | None = None) -> None:
         super().__init__(stream_id)

@@ -1,4 +1,4 @@
-"""What must happen once nothing goes wrong any more: the fleet recovers within a bound, and then nothing moves.
+"""The requirements after all faults have ended: the fleet recovers within a bound, and then nothing moves.
 
 The bounds are in lease durations, so they hold for every configuration whose intervals are in proportion.
 """
@@ -14,27 +14,28 @@ from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
 from streamclient.testing.simulation.simulated_stream import place_of
 
 RECOVERY_DURATIONS = 20.0
-"""Within so many lease durations after the storm every shard is held, even and read: two expiries, then balancing at a
-third of the need per pass, then reading what was left behind."""
+"""Lease durations after the storm within which every shard is held, even and read. They cover two expiries, then
+balancing at a third of the need per pass, then reading the backlog."""
 
 LEVEL_DURATIONS = 3.0
-"""Marks and swaps that were decided before are carried out in this time."""
+"""Time in which moves that were already decided are carried out."""
 
 QUIET_DURATIONS = 2.0
-"""How long nothing may move afterwards."""
+"""Time without any move afterwards."""
 
 LOOK_DURATIONS = 0.25
-"""How often to look whether it has recovered."""
+"""Interval of checks for the recovery."""
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value, WriteKind.CREATE.value)
 
 
 class Settling:
-    """Watches a world recover.
+    """Observes the recovery of a world.
 
     Laws: "recovery" (every shard has one owner, leases and work are within one of each other, all records were
-    delivered, within the bound) and "rest" (no lease moves after that). What a Java worker reads is excused from
-    recovering; whenever it has come to the end of a shard, work is uneven and children begin, so rest begins anew.
+    delivered, within the bound) and "rest" (no lease moves after that). Shards that a Java worker reads are excused
+    from
+    recovery. Whenever it reaches the end of a shard, work is uneven and children begin, so rest begins anew.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
@@ -42,7 +43,7 @@ class Settling:
         self.recovery_seconds: float | None = None
 
     def run(self) -> None:
-        """Wait for the fleet to recover, then require that it keeps still."""
+        """Wait for the fleet to recover, then require that nothing moves."""
         world, duration = self.world, self.world.plan.duration_seconds
         began = world.now
         reasons = self._wait(RECOVERY_DURATIONS + self._absence_seconds() / duration)
@@ -59,7 +60,7 @@ class Settling:
         world.laws.recovered(self._excused())
 
     def _unrest(self) -> tuple[str, str] | None:
-        """Let time pass in which nothing may move; what moved or is missing all the same, as (lease, reason)."""
+        """Let time pass in which nothing may move; return a move or a gap, as (lease, reason)."""
         world, duration = self.world, self.world.plan.duration_seconds
         world.agenda.run_until(world.now + LEVEL_DURATIONS * duration)
         before = self._moves()
@@ -77,7 +78,7 @@ class Settling:
         return {key for key, row in self.world.table.rows.items() if row.is_finished}
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
-        """Let time pass until nothing is missing, so many lease durations at most; what is still missing."""
+        """Let time pass until nothing is missing, at most ``durations``; return what is still missing."""
         world, duration = self.world, self.world.plan.duration_seconds
         limit = world.now + durations * duration
         while (reasons := self.unsettled()) and world.now < limit:
@@ -88,14 +89,14 @@ class Settling:
         return sum(self.world.counts[kind] for kind in MOVES)
 
     def _absence_seconds(self) -> float:
-        """A shard that left the stream holds its children up until the loss is certain."""
+        """Return for how long a shard that left the stream holds up its children, until its loss is certain."""
         gone = any(not shard.is_listed for shard in self.world.stream.shards.values())
         return ABSENCE_SECONDS + 2 * self.world.plan.duration_seconds if gone else 0.0
 
-    # --- what is missing ---------------------------------------------------------------------------------------
+    # --- gaps --------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[tuple[str, str]]:
-        """What has not recovered yet, as (lease, reason)."""
+        """Return everything that has not recovered yet, as (lease, reason)."""
         rows, shards = self.world.table.rows, self.world.stream.shards
         reasons = [(key, f"{key} has no row") for key in shards if key not in rows and shards[key].is_listed]
         held, excused = self._held(), self._excused()
@@ -113,7 +114,7 @@ class Settling:
         return reasons + ([] if reasons else self._unevenness(held))
 
     def _excused(self) -> set[str]:
-        """Leases that a living Java worker has, and those of shards that wait for them: it may leave them unread."""
+        """Return the leases of living Java workers, and of shards that wait for them: they may stay unread."""
         javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()
@@ -133,11 +134,12 @@ class Settling:
         return held | {java.name: java.holds() for java in self.fleet.living_javas()}
 
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
-        """Leases and work are within one.
+        """Return leases and work that differ by more than one.
 
-        Without sessions, whoever has no lease is seen by nobody, and may stay without if all is done. The Java client
-        does not tell finished leases from others: it may be left with too many of them, and never gives any away.
-        Balancing by load leaves counts as they are.
+        Without sessions, a worker that has no lease is invisible to the others, and may stay without one if all is
+        done.
+        The Java client does not distinguish finished leases: it may keep too many of them, and never gives any away.
+        Balancing by load leaves the numbers of leases as they are.
         """
         finished = self._finished()
         javas = {java.name for java in self.fleet.living_javas()}

@@ -1,8 +1,9 @@
-"""Cutting a plan down to what a violation needs.
+"""The reduction of a plan to the parts that a violation needs.
 
-A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and of faults go, then parts
-of the list of actions (halves, quarters, down to single ones), then shards and time. What is left is small enough to be
-read from its beginning to its end.
+A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and kinds of faults are removed,
+then parts of the list of actions (halves, quarters, down to single ones), then shards and time. The rest is small
+enough
+to be read from beginning to end.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
-"""Histories that one shrinking may take: a few minutes at most, and far more than most need."""
+"""Histories that one reduction may take: a few minutes at most, and far more than most need."""
 
 Progress = Callable[[HistoryVerdict], None]
 
 
 def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs: int = MOST_RUNS) -> HistoryVerdict:
-    """The verdict of the smallest plan that was found to break the same law.
+    """Return the verdict of the smallest plan that was found to break the same law.
 
     Raises:
-        ValueError: nothing is broken.
+        ValueError: no law is broken.
     """
     if verdict.violation is None:
         raise ValueError(f"seed {verdict.plan.seed} breaks no law, so there is nothing to shrink")
@@ -46,7 +47,7 @@ def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs:
 
 
 def _smaller(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Plans with something less in them, the boldest cuts first."""
+    """Yield plans that are smaller by one step, the boldest steps first."""
     yield from _shorter(plan)
     for name in plan.workers:
         yield _with_actions(plan, [action for action in plan.actions if action.who != name])
@@ -64,7 +65,7 @@ def _with_actions(plan: HistoryPlan, actions: list[Action]) -> HistoryPlan:
 
 
 def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Less time. What comes later is cut off."""
+    """Yield plans with less time. Later actions are cut off."""
     for share in (0.5, 0.75, 0.9):
         end = round(plan.storm_seconds * share, 3)
         if end >= plan.duration_seconds / 4:
@@ -73,7 +74,7 @@ def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
 
 
 def _fewer_actions(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Without a run of actions, from halves down to single ones."""
+    """Yield plans without a run of actions, from halves down to single ones."""
     actions = list(plan.actions)
     length = len(actions) // 2
     while length >= 1:
@@ -83,7 +84,7 @@ def _fewer_actions(plan: HistoryPlan) -> Iterator[HistoryPlan]:
 
 
 def _simpler(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Fewer shards, truer clocks, one phase, ordinary settings."""
+    """Yield plans with fewer shards, truer clocks, one phase, or ordinary settings."""
     for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
         if 0 < shards < plan.shards:
             yield evolve(plan, shards=shards)

@@ -1,7 +1,7 @@
-"""The vocabulary of faults: what may go wrong, in every kind of simulation, and what it excuses.
+"""The vocabulary of faults: the faults of every kind of simulation, and the violations that they excuse.
 
-A law is judged first; only where it would be broken, an excuse is looked for. So ``excused`` in a summary counts how
-often a law would have spoken but for a fault after which nobody can keep it.
+A law is judged first. An excuse is looked for only if the law would be broken. So ``excused`` in a summary counts how
+often a law would have failed but for a fault after which it cannot be kept.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from streamclient.testing.history import EPOCHS, LOST, ORDER, READERS
 
 
 class Do(Enum):
-    """What may happen to a fleet from outside."""
+    """An event that may happen to a fleet from outside."""
 
     START = "start"
     """A worker starts; under a name that was used before, it is that worker's next life."""
     CRASH = "crash"
-    """A process is gone, with everything it was doing."""
+    """A process ends at once, with everything it was doing."""
     STOP = "stop"
     """A worker is asked to stop, and hands its leases over."""
     TWIN = "twin"
-    """A second process starts under the name of a worker that lives."""
+    """A second process starts under the name of a living worker."""
     FREEZE = "freeze"
-    """A process stands still, user code included, as by SIGSTOP; it goes on as if nothing had happened."""
+    """A process is frozen, user code included, as by SIGSTOP; it continues as if nothing had happened."""
     CUT = "cut"
     """No request of a worker (or of all) arrives."""
     DEAFEN = "deafen"
@@ -34,29 +34,29 @@ class Do(Enum):
     SLOW = "slow"
     """Every message of a worker (or of all) takes ``amount`` times as long."""
     THROTTLE = "throttle"
-    """The service refuses the share ``amount`` of all calls, and applies nothing of them."""
+    """The service refuses the share ``amount`` of all calls, without applying any of them."""
     SPLIT = "split"
     """An open shard closes and leaves two children."""
     MERGE = "merge"
-    """Two open shards beside each other close and leave one child."""
+    """Two adjacent open shards close and leave one child."""
     EXPIRE = "expire"
-    """A closed shard leaves the stream with everything in it, read or not."""
+    """A closed shard leaves the stream with all its records, read or not."""
     TRIM = "trim"
-    """The retention takes the oldest records of a shard, the share ``amount`` of them, read or not."""
+    """Retention removes the oldest records of a shard, the share ``amount`` of them, read or not."""
     STALE = "stale"
     """Lists of shards are ``amount`` seconds old."""
     DELETE_ROW = "delete row"
-    """The row of a lease is deleted without a condition, as Java's shard sync does by a stale list."""
+    """The row of a lease is deleted without a condition, as Java's shard sync does with a stale list."""
     RESET_ROW = "reset row"
     """The row of a lease is put anew without a condition, as Java's shard sync does when two of them race."""
     FAIL = "fail"
     """The processors of a shard raise, each time."""
     POISON = "poison"
-    """A record that comes soon makes every processor raise that is given it."""
+    """A record that comes soon is poisoned: every processor that gets it raises."""
     DRAG = "drag"
     """The processors of a shard take ``amount`` times as long."""
     HANG = "hang"
-    """The call that a shard's processor is in does not return; after ``amount`` seconds the watchdog reports it."""
+    """The present call of a shard's processor does not return; after ``amount`` seconds the watchdog reports it."""
     DONE = "done"
     """The processor of a shard marks itself done."""
     REPLACE = "replace"
@@ -67,19 +67,19 @@ class Do(Enum):
     """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount``
     of what was processed, and resumes it."""
     RELEASE = "release"
-    """An operator takes a lease from its owner, once that obeys a pause."""
+    """An operator takes a lease from its owner, once the owner obeys a pause."""
     MOVE = "move"
-    """An operator asks for a lease in the name of a worker."""
+    """An operator requests a lease in the name of a worker."""
     HOLD = "hold"
     """The worker's own program pauses one of its shards, and resumes it afterwards."""
     HOLD_ALL = "hold all"
     """The worker's own program pauses the whole worker, and resumes it afterwards."""
     END_SESSION = "end session"
-    """The tunnel service loses the session of a client without a word."""
+    """The tunnel service loses the session of a client without notice."""
 
 
 class Fate(Enum):
-    """What becomes of one call."""
+    """The outcome of one call."""
 
     FINE = "fine"
     LOST_REQUEST = "lost request"
@@ -89,51 +89,51 @@ class Fate(Enum):
     FALSE_REFUSAL = "false refusal"
     THROTTLED = "throttled"
     CUT = "cut off"
-    """As a lost request, because the way is cut for a while."""
+    """Lost like a request, because the way is cut for a while."""
     DEAF = "answer cut off"
-    """As a lost answer, because the way back is cut for a while."""
+    """Lost like an answer, because the way back is cut for a while."""
     FAILING_READ = "failing read"
     """The stream does not deliver a page."""
 
     @property
     def is_unsent(self) -> bool:
-        """Whether the service surely does nothing."""
+        """Whether the service certainly does nothing."""
         return self in (Fate.LOST_REQUEST, Fate.CUT, Fate.THROTTLED)
 
 
 class Excuse(Enum):
-    """Why a law need not hold."""
+    """A reason why a law need not hold."""
 
     ROW_DESTROYED = "row destroyed"
     """The row of the lease was destroyed since the process's last accepted write, which it cannot know yet."""
     ROW_ANEW = "row begun anew"
-    """Its counter began anew a short time ago, so whoever was frozen may take the row for the one that it saw."""
+    """Its counter began anew a short time ago, so a frozen process may take the row for the former one."""
     NAME_TAKEN = "name taken over"
-    """Another process has registered under the name so lately that this one may not know it."""
+    """Another process has registered under the name so recently that this one may not know it."""
     TOUCHED = "changed from outside"
-    """Somebody from outside changed the row, so the shard is read again."""
+    """The row was changed from outside, so the shard is read again."""
     JAVA = "Java worker"
-    """It has no epochs, does not wait for children, and leaves shards unread."""
+    """A Java worker has no epochs, does not wait for children, and leaves shards unread."""
     LOSS_GIVEN_UP = "reported loss"
-    """Records had left the stream, which was reported, and somebody went on behind them."""
+    """Records had left the stream, which was reported, and reading went on after them."""
     LEFT_UNSEEN = "left unseen"
     """A shard left the stream before any worker knew of it."""
     BEGINS_LATER = "begins later"
-    """Nothing before the first row of a shard is asked for, where reading starts at the latest record."""
+    """Nothing before the first row of a shard is required if reading starts at the latest record."""
     JUST_THAWED = "just thawed"
-    """A process goes on with what it was about to do, and finds out the time a moment later."""
+    """A process continues what it was about to do, and notices the time a moment later."""
     CALL_UNDER_WAY = "call under way"
-    """A reader was told to stop in the middle of a call."""
+    """A reader was told to stop during a call."""
     SESSION_LOST = "session lost"
-    """The service lost the session without a word."""
+    """The service lost the session without notice."""
 
 
 @frozen
 class Excusing:
-    """Where an excuse comes from, and the laws that it excuses."""
+    """The origin of an excuse, and the laws that it excuses."""
 
     faults: tuple[Do, ...]
-    """None of these happened, and the excuse does not hold; none named: it may come of whatever moves a channel."""
+    """The faults of which at least one must have happened. An empty tuple allows any event that moves a channel."""
     laws: frozenset[str]
 
 
@@ -160,7 +160,7 @@ class Excused(dict[str, int]):
     """How often each excuse was needed, by law and excuse."""
 
     def note(self, law: str, excuse: Excuse) -> bool:
-        """Count one; true, so that it can stand in a condition."""
+        """Count an excuse; return true, for use in a condition."""
         if law not in EXCUSES[excuse].laws:
             raise ValueError(f"{excuse.value!r} is not declared to excuse the law {law!r}")
         name = f"{law}: {excuse.value}"

@@ -1,4 +1,4 @@
-"""The workers of one history: who lives, and who is started anew."""
+"""The workers of one history: the living ones, and new lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 
 
 class SimulatedFleet:
-    """Starts workers in a world, and knows them all."""
+    """Starts workers in a world, and keeps them all."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
@@ -34,11 +34,11 @@ class SimulatedFleet:
         worker.start()
 
     def living(self) -> list[PythonProcess]:
-        """Processes of this package that live, by name."""
+        """Return the living processes of this package, by name."""
         found = [one for one in self.everybody if one.is_alive and isinstance(one, PythonProcess)]
         return sorted(found, key=lambda process: (process.name, process.life))
 
     def living_javas(self) -> list[JavaWorker]:
-        """Java workers that live, by name."""
+        """Return the living Java workers, by name."""
         found = [one for one in self.everybody if one.is_alive and isinstance(one, JavaWorker)]
         return sorted(found, key=lambda worker: worker.name)

@@ -1,4 +1,4 @@
-"""The simulated network: how long messages take, and what becomes of them."""
+"""The simulated network: the delays and the outcomes of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.testing.simulation.plan import HistoryPlan, Rates
 from streamclient.testing.simulation.simulated_faults import Do, Fate
 
 EVERYBODY = ""
-"""Stands for all workers where a fault has a name."""
+"""Stands for all workers in the target of a fault."""
 
 NO_ANSWER = DependencyException("no answer came in time", kind=ErrorKind.AMBIGUOUS)
 NO_ROUTE = DependencyException("the service is unreachable", kind=ErrorKind.AMBIGUOUS)
@@ -23,30 +23,30 @@ TIMEOUT_SHARE = 0.15
 """Share of the lease duration after which a caller gives up waiting, as the lease calls of the real client do."""
 
 LATEST_SHARE = 1.5
-"""Late requests land, and late answers come, after up to this many lease durations."""
+"""Late requests are carried out, and late answers come, after up to this many lease durations."""
 
 CALM_DELAY_SECONDS = 0.01
 """Usual time of a message once the storm is over."""
 
 
 UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
-"""Fates after which a read has failed. A refusal cannot befall a read."""
+"""Outcomes after which a read has failed. A read cannot be refused."""
 
 
 @define(eq=False)
 class Network:
-    """Decides the fate of every call, each worker's by dice of its own."""
+    """Decides the outcome of every call, with dice of its own for each worker."""
 
     agenda: Agenda
     plan: HistoryPlan
     injected: Counter[str]
-    """Counts what went wrong, by kind."""
+    """Number of deliberate faults, by kind."""
     rates: Rates = field(init=False)
     delay_seconds: float = field(init=False)
     _until: dict[tuple[Do, str], tuple[float, float]] = field(factory=dict)
-    """(fault, worker) to the end of a fault and its amount."""
+    """The end of a fault and its amount, by fault and worker."""
     _ladder: tuple[tuple[float, Fate], ...] = ()
-    """Upper ends of the ranges of a number between 0 and 1 that mean each fate."""
+    """Upper ends of the ranges of a number between 0 and 1 that select each outcome."""
 
     def __attrs_post_init__(self) -> None:
         self.delay_seconds = self.plan.delay_seconds
@@ -63,7 +63,7 @@ class Network:
         self._until[do, who] = (self.agenda.now + seconds, amount)
 
     def fate(self, who: str, dice: Dice) -> Fate:
-        """What becomes of the next call of a worker."""
+        """Return the outcome of the next call of a worker."""
         fate = self._lasting(who, dice) if self._until else None
         if fate is None:
             fate = self._single(dice)
@@ -72,18 +72,18 @@ class Network:
         return fate
 
     def delay(self, who: str, dice: Dice) -> float:
-        """Time of one message, one way."""
+        """Return the time of one message, one way."""
         seconds = dice.delay(self.delay_seconds)
         if self._until:
             seconds *= self._amount(Do.SLOW, who) or 1.0
         return seconds
 
     def timeout(self, dice: Dice) -> float:
-        """After how long a caller without an answer gives up."""
+        """Return the time after which a caller without an answer gives up."""
         return self.plan.duration_seconds * TIMEOUT_SHARE * (0.5 + dice.random())
 
     def lateness(self, dice: Dice) -> float:
-        """How late a late message is."""
+        """Return the delay of a late message."""
         return self.plan.duration_seconds * LATEST_SHARE * dice.random()
 
     # --- inside ------------------------------------------------------------------------------------------------

@@ -13,21 +13,21 @@ from streamclient.testing.simulation.roles import ConsumerRole
 
 @define(eq=False)
 class Sink:
-    """What was processed of every shard."""
+    """The processed records of every shard."""
 
     laws: Laws
     counts: Counter[str]
     newest: dict[str, int] = field(factory=dict)
     """Greatest epoch that wrote, by shard."""
     processed: dict[str, int] = field(factory=dict)
-    """Number of the first record that nobody has processed, by shard."""
+    """Number of the first unprocessed record, by shard."""
     committed: dict[str, str] = field(factory=dict)
-    """The last transaction of each shard, by the position behind it."""
+    """The last transaction of each shard, by its end position."""
     aside: dict[str, set[int]] = field(factory=dict)
-    """Records that were parked, by shard."""
+    """Numbers of parked records, by shard."""
 
     def fence(self, consumer: ConsumerRole) -> bool:
-        """Refuse everybody with an older epoch from now on; whether the epoch itself was accepted."""
+        """Refuse all older epochs from now on; return whether the writer's own epoch was accepted."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):
             return False
@@ -35,7 +35,7 @@ class Sink:
         return True
 
     def commit(self, consumer: ConsumerRole, rows: Sequence[tuple[int, int]], value: str) -> bool:
-        """Write records as one transaction, which is known by the position behind it; repeating it changes nothing."""
+        """Write records as one transaction, identified by its end position; a repeat changes nothing."""
         if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
             return True
         if not all(self.write(consumer, start, end) for start, end in rows):
@@ -44,7 +44,7 @@ class Sink:
         return True
 
     def write(self, consumer: ConsumerRole, start: int, end: int) -> bool:
-        """Write the records of a shard from ``start`` up to ``end``; whether the writer's epoch was accepted."""
+        """Write the records of a shard from ``start`` to before ``end``; return whether the epoch was accepted."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):
             self.counts["refused by the sink"] += 1

@@ -1,7 +1,7 @@
 """The simulated stream: shards with ranges of keys, records with numbers, splits, merges, expiry, old lists.
 
-Every record has a key and a number, which counts the changes of that key. A split hands one half of the keys to each
-child, a merge joins the ranges of two neighbours, so a key's changes lie in a chain of shards.
+Every record has a key and a number, which counts the changes of that key. A split gives one half of the keys to each
+child, a merge joins the ranges of two neighbours, so a key's changes are in a chain of shards.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class SimulatedShard:
     trimmed: int = 0
     """Number of the oldest record that the stream still has."""
     is_given_up: bool = False
-    """Whether it was reported that the retention took unread records, and somebody gave them up."""
+    """Whether retention removed unread records, which was reported, and the loss was accepted."""
     poisoned: set[int] = field(factory=set)
-    """Numbers of records that no processor can digest."""
+    """Numbers of poison records."""
     is_listed: bool = True
-    """Whether the stream still lists it; its records go when it leaves."""
+    """Whether the stream still lists it; its records disappear when it leaves."""
 
     @property
     def shard_id(self) -> str:
@@ -57,12 +57,12 @@ class SimulatedShard:
 
     @property
     def size(self) -> int:
-        """How many records were written to it."""
+        """Number of records that were written to it."""
         return len(self.keys)
 
 
 class PartOfShard(Sequence[StreamRecord]):
-    """Some records of a shard, one behind the other; each is made when it is looked at."""
+    """Consecutive records of a shard; each is made on access."""
 
     def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
         self._shard = shard
@@ -86,14 +86,14 @@ class PartOfShard(Sequence[StreamRecord]):
         return StreamRecord(RecordType.PUT, key, sequence_info=self.sequence_info(index))
 
     def sequence_info(self, index: int) -> SequenceInfo:
-        """Where a record stands."""
+        """Return the sequence of a record."""
         place = self.places[index]
         return SequenceInfo(1, int(self._shard.times[place] * MICROS_PER_SECOND), place)
 
 
 @frozen
 class SimulatedPage:
-    """What one read gave."""
+    """The result of one read."""
 
     records: PartOfShard
     next_position: Position
@@ -102,7 +102,7 @@ class SimulatedPage:
 
 
 def places_of(records: Sequence[StreamRecord]) -> Sequence[int]:
-    """The numbers of some records in their shard."""
+    """Return the numbers of records in their shard."""
     return records.places if isinstance(records, PartOfShard) else [each.sequence_info.row_index for each in records]
 
 
@@ -116,22 +116,22 @@ class SimulatedStream:
     open_ids: list[str] = field(factory=list)
     """Ids of open shards, sorted."""
     written: dict[int, int] = field(factory=dict)
-    """How many changes each key had."""
+    """Number of changes of each key."""
     _listings: list[tuple[float, tuple[Shard, ...]]] = field(factory=list)
-    """What the stream listed since when."""
+    """The lists of the stream, each with the time from which it holds."""
     _names: count[int] = field(factory=lambda: count(1))
 
     def open_first(self, shards: int) -> None:
-        """Begin with so many shards, which share the keys evenly."""
+        """Open the first ``shards`` shards, which share the keys evenly."""
         edges = [KEY_SPACE * number // shards for number in range(shards + 1)]
         for low, high in pairwise(edges):
             self._open(low, high, ())
         self._list(0.0)
 
-    # --- what happens to it ------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------
 
     def write(self, shard_id: str, records: int, now: float) -> None:
-        """Write records of keys of a shard, which must be open."""
+        """Write records of a shard's keys; the shard must be open."""
         entry, written = self.shards[shard_id], self.written
         for _ in range(records):
             key = entry.low + (entry.high - entry.low) * self.dice.randrange(KEYS_PER_SHARD) // KEYS_PER_SHARD
@@ -141,7 +141,7 @@ class SimulatedStream:
             entry.times.append(now)
 
     def split(self, shard_id: str, now: float) -> tuple[str, ...]:
-        """Close a shard and open two children; nothing if it holds a single key."""
+        """Close a shard and open two children; do nothing if it holds a single key."""
         entry = self.shards[shard_id]
         middle = (entry.low + entry.high) // 2
         if not entry.is_open or middle == entry.low:
@@ -152,7 +152,7 @@ class SimulatedStream:
         return children
 
     def merge(self, shard_id: str, now: float) -> tuple[str, ...]:
-        """Close a shard and its right neighbour and open one child; nothing if it has no open neighbour."""
+        """Close a shard and its right neighbour and open one child; do nothing without an open neighbour."""
         entry = self.shards[shard_id]
         neighbour = next((self.shards[name] for name in self.open_ids if self.shards[name].low == entry.high), None)
         if not entry.is_open or neighbour is None:
@@ -164,12 +164,12 @@ class SimulatedStream:
         return children
 
     def expire(self, shard_id: str, now: float) -> None:
-        """Let a closed shard leave with everything in it."""
+        """Remove a closed shard with all its records."""
         self.shards[shard_id].is_listed = False
         self._list(now)
 
     def trim(self, shard_id: str, share: float) -> bool:
-        """Let the retention take a share of what is left of a shard; whether there was anything."""
+        """Let retention remove a share of a shard's remaining records; return whether there were any."""
         entry = self.shards[shard_id]
         taken = int((entry.size - entry.trimmed) * share)
         entry.trimmed += taken
@@ -178,13 +178,13 @@ class SimulatedStream:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def listing(self, moment: float) -> tuple[Shard, ...]:
-        """What the stream listed at a moment; before the first, what it listed first."""
+        """Return the list of shards at a moment; for an earlier moment, the first list."""
         since = [at for at, _ in self._listings]
         place = bisect_left(since, moment + 1e-9)
         return self._listings[max(place - 1, 0)][1]
 
     def place_at(self, shard_id: str, moment: float) -> int:
-        """Number of the first record of a shard that was written at or after a moment."""
+        """Return the number of a shard's first record that was written at or after a moment."""
         return bisect_left(self.shards[shard_id].times, moment)
 
     def ancestors(self, shard_id: str) -> set[str]:
@@ -192,7 +192,7 @@ class SimulatedStream:
         return ancestors(shard_id, self.parents)
 
     def expirable_ids(self) -> list[str]:
-        """Ids of closed shards that nothing older is before any more, sorted: records go in the order of their age."""
+        """Return the sorted ids of closed shards without listed ancestors: records expire in the order of their age."""
         closed = [name for name, entry in self.shards.items() if entry.is_listed and not entry.is_open]
         return sorted(name for name in closed if not any(self.shards[old].is_listed for old in self.ancestors(name)))
 
@@ -216,5 +216,5 @@ class SimulatedStream:
 
 
 def place_of(checkpoint: str) -> int:
-    """Number of the next record that a position points at, for positions other than the end."""
+    """Return the number of the next record for a position other than the end."""
     return 0 if checkpoint == CheckpointPosition.TRIM_HORIZON else int(checkpoint.split(":", 1)[0])

@@ -1,4 +1,4 @@
-"""The simulated status table: rows, the rule by which they change, and who changed them."""
+"""The simulated status table: rows, the rule for their changes, and the actors that change them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamclient.model import Lease
 
 
 class Actor(Protocol):
-    """Whoever changes rows."""
+    """An actor that changes rows."""
 
     name: str
-    """As rows call it."""
+    """Its name in rows."""
     label: str
-    """As the history calls it: with the number of its life."""
+    """Its name in the history: with the number of its life."""
     kind: str
-    """What it is: ``worker``, ``java``, ``operator`` or ``outside``."""
+    """Its kind: ``worker``, ``java``, ``operator`` or ``outside``."""
     is_alive: bool
     is_python: bool
     """Whether its writes are the production core's, so that the laws bind it."""
@@ -30,7 +30,7 @@ class Actor(Protocol):
 
 @define(eq=False)
 class Outsider:
-    """Somebody who is no worker: an operator, or whoever vandalises rows."""
+    """An actor that is not a worker: an operator, or a vandal of rows."""
 
     name: str
     label: str
@@ -58,13 +58,13 @@ class SimulatedTable:
     _sorted_keys: list[str] | None = None
 
     def sorted_keys(self) -> list[str]:
-        """Lease keys of all rows, sorted; not to be changed."""
+        """Return the lease keys of all rows, sorted; not to be modified."""
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self.rows)
         return self._sorted_keys
 
     def land(self, actor: Actor, write: LeaseWrite) -> bool:
-        """Carry out a write if the row permits it; whether it did."""
+        """Carry out a write if the row permits it; return whether it did."""
         before = self.rows.get(write.lease_key)
         if not permits(before, write):
             return False
@@ -82,7 +82,7 @@ class SimulatedTable:
         self.watch(actor, what, before, after, None)
 
     def draw_epoch(self, lease_key: str) -> int:
-        """The next epoch of a lease."""
+        """Return the next epoch of a lease."""
         last = self.epochs.get(lease_key)
         drawn = apply_write(last, draw(lease_key, last))
         assert drawn is not None
@@ -90,7 +90,7 @@ class SimulatedTable:
         return drawn.number
 
     def land_worker(self, actor: Actor, write: WorkerWrite) -> bool:
-        """Carry out a write of a worker row if that permits it; whether it did."""
+        """Carry out a write of a worker row if the row permits it; return whether it did."""
         before = self.workers.get(write.worker_id)
         if not permits(before, write):
             return False
@@ -109,7 +109,7 @@ class SimulatedTable:
                 self.workers[name] = membership.woken(self.workers[name])
 
     def workers_of(self, names: Iterable[str]) -> tuple[WorkerRow, ...]:
-        """The rows of some workers, as far as they are there, by name."""
+        """Return the existing rows of these workers, by name."""
         return tuple(self.workers[name] for name in sorted(names) if name in self.workers)
 
     def _store(self, lease_key: str, after: Lease | None) -> None:

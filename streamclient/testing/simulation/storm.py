@@ -1,4 +1,4 @@
-"""Carries out the actions of a plan, and calms everything down when its time is over."""
+"""The execution of a plan's actions, and the end of all faults when its time is over."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from streamclient.testing.simulation.simulated_network import EVERYBODY
 from streamclient.testing.simulation.simulated_table import Outsider
 
 MOST_SHARDS_FACTOR = 4
-"""A history splits no further when it has so many times the shards that it began with."""
+"""A history stops splitting at this many times its initial shards."""
 
 FEWEST_SHARDS_CAP = 12
-"""And never before it has so many."""
+"""A history does not stop splitting before it has this many shards."""
 
 MEND_DURATIONS = 3.0
-"""Every so many lease durations somebody looks at shards that stopped and decides that they go on."""
+"""Interval, in lease durations, at which an operator lets stopped shards continue."""
 
 HELD_SECONDS = 1.0
-"""So long a shard is paused to make it start anew."""
+"""For this long a shard is paused to make it start anew."""
 
 POISON_AHEAD = 8
-"""A poisoned record is one of the next so many of its shard."""
+"""A poisoned record is one of the next records of its shard, at most this far ahead."""
 
 SOMEBODY = Outsider("somebody", "outside", "outside")
 
@@ -42,7 +42,7 @@ Choice = TypeVar("Choice")
 
 
 class Storm:
-    """What happens to one world from outside."""
+    """The events that happen to one world from outside."""
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         world = self.world = fleet.world
@@ -61,8 +61,8 @@ class Storm:
     def calm(self) -> None:
         """End every fault: from now on everything works, and the fleet has to recover.
 
-        A freeze that has begun is not cut short: what reached the process since then waits for the end of the freeze,
-        and what comes later would overtake it.
+        A freeze that has begun is not shortened: events that reached the process since then wait for its end, and later
+        events would overtake them.
         """
         world = self.world
         world.trace.note(world.now, "outside", "calm")
@@ -81,7 +81,7 @@ class Storm:
         self._begin_new_lives()
 
     def _mend(self) -> None:
-        """Have shards go on that stopped for somebody to decide: accept what was lost, or start them anew."""
+        """Let shards that wait for an operator continue: accept a loss, or start them anew."""
         for process in self.fleet.living():
             for consumer in list(process.consumers.values()):
                 if consumer.is_given_up:
@@ -89,7 +89,7 @@ class Storm:
         self.world.agenda.after(MEND_DURATIONS * self.world.plan.duration_seconds, self._mend)
 
     def _flush(self) -> None:
-        """Replace processors, as if by a clock: what they keep for the next batch would wait for ever."""
+        """Replace processors at intervals: records that they keep for the next batch would wait for ever."""
         for process in self.fleet.living():
             for consumer in process.consumers.values():
                 consumer.mark(ShutdownReason.PROCESS_RESTART)
@@ -103,7 +103,7 @@ class Storm:
             self.world.agenda.after(HELD_SECONDS, process.let_go, consumer.lease_key)
 
     def last_thaw(self) -> float:
-        """When the last of those who stand still goes on; it may be past."""
+        """Return the time when the last frozen process continues; it may be past."""
         everybody: list[PythonProcess | JavaWorker] = [*self.fleet.living(), *self.fleet.living_javas()]
         return max((worker.frozen_until for worker in everybody), default=0.0)
 
@@ -115,13 +115,13 @@ class Storm:
                 process.let_go(held)
 
     def _lift_pauses(self) -> None:
-        """Again and again: a worker that mends a destroyed row brings back a pause that it does not know to be over."""
+        """Lift pauses repeatedly: a worker that restores a destroyed row may restore a pause that is over."""
         for key in list(self.world.table.sorted_keys()):
             self.operator.resume(key)
         self.world.agenda.after(self.world.plan.duration_seconds, self._lift_pauses)
 
     def _begin_new_lives(self) -> None:
-        """Replace workers whose processors are done with a shard: they never take it again in the same life."""
+        """Replace workers whose processors marked a shard done: they never take it again in the same life."""
         for process in self.fleet.living():
             if process.is_selective and self.fleet.workers[process.name] is process:
                 process.crash()
@@ -130,7 +130,7 @@ class Storm:
             self.fleet.start("last")
 
     def _is_replaced(self, process: PythonProcess) -> bool:
-        """Whether another process was started under its name: it has no leases, whether that one lives or not."""
+        """Return whether another process was started under its name: it then has no leases."""
         return self.fleet.workers[process.name] is not process
 
     # --- workers -----------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Storm:
         return True
 
     def _twin(self, action: Action) -> bool:
-        """Only sessions tell two processes with one name apart."""
+        """Start a twin, if there are sessions: only they distinguish two processes with one name."""
         if not self.world.plan.has_sessions or not isinstance(self._living(action), PythonProcess):
             return False
         self.fleet.start(action.who)
@@ -156,7 +156,7 @@ class Storm:
         return True
 
     def _stop(self, action: Action) -> bool:
-        """The Java client releases nothing when it stops."""
+        """Stop a worker; a Java worker crashes instead, as it releases nothing when it stops."""
         worker = self._living(action)
         if worker is None or (isinstance(worker, PythonProcess) and worker.is_stopping):
             return False
@@ -201,11 +201,11 @@ class Storm:
         return True
 
     def _trim(self, action: Action) -> bool:
-        """Only of shards whose checkpoint is a place, or of which a batch is prepared.
+        """Trim a shard, preferably one with a backlog.
 
-        What is left of one that nobody has read is all there is.
-
-        Of one that is behind, if there is one.
+        Only shards qualify whose checkpoint is a position, or of which a batch is prepared: if a shard was never read,
+        its
+        remaining records are all that readers will ask for.
         """
         rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
         ends = (TRIM_HORIZON, SHARD_END)
@@ -228,7 +228,10 @@ class Storm:
         return self._destroy(action, _anew)
 
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
-        """Not twice within a short time: a late write that was meant to mend the first one would fit the second."""
+        """Destroy a row, but not twice within a short time.
+
+        A late write that was to mend the first change would fit the second.
+        """
         key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None or self.world.has_begun_anew(key):
             return False
@@ -262,7 +265,7 @@ class Storm:
         return True
 
     def _report_stall(self, key: str) -> None:
-        """What the watchdog of each process says of a consumer that still hangs."""
+        """Report a hanging consumer, as the watchdog of its process does."""
         if self.world.hangs.get(key, 0.0) > self.world.now:
             for consumer in list(self.world.readers_of(key)):
                 event = events.ConsumerStalled(key, consumer.identifier, "process_records does not return")
@@ -303,7 +306,7 @@ class Storm:
         return key is not None and worker is not None and self.operator.move(key, worker.name)
 
     def _hold(self, action: Action) -> bool:
-        """A process that stands still does not call its own worker either."""
+        """Let a worker's program pause it, unless its process is frozen."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

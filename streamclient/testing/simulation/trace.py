@@ -1,4 +1,4 @@
-"""What happened in one history, as lines that can be printed, searched and digested."""
+"""The events of one history, as lines that can be printed, searched and digested."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 from attrs import define, field
 
 Entry = tuple[float, str, str, str, object]
-"""Time, who, what, which lease (or nothing), and what more there is to say."""
+"""Time, actor, event, lease (or nothing), and further detail."""
 
 
 class Observer(Protocol):
-    """Whoever watches a history while it happens."""
+    """An observer of a running history."""
 
     def noted(self, entry: Entry) -> None:
-        """Something happened outside the cores."""
+        """Take an entry from outside the cores."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """The core of the process ``label`` handled an event and answered with commands."""
+        """Take an event that the core of the process ``label`` handled, with the commands of its answer."""
 
 
 @define(eq=False)
@@ -28,33 +28,33 @@ class Trace:
 
     entries: list[Entry] = field(factory=list)
     listener: Callable[[Entry], None] | None = None
-    """Told of every entry as it is made."""
+    """Called with every entry as it is made."""
 
     def note(self, now: float, actor: str, what: str, lease_key: str = "", detail: object = "") -> None:
-        """Write one thing down. ``detail`` is made into text only if somebody asks."""
+        """Add an entry. ``detail`` is made into text only on demand."""
         entry = (now, actor, what, lease_key, detail)
         self.entries.append(entry)
         if self.listener is not None:
             self.listener(entry)
 
     def about(self, lease_key: str, last: int) -> list[str]:
-        """The last lines about a lease, and about no lease at all."""
+        """Return the last ``last`` lines about a lease, and about no lease at all."""
         found = [entry for entry in self.entries if entry[3] in ("", lease_key)]
         return [line_of(entry) for entry in found[-last:]]
 
     def digest(self) -> str:
-        """A short text that is the same only if the same things happened at the same times."""
+        """Return a short text that is equal only if the same things happened at the same times."""
         return digest_of(line_of(entry) for entry in self.entries)
 
 
 def line_of(entry: Entry) -> str:
-    """One entry as a line."""
+    """Return an entry as a line."""
     now, actor, what, lease_key, detail = entry
     return " ".join(part for part in (f"{now:10.3f}", f"{actor:8}", what, lease_key, _text(detail)) if part)
 
 
 def digest_of(lines: Iterable[str]) -> str:
-    """The first digits of the SHA-256 of some lines."""
+    """Return the first digits of the SHA-256 of some lines."""
     return sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -1,8 +1,9 @@
-"""Workers on virtual time: nothing happens unless the caller lets it happen, and only one thing at a time.
+"""Workers on virtual time: nothing happens unless the caller lets it, and only one thing at a time.
 
-``Simulation`` owns the clock. Its pools queue calls instead of running them; each step takes the owners' turns, goes on
-with one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
-that they can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
+``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step takes the owners' turns,
+continues
+one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so that they
+can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from streamclient.model import ShardState
 from streamclient.worker import Runtime, Worker
 
 SMALLEST_STEP_SECONDS = 0.001
-"""Time goes on by at least this much when nothing can run, so that a deadline in the past does not hold it up."""
+"""Time advances by at least this much when nothing can run, so that a deadline in the past does not block it."""
 
 MOST_STEPS = 400_000
-"""Bound of one wait. An hour of a small fleet takes some tens of thousands."""
+"""Limit of one wait. An hour of a small fleet takes some tens of thousands."""
 
 STARTED_AT_SECONDS = 1_000.0
-"""What the monotonic clock shows in the beginning: not zero, which could pass for something not set."""
+"""Initial time of the monotonic clock: not zero, which could pass for an unset value."""
 
 STARTED_AT_WALL_MICROS = 1_600_000_000_000_000
 
@@ -44,13 +45,13 @@ class QueuedPool(Executor):
         self.simulation = simulation
         self.name = name
         self.is_frozen = False
-        """Whether its process stands still: nothing of it runs."""
+        """Whether its process is frozen: nothing of it runs."""
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.may_wait = not name.endswith(("-scan", "-status", "-fetch"))
-        """Whether its calls are user code, which may wait for a checkpoint; the others never do."""
+        """Whether its calls are user code, which may wait for a checkpoint; other calls never wait."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Keep a call."""
+        """Queue a call."""
         future: Future[Any] = Future()
         self.calls.append((future, partial(fn, *args, **kwargs)))
         return future
@@ -66,7 +67,7 @@ class QueuedPool(Executor):
             _complete(future, call)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Drop what was kept."""
+        """Drop the queued calls."""
         self.calls.clear()
 
 
@@ -91,14 +92,14 @@ class SimulatedCall:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Run until the call ends or waits."""
+        """Run the call until it ends or waits."""
         self.event = None
         self.pool.simulation.simulated_calls[self._thread.ident or 0] = self
         self._mine.release()
         self._theirs.acquire()
 
     def wait(self, event: threading.Event, limit: float) -> None:
-        """In the thread of the call: stand still until the event is set or the time has come."""
+        """Wait in the thread of the call until the event is set or the time has come."""
         self.event, self.limit = event, limit
         self._theirs.release()
         self._mine.acquire()
@@ -106,7 +107,7 @@ class SimulatedCall:
             raise TrialOver
 
     def can_go_on(self, now: float) -> bool:
-        """Whether what it waits for has happened, in a process that does not stand still."""
+        """Return whether the awaited event has happened, in a process that is not frozen."""
         return not self.pool.is_frozen and self.event is not None and (self.event.is_set() or now >= self.limit)
 
     def _run(self) -> None:
@@ -130,7 +131,7 @@ class Simulation:
         self.identifiers = 0
 
     def runtime(self) -> Runtime:
-        """What a worker of this simulation takes for the outside world."""
+        """Return the substitute for the outside world that a worker of this simulation gets."""
         return Runtime(
             monotonic=lambda: self.now,
             wall_micros=lambda: STARTED_AT_WALL_MICROS + int(self.now * MICROS_PER_SECOND),
@@ -141,7 +142,7 @@ class Simulation:
         )
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Let everything else go on until the event is set or the time is over."""
+        """Let everything else continue until the event is set or the time is over; return whether it is set."""
         limit = self.now + seconds
         simulated_call = self.simulated_calls.get(threading.get_ident())
         if simulated_call is not None:
@@ -155,11 +156,11 @@ class Simulation:
         raise AssertionError("a wait does not end")
 
     def advance(self, seconds: float) -> None:
-        """Let everything happen that happens within a time."""
+        """Run everything that happens within a time."""
         self.until(lambda: False, seconds, required=False)
 
     def until(self, condition: Callable[[], bool], seconds: float = 600.0, *, required: bool = True) -> None:
-        """Let everything go on until a condition holds."""
+        """Let everything continue until a condition holds."""
         limit = self.now + seconds
         for _ in range(MOST_STEPS):
             if condition():
@@ -171,13 +172,13 @@ class Simulation:
         raise AssertionError("the simulation does not come to rest")
 
     def close(self) -> None:
-        """End every thread of user code that still waits, in whatever process. Nothing may be run afterwards."""
+        """End every waiting thread of user code, in all processes. Nothing may be run afterwards."""
         self.is_closed = True
         for simulated_call in list(self.simulated_calls.values()):
             simulated_call.go_on()
 
     def call_at(self, moment: float, call: Callable[[], None]) -> None:
-        """Have something happen at a moment, from outside of every worker."""
+        """Schedule a call at a moment, from outside of every worker."""
         heapq.heappush(self._calls, (moment, len(self._calls), call))
 
     def _step(self, limit: float, condition: Callable[[], bool]) -> None:
@@ -217,7 +218,10 @@ class Simulation:
         return pool
 
     def pool(self, name: str) -> QueuedPool:
-        """The pool of a name: the worker's, and ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``."""
+        """Return the pool of a name.
+
+        It is the worker's name followed by ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``.
+        """
         return next(pool for pool in self.pools if pool.name == name)
 
 
@@ -231,7 +235,7 @@ class SimulatedWorker:
         self.frozen_until = float("-inf")
         self._due = float("-inf")
         self.error: BaseException | None = None
-        """What its owner thread would have raised."""
+        """The error that its owner thread would have raised."""
         made_before = len(simulation.pools)
         (self.coordinator,) = worker.prepare()
         self._pools = simulation.pools[made_before:]
@@ -244,11 +248,11 @@ class SimulatedWorker:
 
     @property
     def holdings(self) -> Holdings:
-        """Its decisions about leases, to be looked at and never to be told anything."""
+        """Its decisions about leases; to be read and never to be changed."""
         return self.coordinator.holdings
 
     def turn(self) -> None:
-        """One turn of the owner thread, if it has something to do and its process does not stand still."""
+        """Take one turn of the owner thread, if it has something to do and its process is not frozen."""
         if self.is_over or self.coordinator.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
@@ -266,25 +270,25 @@ class SimulatedWorker:
         return self.simulation.now
 
     def kill(self) -> None:
-        """As by ``kill -9``: nothing of it happens any more."""
+        """End it as ``kill -9`` does: nothing of it happens any more."""
         self.is_over = True
         self._set_frozen(True)
 
     def freeze(self, seconds: float) -> None:
-        """As by SIGSTOP, and by SIGCONT after so many seconds: it goes on as if nothing had happened."""
+        """Freeze it as SIGSTOP does, and continue it after ``seconds`` as SIGCONT does, as if nothing had happened."""
         if not self.is_over:
             self.frozen_until = self.simulation.now + seconds
             self._set_frozen(True)
 
     def thaw(self) -> None:
-        """Go on, if the time has come."""
+        """Continue, if the time has come."""
         if not self.is_over and self.frozen_until <= self.simulation.now and self.frozen_until != float("-inf"):
             self.frozen_until = float("-inf")
             self._set_frozen(False)
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is frozen."""
         return self.frozen_until > self.simulation.now
 
     def _set_frozen(self, is_frozen: bool) -> None:
@@ -292,21 +296,21 @@ class SimulatedWorker:
             pool.is_frozen = is_frozen
 
     def stop(self) -> None:
-        """Ask it to stop in order."""
+        """Request an orderly stop."""
         self.coordinator.request_stop()
 
     @property
     def has_messages(self) -> bool:
-        """Whether a turn would find something to do at once."""
+        """Whether a turn would have something to do at once."""
         return not self.is_over and not self.is_frozen and self.coordinator.loop.has_messages
 
     @property
     def next_moment(self) -> float:
-        """When a turn is due even if nothing happens; known since the last turn."""
+        """The time when a turn is due even without events; known since the last turn."""
         return self.frozen_until if self.is_frozen else self._due
 
     def statuses(self) -> dict[str, Any]:
-        """Status of each shard, by id."""
+        """Return the status of each shard, by id."""
         return dict(self.coordinator._statuses())
 
     @property

@@ -1,4 +1,4 @@
-"""One history: a stream, a status table, a network, who is there, and the laws that watch them."""
+"""One history: a stream, a status table, a network, the processes, and the laws that observe them."""
 
 from __future__ import annotations
 
@@ -28,33 +28,32 @@ from streamclient.testing.simulation.trace import Observer, Trace
 from streamclient.worker.parking.parking_memory import MemoryParkingStore
 
 WALL_START_MICROS = 1_600_000_000_000_000
-"""What wall clocks show when a history begins."""
+"""The time of the wall clocks when a history begins."""
 
 MOST_RECORDS_AT_ONCE = 4
-"""One write to a shard leaves up to so many records less one."""
+"""One write to a shard adds fewer records than this."""
 
 ANEW_DURATIONS = 4.0
-"""For so many lease durations after it, a row that was destroyed may be taken for what it was before: longer than any
-process is frozen."""
+"""Lease durations during which a destroyed row may be taken for its former self: longer than any process is frozen."""
 
 QUIET_WRITES = frozenset({WriteKind.RENEW.value})
-"""Writes too many and too dull for the trace of a history."""
+"""Writes that are too frequent for the trace of a history."""
 
 
 @frozen
 class Habits:
-    """How user code behaves while nothing is wrong."""
+    """The behaviour of user code while no fault affects it."""
 
     checkpointed_share: float = 0.8
-    """Share of batches that processors write and checkpoint at once; they keep the others, until the next such one."""
+    """Share of batches that processors write and checkpoint at once; they keep the others until the next such batch."""
     prompt_seconds: float = 0.02
-    """How long a call takes that does nothing."""
+    """Duration of a call that does nothing."""
     queued_share: float = 0.05
     """Share of calls that wait for a thread, and can be taken back meanwhile."""
 
 
 class SimulatedWorld:
-    """Everything there is in one history, but for what its processes do: a fleet starts them."""
+    """Everything in one history except its processes, which a fleet starts."""
 
     def __init__(  # noqa: PLR0915  # a list of fields
         self,
@@ -68,9 +67,9 @@ class SimulatedWorld:
         self.agenda = Agenda()
         self.trace = Trace(listener=None if observer is None else observer.noted)
         self.injected: Counter[str] = Counter()
-        """What went wrong on purpose, by kind."""
+        """Number of deliberate faults, by kind."""
         self.counts: Counter[str] = Counter()
-        """What happened otherwise, by kind."""
+        """Number of other events, by kind."""
         self.excused = Excused()
         self.dice = Dice.of(plan.seed, "world")
         self.network = Network(self.agenda, plan, self.injected)
@@ -81,34 +80,34 @@ class SimulatedWorld:
         self.ended: set[str] = set()
         """Shards that were read to their ends."""
         self.touched: set[str] = set()
-        """Shards whose rows somebody from outside changed: they may be read again."""
+        """Shards whose rows were changed from outside: they may be read again."""
         self.losses: set[str] = set()
-        """Shards of which a loss was reported."""
+        """Shards for which a loss was reported."""
         self.hangs: dict[str, float] = {}
-        """Until when the processor of a shard hangs."""
+        """The time until which the processor of a shard hangs."""
         self.failing: dict[str, float] = {}
-        """Until when the processors of a shard raise."""
+        """The time until which the processors of a shard raise."""
         self.dragging: dict[str, tuple[float, float]] = {}
-        """Until when, and by what factor, the processors of a shard are slow."""
+        """The time until which the processors of a shard are slow, and the factor."""
         self.stale: tuple[float, float] = (0.0, 0.0)
-        """Until when, and by how much, lists of shards are old."""
+        """The time until which lists of shards are old, and their age."""
         self.contested: set[str] = set()
         """Shards with consumers in several processes."""
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.habits = Habits()
         self.events = 0
-        """How many events the cores handled."""
+        """Number of events that the cores handled."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
-        """How often each value of each lease was asked for, as ``Request.asked``."""
+        """How often each value of each lease was requested, by ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}
         self._requests: dict[int, Request] = {}
         self._values = count(1)
         self._dismissed_at: dict[str, float] = {}
-        """When a session of a worker was killed or removed last, by name."""
+        """The time when a worker's session was last killed or removed, by name."""
         self._registered_at: dict[str, float] = {}
         self._replaced_at: dict[Actor, float] = {}
-        """When another process registered under the name of a process."""
+        """The time when another process registered under a process's name."""
         self._born_at: dict[Actor, float] = {}
         self._moved_at: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
@@ -138,7 +137,7 @@ class SimulatedWorld:
     # --- the stream --------------------------------------------------------------------------------------------
 
     def listing(self) -> tuple[Shard, ...]:
-        """What DescribeStream answers now."""
+        """Return the present answer of DescribeStream."""
         until, age = self.stale
         return self.stream.listing(self.now - age if self.now < until else self.now)
 
@@ -149,7 +148,7 @@ class SimulatedWorld:
             self.agenda.after(self.plan.write_seconds * (0.5 + self.dice.random()), self._write_records)
 
     def may_be_missing(self, record: int, number: int) -> Excuse | None:
-        """Why a change need not reach the sink, if it need not."""
+        """Return the reason why a change need not reach the sink; ``None`` if it must."""
         for name, shard in self.stream.shards.items():
             if shard.low <= record < shard.high and number in shard.numbers:
                 places = [p for p, n in enumerate(shard.numbers) if n == number and shard.keys[p] == record]
@@ -170,25 +169,25 @@ class SimulatedWorld:
     # --- rows --------------------------------------------------------------------------------------------------
 
     def rest_of(self, lease_key: str) -> float:
-        """For how long counter and owner of a row have not changed."""
+        """Return for how long counter and owner of a row have not changed."""
         return self.now - self._moved_at.get(lease_key, float("-inf"))
 
     def is_bereft(self, process: Actor, lease_key: str) -> bool:
-        """Whether the row of a lease was destroyed from outside since the process's last accepted write to it."""
+        """Return whether a lease's row was destroyed from outside since the process's last accepted write to it."""
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and destroyed_at > self._accepted_at.get((process, lease_key), -1.0)
 
     def has_begun_anew(self, lease_key: str) -> bool:
-        """Whether the row of a lease was destroyed from outside a short time ago.
+        """Return whether the row of a lease was destroyed from outside a short time ago.
 
-        Its counter began anew then, so that a worker which was frozen meanwhile may take the present row for the one
-        that it saw before: nobody can tell.
+        Its counter then began anew, so a worker that was frozen meanwhile may take the present row for the former one;
+        the two cannot be told apart.
         """
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and self.now - destroyed_at < ANEW_DURATIONS * self.plan.duration_seconds
 
     def excuses(self, law: str, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
-        """Whether one of these excuses a process that would break a law; it is counted then."""
+        """Return whether one of these excuses a process that would break a law; if so, count it."""
         held = {
             Excuse.ROW_DESTROYED: lambda: self.is_bereft(process, lease_key),
             Excuse.ROW_ANEW: lambda: self.has_begun_anew(lease_key),
@@ -199,7 +198,7 @@ class SimulatedWorld:
         return found is not None and self.excused.note(law, found)
 
     def destroyed(self, lease_key: str) -> None:
-        """Note that somebody from outside deletes or puts anew the row of a lease."""
+        """Note that a change from outside deletes the row of a lease or puts it anew."""
         self._destroyed_at[lease_key] = self.now
         self.touched.add(lease_key)
 
@@ -236,10 +235,11 @@ class SimulatedWorld:
         self.laws.worker_row_changed(actor, write, before, after)
 
     def is_dismissed(self, row: Lease) -> bool:
-        """Whether no session of a lease's owner can rely on it, because one ended and none has taken the lease since.
+        """Return whether no session of the owner can rely on the lease, as one ended and none has taken it since.
 
-        What is handed to a worker whose session has ended was never its own; a request of an ended session that lands
-        late takes nothing.
+        A lease that was handed over to a worker whose session has ended was never its own. A request of an ended
+        session
+        that arrives late takes nothing.
         """
         present = self.table.workers.get(row.owner)
         if row.owner not in self._dismissed_at:
@@ -248,28 +248,28 @@ class SimulatedWorld:
         return is_over or row.is_handed_over or self._moved_at[row.lease_key] < self._registered_at[row.owner]
 
     def was_replaced(self, process: Actor) -> bool:
-        """Whether another process has registered under its name."""
+        """Return whether another process has registered under its name."""
         return process in self._replaced_at
 
     def is_being_replaced(self, process: Actor) -> bool:
-        """Whether another process registered under its name so lately that it may not know yet."""
+        """Return whether another process registered under its name so recently that it may not know it yet."""
         replaced_at = self._replaced_at.get(process)
         return replaced_at is not None and self.now - replaced_at < self.plan.duration_seconds
 
     def has_had_row(self, lease_key: str) -> bool:
-        """Whether a lease ever had a row."""
+        """Return whether a lease ever had a row."""
         return lease_key in self._started_at
 
     def start_of(self, actor: Actor) -> float:
-        """When a process started."""
+        """Return when a process started."""
         return self._born_at.get(actor, self.now)
 
     def creator_of(self, lease_key: str) -> Actor | None:
-        """Who created the first row of a lease."""
+        """Return the process that created the first row of a lease."""
         return self._creators.get(lease_key)
 
     def _row_created(self, actor: Actor, row: Lease) -> None:
-        """Where a shard starts for the first time, nothing before that place is asked for."""
+        """Note a shard's first row: nothing before its starting position is required."""
         key = row.lease_key
         self._creators.setdefault(key, actor)
         if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
@@ -281,11 +281,11 @@ class SimulatedWorld:
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def readers_of(self, lease_key: str) -> list[ConsumerRole]:
-        """Consumers of a shard whose user code may run, in every process."""
+        """Return the consumers of a shard whose user code may run, in all processes."""
         return self._consumers.get(lease_key, [])
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """A worker of this package starts to read a shard."""
+        """Note that a worker of this package starts to read a shard."""
         key = consumer.lease_key
         self.counts["started"] += 1
         self.trace.note(self.now, consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
@@ -294,7 +294,7 @@ class SimulatedWorld:
         self._judge_contest(key)
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """No user code of a consumer runs any more."""
+        """Note that no user code of a consumer runs any more."""
         key = consumer.lease_key
         self.trace.note(self.now, consumer.process.label, "ends reading", key, consumer.identifier)
         self._consumers[key].remove(consumer)
@@ -305,55 +305,55 @@ class SimulatedWorld:
         (self.contested.add if len(processes) > 1 else self.contested.discard)(key)
 
     def is_failing(self, lease_key: str) -> bool:
-        """Whether the processor of a shard raises now."""
+        """Return whether the processor of a shard raises now."""
         if self.failing.get(lease_key, 0.0) <= self.now:
             return False
         self.injected["processor raised"] += 1
         return True
 
     def is_poisoned(self, lease_key: str, places: Sequence[int]) -> bool:
-        """Whether a batch of a shard holds a record that no processor can digest."""
+        """Return whether a batch of a shard holds a poison record."""
         poisoned = self.stream.shards[lease_key].poisoned
         return bool(poisoned) and any(place in poisoned for place in places)
 
     def loss_given_up(self, lease_key: str) -> None:
-        """A consumer has reported what the retention took, and goes on behind it."""
+        """Note that a consumer has reported a loss to retention, and goes on after it."""
         self.stream.shards[lease_key].is_given_up = True
         self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
-        """A shard is read from what is left of it; what was taken before is not asked for if that was reported."""
+        """Note that a shard is read from its oldest record; lost records before it are not required if reported."""
         shard = self.stream.shards[lease_key]
         if shard.is_given_up or lease_key in self.touched:
             self.sink.advance(lease_key, 0, shard.trimmed)
 
     def replay_parked(self) -> None:
-        """Somebody mended what was wrong with parked records, and replays them."""
+        """Replay the parked records, as an operator does after mending the cause."""
         parked = sorted(self.parking.parked(), key=lambda each: (each.generation, each.record_id))
         places = [(self.stream.shards[each.shard_id], each.record.sequence_info.row_index) for each in parked]
         self.laws.records_replayed((shard.shard.shard_id, shard.keys[at], shard.numbers[at]) for shard, at in places)
         self.parking.remove(parked)
 
     def drag(self, lease_key: str) -> float:
-        """By what factor the processor of a shard is slow."""
+        """Return the factor by which the processor of a shard is slow."""
         until, factor = self.dragging.get(lease_key, (0.0, 1.0))
         return factor if self.now < until else 1.0
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
     def new_value(self, place: int) -> str:
-        """A position that nobody asked for before."""
+        """Return a position that was never requested before."""
         return f"{place}:{next(self._values)}"
 
     def register_request(self, request: Request) -> int:
-        """The number of a checkpoint request."""
+        """Register a checkpoint request and return its number."""
         number = next(self._values)
         self._requests[number] = request
         self.asked[request.asked] += 1
         return number
 
     def checkpoint_answered(self, process: ProcessRole, answer: AnswerCheckpoint) -> None:
-        """The core answers a request; user code goes on in a moment."""
+        """Take the core's answer to a request; user code continues in a moment."""
         request = self._requests.pop(answer.request_id)
         key, outcome = request.consumer.lease_key, answer.outcome
         self.counts[f"checkpoint {outcome.value}"] += 1
@@ -362,7 +362,7 @@ class SimulatedWorld:
         request.consumer.checkpoint_answered(request, outcome)
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """A worker reports something."""
+        """Note a worker's report."""
         self.counts[f"report {report.severity.value}"] += 1
         if report.severity is not Severity.INFO:
             self.trace.note(self.now, process.label, report.severity.value, report.lease_key, report.text)
@@ -371,16 +371,16 @@ class SimulatedWorld:
     # --- workers -----------------------------------------------------------------------------------------------
 
     def started(self, worker: Actor) -> None:
-        """A worker starts, or its next life."""
+        """Note that a worker starts, or its next life."""
         self._born_at[worker] = self.now
         self.trace.note(self.now, worker.label, "starts")
 
     def newest(self, name: str) -> ProcessRole | None:
-        """The process of this package that was started last under a name."""
+        """Return the process of this package that was started last under a name."""
         return next((process for process in reversed(self.processes) if process.name == name), None)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
-        """A Java worker processed records of a shard."""
+        """Note that a Java worker processed records of a shard."""
         self.counts["java batches"] += 1
         self.laws.java_wrote(lease_key, start, end)
         self.sink.advance(lease_key, start, end)

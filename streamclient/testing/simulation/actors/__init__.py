@@ -1,1 +1,1 @@
-"""Who acts in a history: workers of this package, workers of the Java client, operators."""
+"""The actors of a history: workers of this package, workers of the Java client, operators."""

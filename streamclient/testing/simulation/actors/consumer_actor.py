@@ -1,7 +1,8 @@
-"""What reads one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
+"""The reader of one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
 
-Its shell does what ``streamclient.worker.shard_consumer`` does; the user's code in it is ``SimulatedProcessor``. A call
-under way goes on whatever happens, also in a process that was frozen in the middle of it: that is what a zombie does.
+Its shell does what ``streamclient.worker.shard_consumer`` does; its user code is ``SimulatedProcessor``. A call under
+way
+continues whatever happens, even in a process that was frozen in the middle of it: that is how a zombie behaves.
 """
 
 from __future__ import annotations
@@ -29,28 +30,29 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfSh
 from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
-"""Most records in one page of a shard that is not behind; small, so that hand-overs meet batches under way."""
+"""Most records in one page of a shard without backlog; small, so that hand-overs meet batches under way."""
 
 CUT_SHARE = 0.02
-"""Share of pages of open shards that come without their next iterator during the storm, and with some of their records:
-as they look that were cut on the way, and that nobody can tell from the last page of a closed shard by their bytes."""
+"""Share of pages of open shards that lack their next iterator during the storm, and some of their records. They model
+truncated pages, whose bytes cannot be told from the last page of a closed shard."""
 
 REPEATED_SHARE = 0.01
-"""Share of pages with records during the storm whose next iterator is the one that was asked for."""
+"""Share of pages with records during the storm whose next iterator is the requested one."""
 
 ELSEWHERE_SHARE = 0.01
-"""Share of pages during the storm that are another shard's, and older than what was read last: newer ones look true."""
+"""Share of pages during the storm that belong to another shard and are older than the last one read: newer pages look
+true."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
-"""The same while the way to the last record is read once more: such answers come in rows."""
+"""The same share while the way to the last record is read again: such answers come in series."""
 
 RECORD_BYTES = 100
 
 BACKLOG_PART = 4
-"""A page also has this part of what waits, so that a shard that fell behind catches up in a few rounds."""
+"""A page also has this part of the backlog, so that a shard that fell back catches up in a few rounds."""
 
 STORE_DOWN_SHARE = 0.1
-"""Share of calls of the parking store that fail during the storm."""
+"""Share of calls to the parking store that fail during the storm."""
 
 UNANSWERED = Raised.of(NO_ANSWER)
 GONE = Raised.of(DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist"))
@@ -73,11 +75,11 @@ class Consumer:
         self.machine = ConsumerMachine(start, self.world.config, process.dice, record_id=_record_id, key_text=str)
         self.has_ended = False
         self.processor: SimulatedProcessor | None = None
-        """The present one, or the last."""
+        """The present processor, or the last one."""
         self.is_made = False
         """Whether its processor was made."""
         self.is_given_up = False
-        """Whether it said that somebody has to decide, and nobody has."""
+        """Whether it has reported that an operator must decide, and none has."""
         self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
         self._end_visit = 0
         self._call = 0
@@ -93,22 +95,22 @@ class Consumer:
         self.handle(facts.StopAsked(reason))
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have its processor ask for its own end."""
+        """Have its processor request its own end."""
         if self.processor is not None:
             self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
 
     def accept_loss(self) -> None:
-        """Somebody accepts what was lost."""
+        """Accept the loss, as an operator does."""
         self.is_given_up = False
         self._later(0.0, self.handle, facts.LossAccepted())
 
     def vanish(self) -> None:
-        """End with the process, without a word."""
+        """End with the process, without a message."""
         self.has_ended = True
         self.world.consumer_ended(self)
 
     def handle(self, event: ConsumerEvent) -> None:
-        """Have the machine handle an event, and carry out what it says."""
+        """Have the machine handle an event, and carry out its commands."""
         self.world.events += 1
         for command in self.machine.handle(event, self.process.local()):
             _CARRY_OUT[type(command)](self, command)
@@ -124,7 +126,7 @@ class Consumer:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Do something after a while, later still if the process is frozen then, and never if it is gone."""
+        """Call after some seconds; later if the process is frozen then, and never if it is gone."""
         self.agenda.after(seconds, self._when_awake, call, arguments)
 
     def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -150,7 +152,7 @@ class Consumer:
     # --- calls into user code ------------------------------------------------------------------------------------
 
     def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a call when a thread is free, mostly at once."""
+        """Run a call when a thread is free, usually at once."""
         self._call += 1
         self._is_queued = self.process.dice.chance(self.world.habits.queued_share)
         if self._is_queued:
@@ -165,7 +167,7 @@ class Consumer:
             call(*arguments)
 
     def returns(self, error: BaseException | None = None, value: object = None) -> None:
-        """The call under way returns, or raises."""
+        """Let the call under way return, or raise."""
         self.is_made = error is None or bool(value)
         self.world.laws.call_ended(self)
         self.handle(facts.CallReturned(None if error is None else Raised.of(error), value))
@@ -238,7 +240,7 @@ class Consumer:
         self._asked(failed, self._page, command.visit, command.position)
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
-        """The stream answers after a while, unless the network loses it."""
+        """Let the stream answer after a while, unless the network loses the answer."""
         process, network = self.process, self.world.network
         fate = network.fate(process.name, process.dice)
         seconds = 2.0 * network.delay(process.name, process.dice)
@@ -275,7 +277,7 @@ class Consumer:
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
     def _disturbed(self, position: Position, start: int, end: int, following: Position) -> tuple[int, Position]:
-        """A page that cannot be true, now and then: the place behind its last record, and the next position."""
+        """Return an impossible page now and then, as the position after its last record and the next position."""
         dice, injected = self.faults, self.world.injected
         if self.shard.is_open and dice.chance(CUT_SHARE):
             injected["cut page"] += 1
@@ -286,7 +288,7 @@ class Consumer:
         return end, following
 
     def _page_of_another_shard(self) -> SimulatedPage | None:
-        """An older one, if there is one; its next position leads astray."""
+        """Return an older page of another shard, if there is one; its next position is misleading."""
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
         before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)
@@ -304,7 +306,7 @@ class Consumer:
         self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier))
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """The core knows whether the shard has ended."""
+        """Accept the core's judgement of whether the shard has ended."""
         judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
         self._later(0.0, self.handle, judged)
 
@@ -338,14 +340,14 @@ class Consumer:
         self._present.is_closed = True
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """The core answers; user code goes on in a moment, the machine knows at once."""
+        """Take the core's answer: user code continues in a moment, the machine knows at once."""
         if self.has_ended:
             return
         progress = request.progress
         self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
         self._later(self.world.habits.prompt_seconds, request.answered, outcome)
 
-    # --- what others want to know --------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def _tell(self, command: facts.Tell) -> None:
         self.world.counts[_COUNTED[command.what]] += 1
@@ -358,7 +360,7 @@ class Consumer:
             world.trace.note(world.now, self.process.label, command.severity.value, self.lease_key, command.text)
 
     def _nothing(self, command: object) -> None:
-        """Nothing to do: what was read ahead, and outages that are logged."""
+        """Do nothing: the command is a read-ahead or an outage to log."""
 
     def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True

@@ -1,6 +1,6 @@
 """The operator: pauses, rewinds, releases and moves leases as the commands for operators do, by conditional writes.
 
-Changes of a lease that somebody may be reading come only after its owner has acknowledged a pause.
+A lease that may be in use is changed only after its owner has acknowledged a pause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOK_SECONDS = 1.0
-"""How often the operator looks whether a pause was acknowledged."""
+"""Interval at which the operator checks for the acknowledgement of a pause."""
 
 Change = Callable[[Lease], None]
 
@@ -44,7 +44,7 @@ class Operator(Outsider):
             self._world.table.land(self, leases.set_pause(row, None))
 
     def rewind(self, key: str, seconds: float, share: float) -> bool:
-        """Set an unfinished shard back to a share of what was processed, once its owner obeys a pause; then resume.
+        """Set an unfinished shard back to a share of its processed records, once its owner obeys a pause; then resume.
 
         A finished shard's children may have been read, so it is left alone.
         """
@@ -58,11 +58,11 @@ class Operator(Outsider):
         return self._change_paused(key, seconds, change)
 
     def release(self, key: str, seconds: float) -> bool:
-        """Take a lease from its owner, once that obeys a pause; then resume."""
+        """Take a lease from its owner, once the owner obeys a pause; then resume."""
         return self._change_paused(key, seconds, self._land_release)
 
     def move(self, key: str, receiver: str) -> bool:
-        """Ask for a lease in the name of a worker."""
+        """Request a lease in the name of a worker."""
         row = self._world.table.rows.get(key)
         if row is None or row.owner in ("", receiver):
             return False

@@ -1,8 +1,9 @@
 """One process with a worker of this package in it: the production ``Holdings``, and a shell of simulated calls.
 
-Its shell does what ``streamclient.worker`` does: writes of a turn go out at once, renewals in one request; ``sent_at``
-is read before a request leaves; the answer to each command is one event. A frozen process does nothing at all: what
-reaches it waits until it goes on, and then comes in order.
+Its shell does what ``streamclient.worker`` does: writes of a turn are sent at once, renewals in one request;
+``sent_at``
+is read before a request leaves; the answer to each command is one event. A frozen process does nothing at all: events
+that reach it wait until it continues, and then come in order.
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ class PythonProcess:
         self.is_alive = True
         self.is_stopping = False
         self.is_selective = False
-        """Whether one of its processors marked itself done, so that it does not take that lease again."""
+        """Whether one of its processors marked itself done, so that the worker does not take that lease again."""
         self.frozen_until = 0.0
         self.consumers: dict[str, Consumer] = {}
-        """By lease identifier."""
+        """Consumers by lease identifier."""
         self.identifiers = 0
         self.held_by_program: dict[str | None, None] = {}
-        """What its own program paused: shards, or ``None`` for the whole worker."""
+        """The shards that its own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """The last write of each lease; whatever else arrives under its name is late."""
+        """The last write of each lease; other writes that arrive under its name are late."""
         self._tick_due = NEVER_DUE
-        """The deadline that a tick is on the agenda for."""
+        """The deadline for which a tick is on the agenda."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
         self.holdings = Holdings(
             name,
@@ -87,41 +88,41 @@ class PythonProcess:
             self._beat(event, millis / 1_000)
 
     def crash(self) -> None:
-        """Be gone."""
+        """End at once."""
         self.is_alive = False
         for consumer in self.consumers.values():
             consumer.vanish()
         self.consumers.clear()
 
     def stop(self) -> None:
-        """Be asked to stop."""
+        """Request an orderly stop."""
         if not self.is_stopping:
             self.is_stopping = True
             self.deliver(events.StopRequested())
 
     def freeze(self, seconds: float) -> None:
-        """Stand still."""
+        """Freeze the process for some seconds."""
         self.frozen_until = max(self.frozen_until, self.agenda.now + seconds)
 
     def hold(self, lease_key: str | None) -> None:
-        """Have its own program pause a shard, or all."""
+        """Have its own program pause a shard, or the whole worker."""
         self.deliver(events.PauseRequested(lease_key, "maintenance"))
 
     def let_go(self, lease_key: str | None) -> None:
-        """The opposite."""
+        """Have its own program end a pause."""
         self.deliver(events.ResumeRequested(lease_key))
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it stands still."""
+        """Whether the process is frozen."""
         return self.frozen_until > self.agenda.now
 
     def local(self) -> float:
-        """What its monotonic clock shows."""
+        """Return the time of its monotonic clock."""
         return self.clock_offset + self.agenda.now * self.clock_rate
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Whether it relies on the lease under which a consumer reads, and on its session."""
+        """Return whether it relies on the lease under which a consumer reads, and on its session."""
         held = self.holdings.held.get(consumer.lease_key)
         is_same = held is not None and held.identifier == consumer.identifier
         if not self.is_alive or not is_same or held is None:
@@ -131,7 +132,7 @@ class PythonProcess:
     # --- events ------------------------------------------------------------------------------------------------
 
     def deliver(self, event: Event) -> None:
-        """Let an event reach the process: at once, when it goes on, or never."""
+        """Let an event reach the process: at once, when the process continues, or never."""
         if not self.is_alive:
             return
         if self.frozen_until > self.agenda.now:
@@ -140,7 +141,7 @@ class PythonProcess:
         self.handle(event)
 
     def handle(self, event: Event) -> None:
-        """Have the core handle an event, and carry out what it says."""
+        """Have the core handle an event, and carry out its commands."""
         world = self.world
         world.events += 1
         if type(event) is events.PauseRequested:
@@ -177,7 +178,7 @@ class PythonProcess:
             self.agenda.at((deadline - self.clock_offset) / self.clock_rate + TICK_LAG_SECONDS, self._tick, deadline)
 
     def _tick(self, due: float) -> None:
-        """The earliest deadline that was known has come; it may have been put off since."""
+        """Handle the earliest known deadline; it may have been put off since."""
         if self._tick_due != due or not self.is_alive:
             return
         if self.is_frozen:
@@ -202,7 +203,7 @@ class PythonProcess:
         self.agenda.after(seconds, self.deliver, event)
 
     def _fails(self, fate: Fate, call: Call[Any]) -> bool:
-        """Whether a read fails; then the answer comes in time."""
+        """Return whether a read fails; its answer then comes in time."""
         if fate not in UNREADABLE:
             return False
         is_prompt = fate is Fate.THROTTLED
@@ -216,7 +217,7 @@ class PythonProcess:
             self.agenda.after(self.network.delay(self.name, self.dice), self._scan_first_part, fate)
 
     def _scan_first_part(self, fate: Fate) -> None:
-        """A scan is no snapshot: two parts of the key range are read at different times."""
+        """Start a scan, which is not a snapshot: two parts of the key range are read at different times."""
         rows, keys = self.world.table.rows, self.world.table.sorted_keys()
         place = self.dice.randrange(len(keys) + 1)
         first = [rows[key] for key in keys[:place]]
@@ -235,7 +236,7 @@ class PythonProcess:
             )
 
     def _scan_workers(self, fate: Fate, rows: tuple[Lease, ...]) -> None:
-        """The rows of workers are read by a second request, which is sent when the first one was answered."""
+        """Read the worker rows by a second request, which is sent after the answer to the first one."""
         table = self.world.table
         answer = Answered(
             events.ReadRows(), events.Scan(rows, self.world.wall_micros(), table.workers_of(table.workers))
@@ -252,7 +253,7 @@ class PythonProcess:
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _wake_workers(self, command: events.WakeWorkers) -> None:
-        """Wakes have no condition: they may be lost, and do no harm if they come late."""
+        """Send wakes, which have no condition: they may be lost, and late ones do no harm."""
         fate, names = self.network.fate(self.name, self.dice), command.names
         delay = self.network.delay(self.name, self.dice)
         if not fate.is_unsent:
@@ -322,7 +323,7 @@ class PythonProcess:
         self._send([leases.create(found)])
 
     def _send(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
-        """Send one request; its rows share its fate."""
+        """Send one request; its rows share one fate."""
         network, dice, after = self.network, self.dice, self.agenda.after
         sent_at, fate = self.local(), network.fate(self.name, dice)
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):
@@ -372,7 +373,7 @@ class PythonProcess:
         consumer.begin()
 
     def forget(self, consumer: ConsumerRole) -> None:
-        """A consumer has ended."""
+        """Drop a consumer that has ended."""
         del self.consumers[consumer.identifier]
 
     def _stop_consumer(self, command: events.StopConsumer) -> None:

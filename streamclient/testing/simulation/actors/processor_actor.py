@@ -1,7 +1,7 @@
-"""The user's code in a simulated consumer: it writes to the sink that all workers share, and checkpoints.
+"""The user code of a simulated consumer: it writes to the sink that all workers share, and checkpoints.
 
-It raises while its shard is failing or when a record of a batch is poisoned, and forgets now and then what a processor
-should do. What it may store is what production code permits it.
+It raises while its shard is failing or when a record of a batch is poisoned, and now and then omits a duty of a
+processor. Production code decides which checkpoints it may store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from streamclient.testing.simulation.roles import ConsumerRole, Request
 from streamclient.testing.simulation.world import SimulatedWorld
 
 FORGETFUL_SHARE = 0.05
-"""Share of shard ends that it forgets to store."""
+"""Share of shard ends whose checkpoint it omits."""
 
 NOT_MADE_SHARE = 0.5
-"""Share of failed starts in which not even the processor was made."""
+"""Share of failed starts in which the processor was not even made."""
 
 RAISED = ValueError("cannot digest this")
 REFUSED = ShutdownException("the destination knows a later owner")
@@ -45,12 +45,12 @@ class SimulatedProcessor:
         self._pending = made.pending
         self._stored = ""
         self._kept: list[int] = []
-        """Numbers of records that it was given and has not written."""
+        """Numbers of records that it was given and has not written yet."""
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """The first call."""
+        """Handle the first call."""
         self.consumer.work(self.world.habits.prompt_seconds, self._initialize)
 
     def _initialize(self) -> None:
@@ -60,12 +60,12 @@ class SimulatedProcessor:
         if world.is_failing(consumer.lease_key):
             consumer.returns(RAISED, value=not consumer.process.dice.chance(NOT_MADE_SHARE))
         elif self._pending is not None and self._pending.value == world.sink.committed.get(consumer.lease_key):
-            self._ask(self._pending.value, self._return)  # committed by one that did not live to checkpoint it
+            self._ask(self._pending.value, self._return)  # committed by a processor that died before its checkpoint
         else:
             self._return()
 
     def process(self, places: Sequence[int]) -> None:
-        """A batch: the numbers of its records."""
+        """Process a batch, given by the numbers of its records."""
         consumer = self.consumer
         factor = 0.5 + consumer.process.dice.random()
         seconds = self.world.plan.round_seconds * factor * self.world.drag(consumer.lease_key)
@@ -93,7 +93,7 @@ class SimulatedProcessor:
             consumer.returns(REFUSED, value=True)
 
     def _commit(self, places: Sequence[int]) -> None:
-        """Between the two phases."""
+        """Commit between the two phases."""
         value = self.positions.permitted
         if self.world.sink.commit(self.consumer, runs(places), value):
             self._ask(value, self._return)
@@ -101,7 +101,7 @@ class SimulatedProcessor:
             self.consumer.returns(REFUSED)
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """The last call."""
+        """Handle the last call."""
         self.consumer.work(self.world.habits.prompt_seconds, self._shut_down, reason)
 
     def _shut_down(self, reason: ShutdownReason) -> None:
@@ -147,7 +147,7 @@ class SimulatedProcessor:
         )
 
     def _answered(self, stored: str, then: Then, outcome: CheckpointOutcome) -> None:
-        """The call of ``checkpoint()`` returns, or raises."""
+        """Let the call of ``checkpoint()`` return, or raise."""
         if outcome is not CheckpointOutcome.STORED:
             self.consumer.returns(IN_DOUBT if outcome is CheckpointOutcome.UNKNOWN else LOST, value=True)
             return
@@ -156,7 +156,7 @@ class SimulatedProcessor:
 
 
 def runs(places: Sequence[int]) -> Sequence[tuple[int, int]]:
-    """Ascending places as rows without gaps: first place, and the one behind the last."""
+    """Return ascending positions as ranges without gaps: the first position, and the one after the last."""
     breaks = [number for number, (one, other) in enumerate(pairwise(places), 1) if other != one + 1]
     edges = [0, *breaks, len(places)]
     return [(places[first], places[last - 1] + 1) for first, last in pairwise(edges) if last > first]

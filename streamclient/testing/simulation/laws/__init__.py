@@ -1,4 +1,4 @@
-"""What must be true of every history, each law by its name."""
+"""The laws that must hold in every history, each by its name."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ SAFETY: tuple[type[Law], ...] = (
     VerdictsAreLate,
     SessionsFirst,
 )
-"""Checked at every event. The order matters where one mistake breaks two laws: the cause comes first."""
+"""Checked at every event. The order matters if one mistake breaks two laws: the cause comes first."""
 
 
 def make_laws(world: SimulatedWorld) -> list[Law]:
-    """All laws, for one history."""
+    """Make all laws for one history."""
     return [law(world) for law in SAFETY]

@@ -1,4 +1,4 @@
-"""What a law of a simulated fleet is."""
+"""The base class of the laws of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 
 
 class Law(Hooks):
-    """One thing that must be true of every history. It sees everything, and changes nothing."""
+    """One condition that must hold in every history. A law observes everything, and changes nothing."""
 
     name = ""
 
@@ -18,15 +18,15 @@ class Law(Hooks):
         self.world = world
 
     def broken(self, lease_key: str, text: str) -> LawBroken:
-        """The exception to raise."""
+        """Return the exception to raise."""
         return LawBroken(self.name, lease_key, text)
 
     def excuses(self, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
-        """Whether one of these excuses who would break the law otherwise; it is counted then."""
+        """Return whether one of these excuses a process that would break the law; if so, count it."""
         return self.world.excuses(self.name, process, lease_key, *candidates)
 
     @staticmethod
     def tell(judge: Judge, fact: Fact) -> None:
-        """Show a fact to what judges drills, too."""
+        """Pass a fact to a judge that drills use, too."""
         for broken in judge.see(fact):
             raise broken

@@ -1,4 +1,4 @@
-"""Laws about the calls that one consumer makes, and about what it parks."""
+"""Laws about the calls of one consumer, and about the records that it parks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 class CallsInOrder(Law):
     """One call at a time: ``initialize``, then others, then ``shutdown``, once for each processor that was made.
 
-    A consumer ends, and another processor starts, only when the one before was shut down, or was never made.
+    A consumer ends, or starts another processor, only when the former processor was shut down or was never made.
     """
 
     name = CALLS
@@ -38,7 +38,7 @@ class CallsInOrder(Law):
 
 
 class StoppedShardsWait(Law):
-    """A shard that stopped at a failing record or at a loss has no other processor before somebody decided."""
+    """A shard that stopped at a failing record or at a loss gets no other processor before an operator decides."""
 
     name = "stopped shards wait"
 
@@ -71,9 +71,9 @@ class OnlyFailuresAreParked(Law):
 
 
 class ParkedKeysWait(Law):
-    """Once a change of a key is parked, no later one is written before it was replayed.
+    """Once a change of a key is parked, no later change is written before the parked one was replayed.
 
-    Whoever had lost its lease when it parked something is not heard of by whoever reads the shard then.
+    A worker that had lost its lease when it parked something is unknown to the shard's present reader.
     """
 
     name = "parked keys wait"
@@ -81,7 +81,7 @@ class ParkedKeysWait(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._first: dict[int, int] = {}
-        """The first change of each key that is parked."""
+        """The first parked change of each key."""
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         if consumer.process.believes(consumer):

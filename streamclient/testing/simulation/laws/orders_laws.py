@@ -1,4 +1,4 @@
-"""Laws about what operators and programs ordered, and about what one consumer leaves to the next."""
+"""Laws about orders of operators and programs, and about the state that one consumer leaves to the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.testing.simulation.simulated_table import Actor
 
 
 class PausedShardsRest(Law):
-    """Once its owner has acknowledged a pause, nothing of a shard is read or processed until the pause is over."""
+    """Once the owner has acknowledged a pause, nothing of the shard is read or processed until the pause is over."""
 
     name = "paused shards rest"
 
@@ -39,7 +39,7 @@ class PausedShardsRest(Law):
             raise self.broken(consumer.lease_key, f"{consumer!r} {what} although {row} is paused: {row.pause}")
 
     def _is_over(self, row: Lease) -> bool:
-        """Whether the time of the pause is over by the clock."""
+        """Return whether the time of the pause is over by the clock."""
         until = None if row.pause is None else row.pause.until_micros
         return until is not None and until <= self.world.wall_micros()
 
@@ -56,7 +56,7 @@ class ProgramsPause(Law):
 
 
 class StartsWhereStored(Law):
-    """A consumer starts at the stored checkpoint, or before it; so after an operator's rewind never behind it."""
+    """A consumer starts at or before the stored checkpoint; so after an operator's rewind, never after it."""
 
     name = "starts where stored"
 
@@ -71,7 +71,7 @@ class StartsWhereStored(Law):
 
 
 class PreparedIsRemembered(Law):
-    """What a processor prepared and nobody completed is handed to the next one, whoever has the lease then."""
+    """A checkpoint that was prepared but never completed is given to the next processor, on whichever worker."""
 
     name = "prepared is remembered"
 
@@ -85,7 +85,7 @@ class PreparedIsRemembered(Law):
 
 
 class NothingIsRepeated(Law):
-    """With checkpoints in two phases and a sink that remembers its commits, every change is written once.
+    """With two-phase checkpoints and a sink that remembers its commits, every change is written once.
 
     A shard whose row was changed from outside is read again, and is excused.
     """

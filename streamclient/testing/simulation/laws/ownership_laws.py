@@ -1,4 +1,4 @@
-"""Laws about who may read a shard and write its lease."""
+"""Laws about the right to read a shard and to write its lease."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ OWNERS_WRITES = frozenset(
         WriteKind.RELEASE,
     )
 )
-"""What only the present owner may write."""
+"""Writes that are reserved for the present owner."""
 
 
 SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
-"""What somebody who does not own a lease may do with it once it is free: take it, or hand it to another worker."""
+"""Writes that a worker without the lease may make once it is free: take it, or hand it over to another worker."""
 
 
 UNAWARE = (Excuse.ROW_DESTROYED, Excuse.ROW_ANEW, Excuse.NAME_TAKEN)
-"""Why a process may rely on a lease that it cannot know to be gone."""
+"""Reasons why a process may rely on a lease without being able to know that it is gone."""
 
 
 class OneReader(Law):
     """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
 
-    Whoever takes a lease after its time, or starts to read a shard, must be the only one who believes in it. A reader
-    whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then; so is,
-    for a lease duration at most, a process whose name another one has taken over.
+    A process that takes an expired lease, or starts to read a shard, must be the only one that relies on the lease. A
+    reader
+    whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then. So is,
+    for
+    a lease duration at most, a process whose name another process has taken over.
     """
 
     name = READERS
@@ -77,18 +79,19 @@ class OneReader(Law):
         return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
 
     def _is_hasty(self, actor: Actor, before: Lease) -> bool:
-        """Whether a Java worker took what lives; they do, and it is not judged."""
+        """Return whether a Java worker took a live lease; the Java client does so, and it is not judged."""
         is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
         return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
 
 
 class Patience(Law):
-    """Nobody takes a lease that lives: its row must have stood still for a lease duration, or be free or handed over.
+    """No live lease is taken: its row must have stood still for a lease duration, or be free or handed over.
 
-    Or its owner's session must have ended since, by a verdict or by itself.
+    Alternatively its owner's session must have ended since, by a verdict or by itself.
 
-    Measured in true time, with the largest drift of a clock allowed. A row whose counter began anew, because somebody
-    destroyed it from outside, may look as it did before; then a taker is excused.
+    Measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside, its counter
+    begins
+    anew and it may look as it did before; the taker is then excused.
     """
 
     name = "patience"
@@ -111,10 +114,11 @@ def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
 
 
 class FencedWritesFail(Law):
-    """No write of a worker is accepted for a lease that another one has taken since.
+    """No write of a worker is accepted for a lease that another worker has taken since.
 
-    Heartbeats, checkpoints and hand-overs are the present owner's. What was handed to a worker, or is free, anybody
-    may hand on unread.
+    Heartbeats, checkpoints and hand-overs are reserved for the present owner. If a lease is free, or was handed over to
+    a
+    worker, any worker may hand it over without having read it.
     """
 
     name = "fenced writes fail"
@@ -122,7 +126,7 @@ class FencedWritesFail(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._owners: dict[str, Actor] = {}
-        """Whose take was accepted last, by lease."""
+        """The process whose take was accepted last, by lease."""
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
@@ -144,10 +148,11 @@ class FencedWritesFail(Law):
             raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
 
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
-        """Whether only another process of the same worker took it.
+        """Return whether the lease was taken only by another process of the same worker.
 
-        Either a request of a former life arrived late, and there is nobody to fence; or the newer of two processes
-        acts for the worker; or the older one does not know yet that its name was taken over.
+        There are three such cases. A request of a former life arrived late, and there is nothing to fence; or the newer
+        of
+        two processes acts for the worker; or the older process does not know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:
             return False
@@ -158,11 +163,13 @@ class FencedWritesFail(Law):
 
 
 class EpochsGrow(Law):
-    """Each acquisition of a shard has a greater epoch than all before it.
+    """Each acquisition of a shard has a greater epoch than all acquisitions before it.
 
-    So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. Whoever does not
-    know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name another
-    one has by now is no acquisition: it may hold nothing.
+    So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. A process that
+    does
+    not know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name
+    another
+    process already has is not an acquisition: it may hold nothing.
     """
 
     name = EPOCHS
@@ -171,7 +178,7 @@ class EpochsGrow(Law):
         super().__init__(world)
         self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
-        """Who took a lease last, and how many takes by others it had before."""
+        """The last taker of each lease, and the number of takes by others before it."""
         self._known_takes: dict[str, int] = {}
 
     def row_changed(

@@ -1,4 +1,4 @@
-"""Laws about what is stored, what was processed, and what user code is told about it."""
+"""Laws about stored checkpoints, processed records, and the answers that user code gets about them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ Asked = tuple[str, str, bool]
 """Lease key, value, and whether it is the first phase of two."""
 
 RESTORATIONS = frozenset({WriteKind.TAKE.value, WriteKind.CREATE.value})
-"""How a worker that holds a lease puts a row back that somebody destroyed."""
+"""Writes by which a worker that holds a lease restores a row that was destroyed."""
 
 END = 1 << 60
-"""Place of SHARD_END: behind every record."""
+"""Position of SHARD_END: after every record."""
 
 
 def place(checkpoint: str) -> int:
-    """Number of the next record; SHARD_END lies behind every record."""
+    """Return the number of the next record; SHARD_END is after every record."""
     return END if checkpoint == CheckpointPosition.SHARD_END else place_of(checkpoint)
 
 
 class CheckpointsOnlyAdvance(Law):
-    """A stored checkpoint never goes back, except by an operator or by whoever destroys rows from outside.
+    """A stored checkpoint never goes back, except by an operator or by a destruction of rows from outside.
 
-    A worker that puts a destroyed row back stores at least what it knows that it had stored. That is what it decides; a
-    take from before it had the lease, which arrives late on a row that was just put anew, restores nothing.
+    A worker that restores a destroyed row stores at least the checkpoint that it knows it had stored. The law judges
+    that
+    decision. A take that was sent before the worker had the lease, and arrives late on a restored row, restores
+    nothing.
     """
 
     name = "checkpoints only advance"
@@ -53,9 +55,9 @@ class CheckpointsOnlyAdvance(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._reached: dict[str, int] = {}
-        """Furthest place in the row, since somebody from outside changed it."""
+        """Furthest position in the row since its last change from outside."""
         self._own: dict[str, tuple[Actor, int]] = {}
-        """Furthest place that the present owner was told is stored."""
+        """Furthest position that the present owner was told is stored."""
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
@@ -82,7 +84,7 @@ class CheckpointsOnlyAdvance(Law):
             self._own[key] = (actor, stored)
 
     def _begins_anew(self, key: str, stored: int) -> bool:
-        """Whether what lay behind the checkpoint was lost and given up: reading goes on at the oldest that is left."""
+        """Return whether records after the checkpoint were lost and given up, so reading goes on at the oldest."""
         is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
         return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
 
@@ -95,13 +97,13 @@ class CheckpointsOnlyAdvance(Law):
 
 
 def held_by(actor: Actor) -> Container[str]:
-    """Keys of the leases that a worker holds, as it believes."""
+    """Return the keys of the leases that a worker believes to hold."""
     holdings = getattr(actor, "holdings", None)
     return () if holdings is None else holdings.held
 
 
 def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
-    """The last write of a lease that a worker sent."""
+    """Return the last write of a lease that a worker sent."""
     decided: dict[str, LeaseWrite] = getattr(actor, "decided", {})
     return decided.get(lease_key)
 
@@ -127,10 +129,11 @@ class CheckpointsFollowProcessing(Law):
 
 
 class AnswersAreTrue(Law):
-    """A checkpoint that was answered as stored was stored; one that was answered as lost never is, not even later.
+    """A checkpoint that was answered as stored was stored; one that was answered as lost is never stored, even later.
 
-    The same holds for the first phase of a checkpoint in two. What was asked for more than once is judged only by what
-    is said to be stored. A row that was destroyed from outside may have had what nobody can find any more.
+    The same holds for the first phase of a two-phase checkpoint. If a value was requested more than once, only the
+    answers
+    that say "stored" are judged. A row that was destroyed from outside may have held values that are no longer known.
     """
 
     name = "answers are true"
@@ -140,7 +143,8 @@ class AnswersAreTrue(Law):
         self._stored: set[Asked] = set()
         self._denied: set[Asked] = set()
         self._held: set[Asked] = set()
-        """What rows have held, whoever stored it: asked for again, it is stored, also if no write of it arrives."""
+        """Values that rows have held, whichever worker stored them. Such a value is stored if it is requested again,
+        even if no write of it arrives."""
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
@@ -149,7 +153,7 @@ class AnswersAreTrue(Law):
             return
         self._held.add((after.lease_key, after.checkpoint, False))
         if not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
-            return  # a Java worker stores the same end of a shard by itself
+            return  # a Java worker stores the same end of a shard on its own
         is_first_phase = what == WriteKind.PREPARE.value
         value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
         asked = (after.lease_key, value, is_first_phase)
@@ -174,9 +178,9 @@ class AnswersAreTrue(Law):
 
 
 class ParentsFirst(Law):
-    """No shard is read before all shards before it, up to the first ones, were read to their ends.
+    """No shard is read before all its ancestors were read to their ends.
 
-    Of a shard that has left the stream nothing more can be read, so it does not hold up its children.
+    A shard that has left the stream cannot be read any further, so it does not hold up its children.
     """
 
     name = PARENTS
@@ -195,8 +199,8 @@ class ParentsFirst(Law):
 class NothingIsLost(Law):
     """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
 
-    Repetitions are allowed, but within one shard: once a child's change was written, none of its parents' is. Changes
-    may be missing only if they expired, and then the loss was reported before anybody went on behind it.
+    Repeats are allowed only within one shard: after a child's change was written, no change of its parents is. Changes
+    may be missing only if they expired, and then the loss was reported before any reader went on after it.
     """
 
     name = LOST
@@ -206,9 +210,9 @@ class NothingIsLost(Law):
         super().__init__(world)
         self._judge = KeysInOrder(may_be_missing=self._may_be_missing, is_fenced=self._is_fenced)
         self._aside: set[tuple[int, int]] = set()
-        """Changes that were parked, by key and number."""
+        """Parked changes, by key and number."""
         self._unfenced: set[str] = set()
-        """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
+        """Shards that a Java worker went on with: it has no epoch, so the sink cannot refuse late writers."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         shard = consumer.shard
@@ -245,7 +249,10 @@ class NothingIsLost(Law):
         return excuse is not None and self.world.excused.note(law, excuse)
 
     def _is_fenced(self, shard: str, later: str) -> bool:
-        """Nobody refuses a late one where a Java worker went on, or where somebody changed a row from outside."""
+        """Return whether late writers are refused.
+
+        They are not after a Java worker went on with the shard, or after a change of a row from outside.
+        """
         excused, touched = self.world.excused, self.world.touched
         if not later or shard in self._unfenced:
             return not excused.note(ORDER, Excuse.JAVA)
@@ -253,15 +260,16 @@ class NothingIsLost(Law):
 
 
 def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
-    """Key and number of a record of a consumer's shard."""
+    """Return key and number of a record of a consumer's shard."""
     place = record.sequence_info.row_index
     return consumer.shard.keys[place], consumer.shard.numbers[place]
 
 
 class NothingIsSkipped(Law):
-    """A shard is read from its beginning, but where reading starts at the latest record, and then only the first ones.
+    """A shard is read from its beginning, except for the first shards if reading starts at the latest record.
 
-    So a row's first checkpoint is a later place only if no other worker has created the row of a shard before it, and
+    So a row's first checkpoint is a later position only if no other worker has created the row of a shard before it,
+    and
     no later than the start of the worker that creates it.
     """
 
@@ -285,7 +293,7 @@ class NothingIsSkipped(Law):
 
 
 class LossesAreReported(Law):
-    """A row is deleted only if its shard has left the stream, and if records were unread, that was reported before."""
+    """A row is deleted only if its shard has left the stream; if records were unread, the loss was reported before."""
 
     name = "losses are reported"
 

@@ -10,7 +10,7 @@ from streamclient.testing.simulation.simulated_table import Actor
 
 
 class KilledStaysKilled(Law):
-    """A session that was killed never beats again: its row changes only by a new session, or goes."""
+    """A session that was killed never beats again: its row changes only by a new session, or is deleted."""
 
     name = "killed stays killed"
 
@@ -23,7 +23,7 @@ class KilledStaysKilled(Law):
 
 
 class VerdictsAreLate(Law):
-    """When a session is killed, it is over by its own worker's clock, and with it every lease under it."""
+    """A session is killed only when it, and with it every lease under it, has expired by its own worker's clock."""
 
     name = "verdicts are late"
 
@@ -38,7 +38,7 @@ class VerdictsAreLate(Law):
 
 
 class SessionsFirst(Law):
-    """Nobody starts to read without a valid session, nor once a newer process has its name."""
+    """No process starts to read without a valid session, or once a newer process has its name."""
 
     name = "sessions first"
 

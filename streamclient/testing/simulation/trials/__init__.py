@@ -1,1 +1,1 @@
-"""A user's processor in real workers on simulated time, under chosen faults: what ``stream_simulation`` runs."""
+"""A user's processor in real workers on simulated time, under chosen faults: the machinery of ``stream_simulation``."""

@@ -24,25 +24,25 @@ from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, Simulate
 from streamclient.worker import Worker
 
 STORM_DURATIONS = 12.0
-"""How many lease durations of faults a run has."""
+"""Duration of the faults in a run, in lease durations."""
 
 RECOVERY_DURATIONS = 20.0
-"""Within so many after them everything must have been delivered."""
+"""Lease durations after the faults within which everything must have been delivered."""
 
 QUIET_SHARE = 0.1
-"""Nothing goes wrong in this first share of the time: the fleet shares the shards out."""
+"""First share of the time, without faults: the fleet distributes the shards."""
 
 
 @define(eq=False)
 class Trial:
-    """Everything there is in one run."""
+    """Everything in one run."""
 
     settings: TrialSettings
     seed: int
     tell: Callable[[str], None] | None = None
-    """Told of every step, if somebody wants to read along."""
+    """Called with every step, if a reader wants to follow."""
     lines: list[str] = field(factory=list)
-    """Every step."""
+    """All steps."""
     incidents: list[str] = field(factory=list)
     """The steps that came from outside."""
     injected: Counter[Do | Fate] = field(factory=Counter)
@@ -56,7 +56,7 @@ class Trial:
     keys_of: dict[str, list[str]] = field(factory=dict)
     """Keys that are written to each open shard."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
-    """What was written to each shard that was ever written to."""
+    """The changes written to each shard, for shards with any."""
     _reading_dice: Dice = field(init=False)
     _created: int = 0
     _written_micros: int = 0
@@ -107,7 +107,7 @@ class Trial:
         return self._judged_by_user()
 
     def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """What happens when, in order: writes all the time, faults after a quiet beginning."""
+        """Yield the calls of the run in order, each with its time: writes all the time, faults after a quiet start."""
         seconds = STORM_DURATIONS * self._duration
         acts: list[tuple[float, Callable[[], None]]] = []
         for _ in range(self.settings.records):
@@ -158,7 +158,7 @@ class Trial:
             raise self.witness.failed
 
     def _is_caught_up(self) -> bool:
-        """Everything was accepted, and each shard's last change by a processor that may go on."""
+        """Return whether everything was accepted, and each shard's last change by a processor that may continue."""
         return not self.witness.missing() and not self._unread_shards()
 
     def _finished(self) -> set[str]:
@@ -213,10 +213,10 @@ class Trial:
 
     def _befall(self, fault: Fault, dice: Dice) -> None:
         if self.leases.is_calm:
-            return  # it was put off until nothing goes wrong any more
+            return  # the fault was put off until the storm had ended
         needs_a_worker = fault.kind in (Do.CRASH, Do.STOP, Do.FREEZE)
         if needs_a_worker and not self._living():
-            # All are dead: it befalls the next one.
+            # No worker is alive: the fault happens to the next one.
             self.simulation.call_at(self.simulation.now + 1.0, _bound(self._befall, fault, dice))
             return
         acts: Mapping[Do | Fate, Callable[[Dice], bool]] = {
@@ -245,7 +245,7 @@ class Trial:
         return True
 
     def _replace(self, name: str, dice: Dice) -> None:
-        """Another worker comes: at once, or after the leases of the old one have expired."""
+        """Start another worker: at once, or after the leases of the old one have expired."""
         moment = self.simulation.now + 1.5 * self._duration * dice.random()
         self.simulation.call_at(moment, lambda: self._start_worker(name))
 
@@ -282,7 +282,7 @@ class Trial:
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """One change of a row. No two have the same time, so that key and time name it."""
+        """Write one change of a row. No two have the same time, so key and time identify it."""
         shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
         self._written_micros = max(self._written_micros + 1, int(self.simulation.now * MICROS_PER_SECOND))
         change = self.witness.write(self.dice.choice(self.keys_of[shard_id]), self._written_micros)
@@ -325,12 +325,12 @@ class Trial:
     # --- telling -----------------------------------------------------------------------------------------------
 
     def report(self, who: str, what: str, detail: str = "") -> None:
-        """Write down what was done to the fleet."""
+        """Record an event that was done to the fleet."""
         self.note(who, what, detail)
         self.incidents.append(self.lines[-1])
 
     def note(self, who: str, what: str, detail: str) -> None:
-        """Write one step down."""
+        """Record one step."""
         line = " ".join(part for part in (f"{self._elapsed:9.3f} s  {who:8}", what, detail) if part)
         self.lines.append(line)
         if self.tell is not None:
@@ -343,7 +343,7 @@ def _bound(function: Callable[[Fault, Dice], None], fault: Fault, dice: Dice) ->
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Workers log every fault that is made on purpose; nobody wants to read that of a simulation."""
+    """Silence the workers' logs, which would list every deliberate fault."""
     logger = logging.getLogger("streamclient")
     was_disabled, logger.disabled = logger.disabled, True
     previous = logging.root.manager.disable

@@ -21,7 +21,7 @@ CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
     "throttled": (Fate.THROTTLED, "throttled"),
     "failing_reads": (Fate.FAILING_READ, "failing reads"),
 }
-"""What each choice is in the vocabulary of all simulations, and how users read it."""
+"""Each choice in the vocabulary of all simulations, and in the words of users."""
 
 
 @frozen
@@ -30,13 +30,13 @@ class Fault:
 
     choice: str
     times: int = 0
-    """How often it happens, at moments that the seed decides; 0 for what befalls single calls."""
+    """How often it happens, at moments that the seed decides; 0 for faults of single calls."""
     share: float = 0.0
-    """Probability that it befalls a single call; 0 for what happens to workers and shards."""
+    """Probability that it affects a single call; 0 for faults of workers and shards."""
 
     @property
     def kind(self) -> Do | Fate:
-        """What goes wrong."""
+        """The kind of fault."""
         return CHOICES[self.choice][0]
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Fault:
 
 
 def said(kind: Do | Fate) -> str:
-    """A kind as users read it."""
+    """Return a kind in the words of users."""
     return next(text for each, text in CHOICES.values() if each is kind)
 
 
@@ -58,57 +58,57 @@ class Faults:
 
     @staticmethod
     def crash(times: int = 1) -> Fault:
-        """A worker's process is killed; what its processors kept in memory is gone. Another one starts later."""
+        """Kill a worker's process; the memory of its processors is lost. Another one starts later."""
         return _repeated("crash", times)
 
     @staticmethod
     def stop(times: int = 1) -> Fault:
-        """A worker is stopped in order, and another one starts later."""
+        """Stop a worker in an orderly way; another one starts later."""
         return _repeated("stop", times)
 
     @staticmethod
     def pause_longer_than_lease(times: int = 1) -> Fault:
-        """A process stands still, user code included, until others have its leases; then it goes on as a zombie."""
+        """Freeze a process, user code included, until others have its leases; it then continues as a zombie."""
         return _repeated("pause_longer_than_lease", times)
 
     @staticmethod
     def unreachable(times: int = 1) -> Fault:
-        """Nobody reaches the status table, for up to two lease durations."""
+        """Make the status table unreachable for all workers, for up to two lease durations."""
         return _repeated("unreachable", times)
 
     @staticmethod
     def split(times: int = 1) -> Fault:
-        """A shard splits: its keys go on in two children."""
+        """Split a shard: its keys continue in two children."""
         return _repeated("split", times)
 
     @staticmethod
     def merge(times: int = 1) -> Fault:
-        """Two shards merge: their keys go on in one child."""
+        """Merge two shards: their keys continue in one child."""
         return _repeated("merge", times)
 
     @staticmethod
     def lost_answers(share: float = 0.05) -> Fault:
-        """Writes to the status table are applied, but nobody learns of it."""
+        """Apply writes to the status table, but lose the answers."""
         return _shared("lost_answers", share)
 
     @staticmethod
     def lost_requests(share: float = 0.05) -> Fault:
-        """Calls to the status table get lost on their way."""
+        """Lose calls to the status table on their way."""
         return _shared("lost_requests", share)
 
     @staticmethod
     def throttled(share: float = 0.05) -> Fault:
-        """The status table refuses calls for load."""
+        """Have the status table refuse calls for load."""
         return _shared("throttled", share)
 
     @staticmethod
     def failing_reads(share: float = 0.05) -> Fault:
-        """Reading records fails now and then."""
+        """Let reads of records fail now and then."""
         return _shared("failing_reads", share)
 
     @staticmethod
     def everything() -> tuple[Fault, ...]:
-        """All of them, once or as often as by default."""
+        """Return all faults, each with its default number or share."""
         return tuple(getattr(Faults, choice)() for choice in CHOICES)
 
 

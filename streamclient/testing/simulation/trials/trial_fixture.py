@@ -1,4 +1,4 @@
-"""What the pytest fixture ``stream_simulation`` is."""
+"""The implementation of the pytest fixture ``stream_simulation``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from streamclient.testing.simulation.trials.trial_faults import Fault
 from streamclient.testing.simulation.trials.trial_settings import Run, TrialSettings
 
 SHOWN_LINES = 12
-"""How many of the last steps, and of the last incidents, a failure shows."""
+"""Number of the last steps, and of the last incidents, that a failure shows."""
 
 
 class SimulationFailed(AssertionError):
-    """A law or the user's invariant does not hold; the text says in which seed, and how to run it again."""
+    """A law or the user's invariant does not hold; the text names the seed, and the command to run it again."""
 
     def __init__(self, text: str, seed: int, law: str) -> None:
         super().__init__(text)
@@ -32,15 +32,15 @@ class SimulationFailed(AssertionError):
 
 @frozen(kw_only=True)
 class SimulationResult:
-    """What happened in all seeds together."""
+    """The results of all seeds together."""
 
     seeds: int
     written: int
     """Changes that were written to the streams."""
     delivered: int
-    """Changes that were handed to processors, repetitions included."""
+    """Changes that were handed to processors, repeats included."""
     faults: Mapping[str, int]
-    """What went wrong, and how often."""
+    """Number of faults, by kind."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{number} {name}" for name, number in self.faults.items()) or "no faults"
@@ -80,25 +80,25 @@ class StreamSimulation:
         before: Callable[[], object] | None = None,
         check: Callable[[Run], object] | None = None,
     ) -> SimulationResult:
-        """Run the processor under each seed; real workers, simulated time, chosen faults.
+        """Run the processor under each seed: real workers, simulated time, chosen faults.
 
         Args:
             factory: makes processors, as for ``Worker``.
-            workers: how many processes.
-            shards: in the beginning.
-            records: changes that are written while faults happen.
-            keys: rows that they change; the key column is ``id``.
+            workers: number of processes.
+            shards: number of shards at the beginning.
+            records: number of changes that are written while faults happen.
+            keys: number of rows that they change; the key column is ``id``.
             max_records: most records in one batch.
             faults: made by ``Faults``; none means a quiet run.
-            seeds: how many, counted from 0, or which. Each decides another history.
+            seeds: the number of seeds, counted from 0, or the seeds. Each gives another history.
             columns: columns of the n-th change of a key; by default ``{"number": n}``.
-            config: of the workers; the default one looks less often at other workers, to save time.
+            config: settings of the workers; the default looks less often at other workers, to save time.
             before: called before each seed; empty your sink here.
             check: called with the ``Run`` after each seed, when all workers have stopped. It fails by an assertion or
                 by returning ``False``.
 
         Raises:
-            SimulationFailed: in some seed a change was lost or came out of order, or ``check`` failed.
+            SimulationFailed: under some seed a change was lost or came out of order, or ``check`` failed.
             ConfigurationError: an argument cannot work.
         """
         given: dict[str, Any] = {} if columns is None else {"columns": columns}
@@ -160,7 +160,7 @@ class StreamSimulation:
 
 
 def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
-    """The faults without which the same seed does not fail in the same way."""
+    """Return the faults without which the same seed does not fail in the same way."""
     faults = settings.faults
     for fault in settings.faults:
         fewer = tuple(other for other in faults if other is not fault)
@@ -173,7 +173,7 @@ def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
 
 
 def _maker(factory: object) -> Callable[[], IRecordProcessor]:
-    """As for a worker; a class of factories is made one of, too."""
+    """Return a function that makes processors, as a worker does; a class of factories is instantiated."""
     is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
     made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
     return processor_maker("factory", made)

@@ -1,4 +1,4 @@
-"""Leases in memory behind a network that the seed decides."""
+"""Leases in memory, accessed through a network that the seed decides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrialLeases(MemoryLeaseManager):
         injected: Counter[Do | Fate],
         stored: Callable[[str, str], None],
     ) -> None:
-        """``stored`` is told each checkpoint that gets into the table, with its lease, whatever its writer learns."""
+        """``stored`` is called with each lease and checkpoint in the table, whatever answer the writer gets."""
         super().__init__(stream_id)
         self._stored = stored
         self.is_unreachable = False
@@ -37,26 +37,26 @@ class TrialLeases(MemoryLeaseManager):
         self._dice, self._shares, self._injected = dice, shares, injected
 
     def finished(self) -> set[str]:
-        """Keys of the leases whose shards were read to the end; asked by the judge, so it never fails."""
+        """Return the keys of the leases whose shards were read to the end. It never fails, as the judge asks it."""
         return {lease.lease_key for lease in super().list_leases() if lease.is_finished}
 
     def list_leases(self) -> Sequence[Lease]:
-        """All leases, unless the call fails."""
+        """Return all leases, unless the call fails."""
         self._raise_for_reads()
         return super().list_leases()
 
     def get_lease(self, lease_key: str) -> Lease | None:
-        """One lease, unless the call fails."""
+        """Return one lease, unless the call fails."""
         self._raise_for_reads()
         return super().get_lease(lease_key)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """All worker rows, unless the call fails."""
+        """Return all worker rows, unless the call fails."""
         self._raise_for_reads()
         return super().list_workers(with_info=with_info)
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """Some worker rows, unless the call fails."""
+        """Return the rows of these workers, unless the call fails."""
         self._raise_for_reads()
         return super().read_workers(worker_ids)
 
@@ -66,7 +66,7 @@ class TrialLeases(MemoryLeaseManager):
         super().wake(worker_ids)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out writes, or not; tell the truth about it, or nothing."""
+        """Carry out writes, or not; return the true answers, or fail."""
         fate = self._fate()
         if fate in (None, Fate.LOST_ANSWER):
             before = self._checkpoints()

@@ -1,4 +1,4 @@
-"""What one call of ``stream_simulation.run`` asks for, checked when made, and what it is told of a run."""
+"""The settings of one call of ``stream_simulation.run``, checked at creation, and the description of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Change:
 
     key: str
     number: int
-    """Counts the changes of this key, from 1."""
+    """The number of the change among those of its key, from 1."""
 
     def __str__(self) -> str:
         return f"{self.key}/{self.number}"
@@ -28,18 +28,18 @@ class Change:
 
 @frozen
 class Run:
-    """What ``check`` is told of one finished run."""
+    """The description of one finished run, for ``check``."""
 
     seed: int
     written: tuple[Change, ...]
     """Every change, in the order of writing."""
     delivered: Mapping[Change, int]
-    """How often each change was handed to a processor whose call returned, or that stored a checkpoint behind it before
+    """How often each change was handed to a processor whose call returned, or that stored a checkpoint after it before
     it failed or was killed."""
     newest: Mapping[str, int]
     """Number of the last change of each key."""
     faults: Mapping[str, int]
-    """What went wrong, and how often."""
+    """Number of faults, by kind."""
 
 
 def _default_columns(key: str, number: int) -> Mapping[str, ColumnValue]:
@@ -53,7 +53,7 @@ def _faults(given: object) -> tuple[Fault, ...]:
 
 
 def simulated_config() -> ClientConfig:
-    """The default settings, but for looking less often at other workers and at idle shards, which saves most steps."""
+    """Return the default settings with rarer looks at other workers and at idle shards, which saves most steps."""
     return ClientConfig(signal_interval_millis=4_000, max_idle_poll_interval_millis=4_000)
 
 

@@ -1,4 +1,4 @@
-"""Sees everything that the user's processors are told, and judges it."""
+"""The observer and judge of all calls to the user's processors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from streamclient.testing.simulation.workers import SimulatedWorker
 
 @define(eq=False)
 class Life:
-    """One process, from its start to its end. Whoever is started later under the same name is another one."""
+    """One process, from its start to its end. A later process under the same name is another life."""
 
     name: str
     worker: SimulatedWorker | None = None
-    """Missing until it is made."""
+    """``None`` until it is made."""
 
     def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
-        """Whether it holds that lease by its own clock, was not killed, and does not stand still."""
+        """Return whether it holds that lease by its own clock, was not killed, and is not frozen."""
         worker = self.worker
         if worker is None or worker.is_over or worker.is_frozen:
             return False
@@ -53,19 +53,20 @@ class Life:
 
 @define(eq=False)
 class Witness:
-    """Knows what was written and what was handed out.
+    """Knows all written changes and all deliveries.
 
-    The laws are those of ``streamclient.testing.history``. Calls into user code are what it sees of a reader: it begins
-    with ``initialize``, and is over after ``shutdown``. Everything is handed out and accepted in the end.
+    The laws are those of ``streamclient.testing.history``. The witness sees a reader by the calls into user code: it
+    begins
+    with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and accepted.
 
     A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
-    behind it: whatever becomes of the call then, the batch does not come again.
+    after it: whatever the result of the call then, the batch does not come again.
     """
 
     note: Callable[[str, str, str], None]
-    """Writes a step down: who, what, and what more there is to say."""
+    """Records a step: actor, event, and further detail."""
     finished: Callable[[], Container[str]]
-    """Shards that were read to their ends, by the table."""
+    """Returns the shards that were read to their ends, according to the table."""
     failed: LawBroken | None = None
     """The first law that was broken."""
     written: list[Change] = field(factory=list)
@@ -74,11 +75,11 @@ class Witness:
     current: dict[str, WitnessedProcessor] = field(factory=dict)
     """The processor of each shard that was initialized last."""
     places: dict[Change, tuple[str, int]] = field(factory=dict)
-    """The shard that each change was written to, and how many of its changes were written before."""
+    """The shard of each change, and the number of its changes that were written before."""
     errors: Counter[str] = field(factory=Counter)
-    """What user code raised."""
+    """Errors that user code raised."""
     parents: dict[str, tuple[str, ...]] = field(factory=dict)
-    """Of each shard."""
+    """The parents of each shard."""
     _changes: dict[tuple[str, int], Change] = field(factory=dict)
     _judges: tuple[Judge, ...] = field(init=False)
 
@@ -99,24 +100,24 @@ class Witness:
         return change
 
     def change_of(self, record: StreamRecord) -> Change:
-        """Which change a record tells of."""
+        """Return the change that a record describes."""
         return self._changes[str(record.key["id"]), record.sequence_info.timestamp_micros]
 
     def tell(self, fact: Fact) -> None:
-        """Judge a fact. A broken law must not look like a failure of user code, which the worker would only repeat."""
+        """Judge a fact. A broken law must not look like a failure of user code, which the worker would only retry."""
         for judge in self._judges:
             for broken in judge.see(fact):
                 self.failed = self.failed or broken
                 raise broken
 
     def handed_out(self, processor: WitnessedProcessor, changes: list[Change]) -> None:
-        """A batch is being handed out."""
+        """Take a batch that is being handed out."""
         keys, numbers = [change.key for change in changes], [change.number for change in changes]
         self.tell(Delivered(processor, processor.shard_id, keys, numbers))
         processor.in_hand = list(changes)
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """A checkpoint got into the table: its processor has accepted what lies before it."""
+        """Take a stored checkpoint: its processor has accepted everything before it."""
         processor = self.current.get(shard_id)
         if processor is not None:
             processor.accepts([change for change in processor.in_hand if self._is_before(change, shard_id, checkpoint)])
@@ -126,26 +127,26 @@ class Witness:
         return checkpoint == CheckpointPosition.SHARD_END or number < read_before(shard_id, checkpoint)
 
     def missing(self) -> list[Change]:
-        """Changes that no call has accepted yet."""
+        """Return the changes that no call has accepted yet."""
         return [change for change in self.written if not self.accepted[change]]
 
     def is_read(self, shard_id: str, last: Change, end: str) -> bool:
-        """Whether a processor that may go on has the last change of a shard, or was started behind it, at the end.
+        """Return whether a processor that may continue has a shard's last change, or was started after it.
 
-        That a processor had it before its worker died proves nothing: what it kept in memory is gone.
+        It proves nothing that a processor had it before its worker died: the memory of that processor is lost.
         """
         processor = self.current.get(shard_id)
         return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
 
 
 def read_before(shard_id: str, checkpoint: str) -> int:
-    """How many changes of a shard lie before a checkpoint that is not its end."""
+    """Return how many changes of a shard are before a checkpoint that is not its end."""
     shard, _, number = checkpoint.rpartition("@")
     return int(number) if shard == shard_id else 0
 
 
 class WitnessedProcessor(IRecordProcessor):
-    """The user's processor, with the witness in front of it."""
+    """The user's processor, wrapped by the witness."""
 
     def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
         self.witness, self.life, self.shard_id, self.identifier = witness, life, "", ""
@@ -153,10 +154,10 @@ class WitnessedProcessor(IRecordProcessor):
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
-        """The rest of the last batch that it was given: what it has not accepted yet."""
+        """The part of its last batch that it has not accepted yet."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Pass on."""
+        """Pass the call on."""
         info = initialization_input.shard_info
         self.shard_id, self.identifier = info.shard_id, info.lease_identifier
         self.begin = initialization_input.initial_checkpoint
@@ -166,7 +167,7 @@ class WitnessedProcessor(IRecordProcessor):
         self.witness.current[self.shard_id] = self
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Judge, then pass on."""
+        """Judge the call, then pass it on."""
         changes = [self.witness.change_of(record) for record in process_records_input.records]
         self.witness.handed_out(self, changes)
         names = " ".join(str(change) for change in changes)
@@ -175,12 +176,12 @@ class WitnessedProcessor(IRecordProcessor):
         self.last = changes[-1] if changes else self.last
 
     def accepts(self, changes: list[Change]) -> None:
-        """These are dealt with; each batch counts once."""
+        """Accept these changes; each batch counts once."""
         self.witness.accepted.update(change for change in changes if change in self.in_hand)
         self.in_hand = [change for change in self.in_hand if change not in changes]
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass on. It is over even if the call raises: a worker calls nothing of it any more."""
+        """Pass the call on. The processor is over even if the call raises: a worker calls it no more."""
         reason = shutdown_input.shutdown_reason.value
         try:
             self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
@@ -188,7 +189,7 @@ class WitnessedProcessor(IRecordProcessor):
             self.witness.tell(ReaderOver(self, self.shard_id))
 
     def is_valid(self) -> bool:
-        """Whether its worker lives, does not stand still, and relies on the lease."""
+        """Return whether its worker is alive, is not frozen, and relies on the lease."""
         return self.life.relies_on_lease(self.shard_id, self.identifier)
 
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:

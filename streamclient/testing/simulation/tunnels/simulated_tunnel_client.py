@@ -1,4 +1,4 @@
-"""A simulated process that consumes a tunnel: the production session, and readers as the production shell has them."""
+"""A simulated process that consumes a tunnel: the production session, and readers like the production shell's."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ READ_AGAIN_SECONDS = 1.0
 """Pause after a page without records, or after a read that failed."""
 
 THAW_SECONDS = 0.01
-"""For so long after it was frozen a process may go on with what it was about to do."""
+"""For this long after it was frozen a process may continue what it was about to do."""
 
 
 @define(eq=False)
 class TunnelProcess:
-    """One process. Frozen, nothing of it happens until it is thawed; crashed, nothing of it happens any more."""
+    """One process. While it is frozen nothing of it happens; after a crash nothing happens any more."""
 
     plan: TunnelPlan
     agenda: Agenda
@@ -57,11 +57,11 @@ class TunnelProcess:
 
     @property
     def local_now(self) -> float:
-        """What its own clock shows."""
+        """The time of its own clock."""
         return self.clock_offset + self.agenda.now * self.clock_rate
 
     def later(self, seconds: float, call: Any, *arguments: Any) -> None:
-        """Do something after a while, later still if the process is frozen then."""
+        """Call after some seconds; later if the process is frozen then."""
         self.agenda.after(seconds, self._when_awake, call, *arguments)
 
     def _when_awake(self, call: Any, *arguments: Any) -> None:
@@ -74,7 +74,7 @@ class TunnelProcess:
             call(*arguments)
 
     def deliver(self, event: tunnel_events.Event) -> None:
-        """Hand an event to the session, and carry out what it answers."""
+        """Hand an event to the session, and carry out its commands."""
         if not self.is_alive or self.is_finished:
             return
         commands = self.session.handle(event, self.local_now)
@@ -224,7 +224,7 @@ class TunnelProcess:
         self.later(pause, self._go_on, reader)
 
     def _store(self, reader: Reader, tries: int) -> None:
-        """As the production shell: after anything but a clear answer look what is stored, then send again."""
+        """Store a token as the production shell does: after an unclear answer look what is stored, then send again."""
         number = reader.sequence_number + 1
         request = schema.CheckpointRequest(
             tunnel_id=self.service.tunnel_id,

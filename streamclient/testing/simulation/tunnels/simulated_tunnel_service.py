@@ -1,4 +1,4 @@
-"""The Tunnel Service of a simulated world: the local server's engine on simulated time, behind a bad network."""
+"""The Tunnel Service of a simulated world: the local server's engine on simulated time, through a bad network."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PAGE_RECORDS = 7
 """Small pages, so that a channel is read in many steps."""
 
 Answer = Callable[[Any, Exception | None], None]
-"""Gets the answer's message, or what went wrong."""
+"""Takes the answer's message, or the error."""
 
 
 @define(eq=False)
 class SimulatedService:
-    """Carries calls out at simulated times. Everything the engine does is the production server's code."""
+    """Carries calls out at simulated times. The engine is the production server's code."""
 
     agenda: Agenda
     network: Network
@@ -50,7 +50,7 @@ class SimulatedService:
         return schema.parse(known.response, self.engine.execute(operation, request.SerializeToString()))
 
     def call(self, who: str, dice: Dice, verb: str, request: Any, answer: Answer) -> None:
-        """Carry a client's call out as the network lets it; ``answer`` follows exactly once."""
+        """Carry a client's call out as the network allows; ``answer`` is called exactly once."""
         network, fate = self.network, self.network.fate(who, dice)
         if fate is Fate.THROTTLED:
             refusal = _refused(503, "OTSTunnelServerUnavailable", "away")

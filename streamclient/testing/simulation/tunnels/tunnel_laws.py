@@ -1,7 +1,7 @@
-"""What must be true of every history of tunnel clients: the laws of all fleets, and these.
+"""The laws of every history of tunnel clients: the laws of all fleets, and these.
 
-* a channel that the service leased to one client is not processed by another one, unless that was just frozen, or its
-  session was ended without a word;
+* if the service leased a channel to one client, no other client processes it, unless that one was just frozen, or its
+  session was ended without notice;
 * full data comes before changes, as parents before their children;
 * a stored checkpoint never goes back;
 * in the end every row of the full data and every change was delivered, and the channels are spread evenly.
@@ -60,7 +60,7 @@ class Reader:
 
 @define(eq=False)
 class TunnelLaws:
-    """Told of what the processes of one history do; raises ``LawBroken`` at the event that breaks a law."""
+    """Takes the events of one history; raises ``LawBroken`` at the event that breaks a law."""
 
     agenda: Agenda
     service: SimulatedService
@@ -68,17 +68,17 @@ class TunnelLaws:
     counts: Counter[str]
     excused: Excused
     process_seconds: float
-    """Usual time in which a page is processed now."""
+    """Present usual time to process a page."""
     events: int = 0
-    """How many events the sessions handled."""
+    """Number of events that the sessions handled."""
     order: KeysInOrder = field(factory=KeysInOrder)
     base: set[int] = field(factory=set)
-    """Keys of the full data that were delivered."""
+    """Delivered keys of the full data."""
     ended: set[str] = field(factory=set)
-    """Sessions that the service lost without a word."""
+    """Sessions that the service lost without notice."""
     _names: dict[str, str] = field(factory=dict)
     _channels: dict[str, str] = field(factory=dict)
-    """Their identifiers, by name."""
+    """Identifiers of channels, by name."""
     _positions: dict[str, int] = field(factory=dict)
     _judges: tuple[Judge, ...] = field(init=False)
 
@@ -87,7 +87,10 @@ class TunnelLaws:
         self._judges = (OneReliesOnIt(lambda reader: False), parents, self.order)
 
     def name(self, identifier: str) -> str:
-        """What the service calls at random, called the same in every run of the seed: by order of appearance."""
+        """Return a name for a random identifier of the service, equal in every run of the seed.
+
+        Names are given by order of appearance.
+        """
         name = self._names.setdefault(identifier, f"c{len(self._names)}")
         self._channels[name] = identifier
         return name
@@ -129,7 +132,7 @@ class TunnelLaws:
         self.counts["delivered"] += len(records)
 
     def check_checkpoints(self) -> None:
-        """Look at every position that is stored now."""
+        """Check every stored position."""
         stream = self.service.engine._state.streams.get(self.tunnel.definition.stream_id)
         for channel in self.tunnel.channels.values():
             if channel.is_base or stream is None:
@@ -153,7 +156,7 @@ class TunnelLaws:
         return self.tunnel.channels[self._channels[name]]
 
     def _before(self, name: str) -> Iterable[str]:
-        """Parents, and before changes all full data."""
+        """Yield the parents of a channel, and for channels of changes all of the full data."""
         channel = self._channel(name)
         base = [] if channel.is_base else [each.channel_id for each in self.tunnel.channels.values() if each.is_base]
         return [self.name(identifier) for identifier in (*channel.parent_ids, *base)]

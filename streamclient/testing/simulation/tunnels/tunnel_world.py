@@ -1,4 +1,4 @@
-"""One history: a table, a tunnel, processes that come and go, faults; then calm, and everything must be consumed."""
+"""One history: a table, a tunnel, processes that come and go, and faults; then calm, until everything is consumed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 CALM_PROCESS_SECONDS = 0.05
 
 SETTLE_DURATIONS = 15
-"""Bound for consuming everything once faults are over: expiry of dead sessions, then channel by channel."""
+"""Limit for consuming everything after the faults, in durations: expiry of dead sessions, then channel by channel."""
 
 LOOK_SECONDS = 5.0
-"""How often to look at checkpoints, and whether everything is consumed."""
+"""Interval of checks of the checkpoints, and of whether everything is consumed."""
 
 MOST_SHARDS = 6
-"""A history splits no further."""
+"""Number of shards at which a history stops splitting."""
 
 MOST_ROWS_AT_ONCE = 12
 
@@ -57,7 +57,7 @@ class TunnelWorld:
         self._dice = Dice.of(plan.seed, "world")
         self._is_writing = True
         self._written: Counter[int] = Counter()
-        """How many changes of each key there were since the tunnel was made."""
+        """Number of changes of each key since the tunnel was made."""
         self._identifiers = 0
 
     @property
@@ -67,13 +67,13 @@ class TunnelWorld:
 
     @property
     def events(self) -> int:
-        """How many events the sessions handled."""
+        """Number of events that the sessions handled."""
         return self.laws.events
 
     # --- the history ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """The whole history: making, storm, calm."""
+        """Run the whole history: creation, storm, calm."""
         self._make()
         for action in self.plan.actions:
             self.agenda.at(action.at, self._act, action)
@@ -118,7 +118,7 @@ class TunnelWorld:
         self.laws.check_checkpoints()
         self.agenda.after(LOOK_SECONDS, self._look)
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
         self.trace.note(self.now, "outside", str(action))
@@ -179,7 +179,7 @@ class TunnelWorld:
         return True
 
     def _end_session(self, action: Action) -> bool:
-        """As if the service had lost it. What the process does until its next heartbeat is not its fault."""
+        """End a session as if the service had lost it. Until its next heartbeat the process is not at fault."""
         process = self._living(action.who)
         client_id = "" if process is None or process.readers else process.session.client_id
         if not client_id:
@@ -199,7 +199,7 @@ class TunnelWorld:
             return False
         try:
             self.service.engine.split_shard(TABLE, at=(place,))
-        except Exception:  # the place is a boundary already
+        except Exception:  # the position is a boundary already
             return False
         return True
 
@@ -241,7 +241,7 @@ class TunnelWorld:
         return left + [f"{key} up to {number}" for key, number in written.items() if furthest.get(key, 0) < number]
 
     def _unassigned(self) -> list[str]:
-        """Channels without a live reader, and an uneven spread."""
+        """Return channels without a live reader, and an uneven distribution."""
         tunnel: Tunnel = self.laws.tunnel
         if not tunnel.definition.has_stream:
             return []

@@ -16,19 +16,19 @@ NEVER = float("-inf")
 
 @define(eq=False)
 class OwnedLease:
-    """An entry of the owned set, with the monitor that its jobs take turns at."""
+    """An entry of the owned set, with the monitor that serialises its jobs."""
 
     lease: Lease
     identifier: str
     moved_at: float
-    """By the wall clock, after the answer."""
+    """The time by the wall clock, after the answer."""
     stealer: str = ""
     jobs: deque[Callable[[], None]] = field(factory=deque)
     is_locked: bool = False
 
 
 def change(process: JavaProcess, what: str, key: str, counter: int, **columns: Any) -> bool:
-    """One update at the service, which compares nothing but the counter, and moves it by one."""
+    """Make one update at the service, which compares only the counter, and increments it."""
     table = process.world.table
     row = table.rows.get(key)
     if row is None or row.counter != counter:
@@ -54,11 +54,11 @@ class LeaseRenewer:
         self.owned[lease.lease_key] = owned
 
     def is_expired(self, owned: OwnedLease) -> bool:
-        """By the local clock."""
+        """Return whether the lease has expired by the local clock."""
         return self._process.now - owned.moved_at > self._process.duration_seconds
 
     def run(self) -> None:
-        """One pass: submits its jobs and does not wait for them."""
+        """Do one pass: submit its jobs without waiting for them."""
         table = self._process.world.table
         self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._find_stealers, lambda: None)
         for key in sorted(self.owned, reverse=True):
@@ -125,7 +125,7 @@ class LeaseRenewer:
         self._submit(owned, store)
 
     def transfer(self, key: str, identifier: str) -> None:
-        """Give up a lease, then hand it to its stealer."""
+        """Give up a lease, then hand it over to its stealer."""
         owned = self.owned.get(key)
         if owned is None or owned.identifier != identifier:
             return
@@ -163,24 +163,24 @@ class LeaseRenewer:
         self._process.later(0.0, self._next_job, owned)
 
     def _lost(self, key: str, owned: OwnedLease) -> None:
-        """Removes by key: also the entry of a lease that was acquired again meanwhile."""
+        """Remove by key, which may be the entry of a lease that was acquired again meanwhile."""
         self.owned.pop(key, None)
         self._release(owned)
 
 
 class LeaseTaker:
-    """Takes what is free, expired or handed over, and marks one lease for stealing."""
+    """Takes leases that are free, expired or handed over, and marks one lease for stealing."""
 
     def __init__(self, process: JavaProcess, renewer: LeaseRenewer) -> None:
         self._process, self._renewer = process, renewer
         self._seconds = process.world.plan.taker_interval_millis / 1_000
         self.succeeded_at = process.world.now
         self._moved: dict[str, tuple[int, float]] = {}
-        """Counter and when it was first seen, by lease key."""
+        """The counter and the time when it was first seen, by lease key."""
         self._taken: list[Lease] = []
 
     def run(self) -> None:
-        """One pass; the next one begins an interval after its end."""
+        """Do one pass; the next one begins an interval after its end."""
         table = self._process.world.table
         self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._scanned, self._over)
 
@@ -212,7 +212,7 @@ class LeaseTaker:
         return known if known[0] == row.counter else (row.counter, now)
 
     def _take_next(self, picks: list[Lease], rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
-        """One after the other. An error ends the pass, and forgets what it took."""
+        """Take one lease after the other. An error ends the pass, and forgets the leases that it took."""
         if not picks:
             self._finish(rows, counts, target, need)
             return

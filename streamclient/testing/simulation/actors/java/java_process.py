@@ -1,4 +1,4 @@
-"""A process with a Java worker in it. Its calls are repeated without a look whether the first try was applied."""
+"""A process with a Java worker in it. It repeats calls without checking whether the first try was applied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 Answer = TypeVar("Answer")
 
 RETRIES = 10
-"""Of every operation on leases, with pauses of 100 ms more each time, at most 1 s."""
+"""Retries of every operation on leases, with pauses that grow by 100 ms each time, up to 1 s."""
 
 
 class JavaProcess:
@@ -30,31 +30,31 @@ class JavaProcess:
         self.duration_seconds = world.plan.duration_seconds
         self.dice = Dice.of(world.plan.seed, "java", self.label)
         self.requests = 0
-        """Calls of the status table that were carried out, retries included; for whoever measures."""
+        """Executed calls to the status table, retries included; for measurements."""
         self.rows_read = 0
 
     def crash(self) -> None:
-        """Be gone."""
+        """End at once."""
         self.is_alive = False
 
     def die(self, reason: str) -> None:
-        """End by an error of its own; nothing is released."""
+        """End by an error of its own, without releasing anything."""
         if self.is_alive:
             self.is_alive = False
             self.world.counts["java worker died"] += 1
             self.world.trace.note(self.world.now, self.label, "dies", "", reason)
 
     def freeze(self, seconds: float) -> None:
-        """Stand still."""
+        """Freeze the process for some seconds."""
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
 
     @property
     def now(self) -> float:
-        """What the machine's clock shows."""
+        """The time of the machine's clock."""
         return self._agenda.now
 
     def later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Run a piece of the worker after a while."""
+        """Run a part of the worker after a while."""
         self._agenda.after(seconds, self._run, function, arguments)
 
     def _run(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -73,7 +73,7 @@ class JavaProcess:
         *,
         retries: int = RETRIES,
     ) -> None:
-        """Have the service do something; ``failed`` once the retries are used up."""
+        """Let the service do something; call ``failed`` once the retries are used up."""
         self._attempt(operate, then, failed, 0, retries)
 
     def _attempt(
@@ -112,7 +112,7 @@ class JavaProcess:
         self.later(seconds, then, answer)
 
     def _count(self, answer: object) -> None:
-        """A list of shards is the stream's, everything else the status table's."""
+        """Count the call for the status table, unless it lists shards, which the stream does."""
         if isinstance(answer, tuple) and answer and isinstance(answer[0], Shard):
             return
         self.requests += 1

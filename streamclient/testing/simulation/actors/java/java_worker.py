@@ -13,21 +13,21 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOP_SECONDS = 0.5
-"""Between rounds of the main loop. The original makes one every 20 ms, which no neighbour can tell from this."""
+"""Interval of the main loop. The original loops every 20 ms, which makes no difference to its neighbours."""
 
 PARENT_POLL_SECONDS = 5.0
 
 FRESH_SECONDS = 60.0
-"""A taker that has not succeeded for so long ends the worker."""
+"""A taker without success for this long ends the worker."""
 
 SDK_RETRIES = 4
-"""Reading the list of shards is repeated by the SDK alone; what still fails ends the worker."""
+"""Only the SDK repeats reading the list of shards; a further failure ends the worker."""
 
 BATCH_RECORDS = 5
 
 
 class State(Enum):
-    """Of a shard consumer."""
+    """The state of a shard consumer."""
 
     WAITING = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
@@ -66,7 +66,7 @@ class JavaWorker(JavaProcess):
         self.later(LOOP_SECONDS, self._loop)
 
     def holds(self) -> set[str]:
-        """Keys of leases that it owns by its own clock."""
+        """Return the keys of leases that it owns by its own clock."""
         return {key for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
 
     # --- the main loop -----------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class JavaWorker(JavaProcess):
         self._poke(consumer)
 
     def _retire(self, consumer: JavaConsumer, owned: OwnedLease | None) -> None:
-        """Stop a consumer whose lease is stolen or lost; hand over what is stolen once it has stopped."""
+        """Stop a consumer whose lease is stolen or lost; hand over a stolen lease once the consumer has stopped."""
         is_held = owned is not None and owned.identifier == consumer.identifier
         if is_held and owned is not None and not owned.stealer:
             return
@@ -119,7 +119,10 @@ class JavaWorker(JavaProcess):
             self._process(consumer)
 
     def _check_parents(self, consumer: JavaConsumer) -> None:
-        """A stop request has no effect while a parent is unfinished; a missing parent row counts as finished."""
+        """Check the parents; a missing parent row counts as finished.
+
+        A stop request has no effect while a parent is unfinished.
+        """
         rows = self.world.table.rows
         own = self.renewer.owned.get(consumer.key)
         parents = own.lease.parent_shard_ids if own is not None else frozenset[str]()
@@ -182,7 +185,7 @@ class JavaWorker(JavaProcess):
     # --- shard sync --------------------------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """List the shards, scan the leases, put what is missing, delete what is not listed: all without conditions."""
+        """List the shards, scan the leases, put missing rows, delete unlisted ones: all without conditions."""
         self._is_syncing, self._synced_at = True, self.now
         self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
@@ -197,7 +200,7 @@ class JavaWorker(JavaProcess):
         self.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
 
     def _create_next(self, missing: list[Shard], garbage: list[str]) -> None:
-        """Parents come first: the stream lists them so."""
+        """Create the next row; parents come first, as in the stream's list."""
         if not missing:
             self._delete_next(garbage)
             return
