@@ -35,7 +35,8 @@ help:
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
 	@echo "make hostile          hostile answers between service and consumers: each once, as the tests play them (SEED=$(SEED))"
-	@echo "make hostile-all      the same for all pairs of answer, place, connection, consumer and length (SEED=$(SEED))"
+	@echo "make hostile-lake     hostile databases, stores and catalogs, each trouble once, as the tests play them (SEED=$(SEED))"
+	@echo "make hostile-all      both for all pairs of trouble, place, step, consumer and length (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
@@ -126,7 +127,12 @@ hostile:
 
 hostile-all:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.hostile --all --seed $(SEED)
+	@$(BIN)/python -m tests.hostile --all --seed $(SEED); answers=$$?; \
+	    $(BIN)/python -m tests.hostile_lake --all --seed $(SEED) && exit $$answers
+
+hostile-lake:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.hostile_lake --seed $(SEED)
 
 tunnel-rounds:
 	@tools/setup-environment spark,cli,docs,dev

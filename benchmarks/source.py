@@ -142,7 +142,7 @@ class MemoryPages:
 
 
 class MemoryDataSource(TablestoreDataSource):
-    """The data source over such pages; the option ``endpoint`` names their directory."""
+    """The data source over such pages; the option ``instance`` names their directory."""
 
     @classmethod
     def name(cls) -> str:
@@ -151,7 +151,7 @@ class MemoryDataSource(TablestoreDataSource):
 
     def service(self) -> Any:
         """The pages, which each process reads from disk now: a planner is a new process in each round."""
-        pages = MemoryPages(self._options.connection.endpoint)
+        pages = MemoryPages(self._options.connection.instance)
         _written(pages.directory)
         return pages
 
@@ -166,7 +166,7 @@ class PreparedReader(ChangeStreamReader):
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
         """The same batches each time."""
         part = partition.value
-        what = (self._options.connection.endpoint, tuple(self._columns.names), part.at, part.count)
+        what = (self._options.connection.instance, tuple(self._columns.names), part.at, part.count)
         if what not in _made:
             _made[what] = list(super().read(partition))
         return iter(_made[what])
@@ -276,8 +276,8 @@ class _Comparison:
 def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) -> Iterator[_Comparison]:
     for batches in (USUAL_BATCHES, LARGE_BATCHES):
         batch = records // batches
-        whole = _connection(str(stored[1])) | {"maxOffsetsPerShard": str(batch)}
-        several = _connection(str(stored[SHARDS])) | {"maxOffsetsPerShard": str(batch // SHARDS)}
+        whole = _connection(instance=str(stored[1])) | {"maxOffsetsPerShard": str(batch)}
+        several = _connection(instance=str(stored[SHARDS])) | {"maxOffsetsPerShard": str(batch // SHARDS)}
         halves = whole | {"maxRecordsPerPartition": str(batch // 2)}
         pages = queries.source("pages", whole, SCHEMA)
         frames = {
@@ -295,7 +295,7 @@ def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) ->
 def _from_server(queries: _Queries, stage: Stage, records: int) -> _Comparison:
     table = stage.table(1, records)
     batch = records // SERVER_BATCHES
-    options = _connection(stage.endpoint) | {"table": table.name, "maxOffsetsPerShard": str(batch)}
+    options = _connection(endpoint=stage.endpoint) | {"table": table.name, "maxOffsetsPerShard": str(batch)}
     changes = queries.source("tablestore", options, SERVER_SCHEMA)
     frames = {SPARK: queries.copied(changes, "server-copy"), "": changes}
     return _Comparison("source from the server", batch, frames, LEAST_FROM_SERVER)
@@ -314,7 +314,7 @@ def _beside_spark(queries: _Queries, settings: Settings, sink: str, one: _Compar
 
 def _of_few(queries: _Queries, settings: Settings, stored: Path) -> list[Line]:
     batch = settings.source_pages * PAGE_RECORDS // USUAL_BATCHES
-    options = _connection(str(stored)) | {"maxOffsetsPerShard": str(batch)}
+    options = _connection(instance=str(stored)) | {"maxOffsetsPerShard": str(batch)}
     columns = {"10 columns": SCHEMA, "3 columns": FEW_SCHEMA}
     names = {how: f"source of {how} from pages in memory to noop" for how in columns}
     rounds: dict[str, Round] = {
@@ -331,10 +331,10 @@ def _rate_of(batches: Sequence[Mapping[str, Any]]) -> float:
     return records / (sum(float(one["durationMs"]["triggerExecution"]) for one in batches) / 1_000)
 
 
-def _connection(endpoint: str) -> dict[str, str]:
+def _connection(*, endpoint: str = LOCAL_ENDPOINT, instance: str = LOCAL_INSTANCE) -> dict[str, str]:
     return {
-        "endpoint": endpoint or LOCAL_ENDPOINT,
-        "instance": LOCAL_INSTANCE,
+        "endpoint": endpoint,
+        "instance": instance,
         "table": _STREAM,
         "accessKeyId": LOCAL_ACCESS_KEY_ID,
         "accessKeySecret": LOCAL_ACCESS_KEY_SECRET,

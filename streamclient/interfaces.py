@@ -44,6 +44,9 @@ class InitializationInput:
     """The stored checkpoint, if records after it have left the stream and an operator or
     ``ClientConfig.trimmed_data_policy`` has accepted the loss; ``initial_checkpoint`` is then the oldest record
     left."""
+    fleet_has_processed: bool = False
+    """Whether rows of the status table show that records of any shard were processed, so that the place in which this
+    fleet stores them must exist."""
     is_replay: bool = False
     """Whether ``replay_parked`` delivers parked records again, instead of a worker delivering the shard.
 
@@ -223,7 +226,7 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def create_lease(self, lease: Lease) -> bool:
-        """Store the lease as given if no row has its key; an existing row is left as it is."""
+        """Store the lease as given if no row has its key; an existing row stays unchanged."""
 
     @abstractmethod
     def get_lease(self, lease_key: str) -> Lease | None:

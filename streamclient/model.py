@@ -1,4 +1,4 @@
-"""Values that users meet: leases, shards, positions, states, parked records, metrics. All frozen."""
+"""Public values: leases, shards, positions, states, parked records, metrics. All of them are frozen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CheckpointPosition:
     """The oldest record that the stream still keeps."""
 
     SHARD_END = "SHARD_END"
-    """The shard is closed and everything in it was processed; this is what lets its children start."""
+    """The shard is closed and all its records were processed; its children may then start."""
 
 
 @frozen
@@ -128,7 +128,7 @@ class Lease:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything in the shard was processed."""
+        """Whether all records of the shard were processed."""
         return self.checkpoint == CheckpointPosition.SHARD_END
 
     @property
@@ -178,7 +178,7 @@ class ShardInfo:
 
 
 class ShutdownReason(Enum):
-    """Why a processor is asked to stop (Java: ``ShutdownReason``)."""
+    """The reason why a processor is asked to stop (Java: ``ShutdownReason``)."""
 
     ZOMBIE = "ZOMBIE"
     """The lease is lost. Checkpoints are refused; another worker may already be reading."""
@@ -269,7 +269,7 @@ class ShardStatus:
     state: ShardState
     checkpoint: str
     reason: str = ""
-    """Why the shard does not move, naming the parent, error or call it waits for; empty while it moves."""
+    """The reason why the shard does not move, with the parent, error or call it waits for; empty while it moves."""
     failures: int = 0
     """Consecutive failures of the processor since the last successful batch."""
     reason_kind: ReasonKind = ReasonKind.NONE
@@ -402,7 +402,7 @@ class TrimmedDataPolicy(Enum):
     """The treatment of a shard whose next records are past retention. The loss is reported first in either case."""
 
     STOP_SHARD = "STOP_SHARD"
-    """Keep the lease, read nothing, and say so in the shard's status until an operator decides."""
+    """Keep the lease, read nothing, and report it in the shard's status until an operator decides."""
 
     RESTART_AT_OLDEST = "RESTART_AT_OLDEST"
     """Log the loss and continue with the oldest record that is left."""

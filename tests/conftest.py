@@ -29,6 +29,10 @@ COMPUTING = {"spark", "interop"}
 ONE_SPARK = "_spark"
 """In the names of files whose tests use the Spark of their process: one process runs them all, and starts one."""
 
+CASES = "_cases"
+"""At the end of names of files whose tests are cases of a table. Those with the same text before the first colon of
+their names stay together, and share what they start; the others need nothing of each other."""
+
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("streamclient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("streamclient")
@@ -71,17 +75,24 @@ def uses_the_spark_of_its_process(file: str) -> bool:
     return ONE_SPARK in PurePath(file).name
 
 
+def together(nodeid: str) -> str:
+    """Tests for which this is the same are run by one process."""
+    file, _, test = nodeid.partition("::")
+    if uses_the_spark_of_its_process(file):
+        return ONE_SPARK
+    return f"{file}::{test.partition(':')[0]}" if PurePath(file).stem.endswith(CASES) else file
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
     """Where a file's tests stay together, so do those of all files that use the Spark of their process."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSpark(LoadFileScheduling):
+    class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return ONE_SPARK if uses_the_spark_of_its_process(file) else file
+            return together(nodeid)
 
-    return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
+    return Together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -271,6 +271,8 @@ class StartConsumer:
     checkpoint: str
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
+    fleet_has_processed: bool = False
+    """Whether rows tell that records were processed, of whichever shard."""
     consumer_id: str = ""
     """Id of this consumer, unless it is the first of its acquisition, whose id is the lease identifier."""
 

@@ -234,7 +234,8 @@ def _start(state: WorkerState, held: HeldLease) -> HeldLease:
     state.running[key] = identifier
     acquisition = evolve(held.acquisition, identifier=held.acquisition.identifier or identifier)
     info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, acquisition.identifier, acquisition.epoch)
-    state.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, identifier))
+    begun = state.view.has_progress
+    state.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, begun, identifier))
     return evolve(
         held,
         identifier=identifier,

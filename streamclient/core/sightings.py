@@ -27,7 +27,7 @@ from attrs import define, field
 
 from streamclient.core.deadlines import NEVER
 from streamclient.core.peers import Peers
-from streamclient.model import Lease
+from streamclient.model import CheckpointPosition, Lease
 
 JUST_NOW = float("inf")
 """Later than any moment; the last sign of life of a live session."""
@@ -189,6 +189,8 @@ class LeaseView:
         """The rows of the last scan; own writes may be newer."""
         self.vanished: dict[str, Lease] = {}
         """Deleted rows, as last seen, from which a creation of the row starts."""
+        self.has_progress = False
+        """Whether any row ever showed processed records, and has not been set back to its beginning."""
         self.scans = 0
         self.counts = Counts(duration_seconds)
         self._signs: dict[str, float] = {}
@@ -265,7 +267,7 @@ class LeaseView:
         sighting = Sighting(row, moved_at, noted_at, now if row.stealer else NEVER)
         sighting.freed_at = now if moved_at == NEVER else NEVER
         self.sightings[row.lease_key] = sighting
-        self.rows[row.lease_key] = row
+        self._keep(row)
         self.counts.add(sighting)
 
     def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
@@ -277,8 +279,13 @@ class LeaseView:
         if old.stealer != row.stealer:
             sighting.marked_at = now if row.stealer else NEVER
         self.counts.change(sighting, row, now if has_moved else sighting.moved_at)
-        self.rows[row.lease_key] = row
+        self._keep(row)
         return has_moved
+
+    def _keep(self, row: Lease) -> None:
+        self.rows[row.lease_key] = row
+        if not self.has_progress and row.progress is not None and row.progress.records:
+            self.has_progress = row.checkpoint != CheckpointPosition.TRIM_HORIZON
 
     # --- judging -----------------------------------------------------------------------------------------------
 

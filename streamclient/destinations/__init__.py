@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamclient.destinations.postgres.postgres_destination import PostgresDestination
     from streamclient.destinations.proof.verification import verify
     from streamclient.destinations.rows.change_rows import change_rows, records_of
+    from streamclient.destinations.rows.column_names import original_name
     from streamclient.destinations.rows.digest import records_digest
     from streamclient.destinations.rows.page_columns import columns_of_pages
 
@@ -41,6 +42,7 @@ __all__ = [
     "clean",
     "columns_of_pages",
     "compact",
+    "original_name",
     "read_delta",
     "records_digest",
     "records_of",
@@ -64,6 +66,7 @@ _HOMES = {
     "clean": "delta.maintenance",
     "columns_of_pages": "rows.page_columns",
     "compact": "delta.maintenance",
+    "original_name": "rows.column_names",
     "read_delta": "delta.delta_reading",
     "records_digest": "rows.digest",
     "records_of": "rows.change_rows",

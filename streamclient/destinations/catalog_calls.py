@@ -5,7 +5,8 @@ answers nothing more would hold up a caller for ever. So each call is made by a 
 limit. The thread stays with its call; it is a daemon, so no process waits for it at its end. A commit that was given up
 may still happen: whoever made it looks before it makes another.
 
-The next call after that is made by new connections, as those that are kept open may be silent, too. If calls are
+The next call after that is made by new connections, as those that are kept open may be silent, too. So is the one after
+an error that is not pyiceberg's own: a connection keeps what its role was set to when it was made. If calls are
 given up one after the other, further ones become rare, so that threads and connections do not pile up.
 
 The memory of SQLite is the one catalog that is asked directly. Each thread has a connection, and so a database, of its
@@ -48,7 +49,8 @@ class TimedCatalog:
         """Calls that were given up and may not have ended."""
         self._next_at = -math.inf
         """When the next call may be made, if too many hang."""
-        self._has_silent_connections = False
+        self._has_bad_connections = False
+        """Whether those that are kept may be silent, or have what the other side no longer stands for."""
 
     @property
     def __class__(self) -> Any:
@@ -83,13 +85,16 @@ class TimedCatalog:
                 self._give_up(future)
         if is_silent:
             raise TimeoutError(self._silence(name))
+        error = future.exception()
+        # What pyiceberg answers by itself says nothing of connections. One whose role may write again may still not.
+        self._has_bad_connections |= error is not None and not type(error).__module__.startswith("pyiceberg.")
         return self._kept(future.result())
 
     def _by_new_connections(self, call: Callable[[], Answer]) -> Callable[[], Answer]:
-        """The call, after the connections that are kept were let go of, if one of them was found silent."""
-        if not self._has_silent_connections:
+        """The call, after the connections that are kept were let go of, if one of them was of no use."""
+        if not self._has_bad_connections:
             return call
-        self._has_silent_connections = False
+        self._has_bad_connections = False
 
         def calling() -> Answer:
             # Connections in use, those of other handles over the same catalog for example, are not closed by these.
@@ -108,7 +113,7 @@ class TimedCatalog:
 
     def _give_up(self, future: Future[Any]) -> None:
         self._hanging.append(future)
-        self._has_silent_connections = True
+        self._has_bad_connections = True
         pause = self._answer_seconds * len(self._hanging)
         self._next_at = time.monotonic() + min(pause, _TURN_SECONDS_MAX)
 

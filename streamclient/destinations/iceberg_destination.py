@@ -221,8 +221,10 @@ class IcebergDestination:
             return None
 
     def _checked(self, table: Table) -> Table:
-        self._has_seen = True
-        if table.properties.get("commit.retry.num-retries") != "0":
+        is_fit = table.properties.get("commit.retry.num-retries") == "0"
+        # A table of another that stands in our place may go, and ours be made then.
+        self._has_seen = self._has_seen or is_fit or any(name.startswith(LAST) for name in table.properties)
+        if not is_fit:
             raise ConfigurationError(
                 f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is put "
                 "on top of the one that was quicker, and an older owner is not refused"
@@ -287,6 +289,7 @@ class IcebergDestination:
         fitted = check_fit(rows, schema, self._identifier)
         _refuse_required(table, fitted.schema)
         new = [one for one in fitted.schema if one.name not in schema.names]
+        _refuse_renamed(table, [one.name for one in new])
         with table.transaction() as step:
             if new:
                 with step.update_schema() as update:
@@ -374,6 +377,21 @@ def _set_back(entry: LogEntry) -> LogEntry:
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
     return evolve(entry, damage=entry.damage or text)
+
+
+def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
+    """Refuse to add columns that another has renamed: values would stand in both, and the name could not be given back.
+
+    One that was dropped is made again.
+    """
+    present = {one.field_id: one.name for one in table.schema().fields}
+    earlier = {(one.name, one.field_id) for schema in table.schemas().values() for one in schema.fields}
+    for name, number in sorted(earlier):
+        if name in names and number in present:
+            raise ConfigurationError(
+                f"the column {name!r} of {'.'.join(table.name())} is called {present[number]!r} now: give it its name "
+                f"again, by `with table.update_schema() as update: update.rename_column({present[number]!r}, {name!r})`"
+            )
 
 
 def _refuse_required(table: Table, rows: Schema) -> None:

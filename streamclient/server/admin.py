@@ -1,7 +1,7 @@
 """The admin surface: ``Control`` as JSON over HTTP, on the port of the service, below ``/_admin/``.
 
-Every call carries ``Authorization: Bearer <access key secret>``: a web page open in a browser on the same machine can
-reach the port, and must not be able to do anything with it.
+Every call carries ``Authorization: Bearer <access key secret>``: a web page in a browser on the same machine can reach
+the port, and must not control the server.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class DropShard:
 
 @frozen
 class AppendRecord:
-    """One more record of a shard. Positions of one shard count up by one."""
+    """A new record of a shard. Positions of one shard count up by one."""
 
     shard_number: int
     position: int

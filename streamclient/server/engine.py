@@ -40,7 +40,7 @@ logger = logs.logger(__name__)
 
 @frozen
 class EngineAnswer:
-    """The serialized answer to a request, and how many rows or stream records it holds."""
+    """The serialized answer to a request, and its number of rows or stream records."""
 
     body: bytes
     rows_read: int

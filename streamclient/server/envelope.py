@@ -30,7 +30,7 @@ MAX_DATE_SKEW = timedelta(minutes=15)
 API_VERSION = "2015-12-31"
 
 TUNNEL_API_VERSIONS = (API_VERSION, "2018-04-01")
-"""The Java SDK calls the Tunnel Service with the first, the Go SDK with the second."""
+"""The versions of the Tunnel Service: the Java SDK sends the first, the Go SDK the second."""
 
 REQUIRED_HEADERS = (
     "x-ots-date",

@@ -99,7 +99,7 @@ RowFilter = SingleColumn | Composite
 
 @frozen
 class ColumnPagination:
-    """A window of a row's columns, in the order of their names. It selects columns and judges no row."""
+    """A window of a row's columns, in the order of their names. It selects columns and does not judge rows."""
 
     offset: int
     limit: int

@@ -100,7 +100,7 @@ def real_time() -> datetime:
 
 
 class Service:
-    """One instance of the service: credentials, faults, counters, engine. Thread-safe as far as its engine is."""
+    """One instance of the service: credentials, faults, counters, engine. Thread-safe if its engine is."""
 
     def __init__(self, engine: Executor, credentials: Credentials) -> None:
         self.credentials = credentials

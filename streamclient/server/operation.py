@@ -50,7 +50,7 @@ class ServedOperation:
     """One operation of the server."""
 
     messages: schema.Operation
-    """Its name, which is the request path without the first slash, and its messages."""
+    """The messages and the name of the operation; the name is the request path without the first slash."""
     act: Callable[[ServerState, Any], Any]
     """Executes a validated request under the engine's lock. It returns the response message, or its bytes where
     building the message would cost more; both may be ``Counted``."""

@@ -32,7 +32,7 @@ TABLE = bytes(_times_x8(value) for value in range(256))
 _FIRST = int.from_bytes(TABLE.translate(TABLE), "little")
 _EACH = int.from_bytes(b"\x01" * 256, "little")
 PAIRS = b"".join((_FIRST ^ TABLE[second] * _EACH).to_bytes(256, "little") for second in range(256))
-"""``PAIRS[state ^ pair]`` is the checksum after two more bytes, of which ``pair`` has the first one below."""
+"""``PAIRS[state ^ pair]`` is the checksum after two more bytes, the first in the low byte of ``pair``."""
 
 # _POWERS[k][b] is b * x^(8 * 2^k): the weight of a byte in the left half of a pair of 2^k-byte groups.
 _POWERS = [TABLE]

@@ -123,16 +123,16 @@ class RecordCodec(Protocol):
     """Converts bytes to records and back. Implementations are thread-safe and, seen from outside, stateless."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
 
     def summarize_page(self, body: bytes) -> PageSummary:
         """Count the records of a GetStreamRecord response body and read the last one, but no other.
 
-        ``CodecError`` if that one is corrupt, or the message around the records.
+        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
         """Encode for the message StreamRecord: action type, record, origin record."""
@@ -142,7 +142,7 @@ class PurePythonCodec:
     """The codec that works everywhere, and the readable specification of the compiled one."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
         message = schema.parse(schema.GetStreamRecordResponse, body)
         records = _read_entries(message.stream_records, needs_sequence=True)
         return DecodedPage(records, message.next_shard_iterator or None, _hint(message))
@@ -150,7 +150,7 @@ class PurePythonCodec:
     def summarize_page(self, body: bytes) -> PageSummary:
         """Count the records of a GetStreamRecord response body and read the last one, but no other.
 
-        ``CodecError`` if that one is corrupt, or the message around the records.
+        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
         message = schema.parse(schema.GetStreamRecordResponse, body)
         count = len(message.stream_records)
@@ -159,7 +159,7 @@ class PurePythonCodec:
         return PageSummary(count, last, message.next_shard_iterator or None, _hint(message))
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
         message = schema.parse(schema.ReadRecordsResponse, body)
         records = _read_entries(message.records, needs_sequence=False)
         return TunnelPage(records, message.next_token, _hint(message), len(body))
@@ -211,7 +211,7 @@ class NativeCodec(PurePythonCodec):
         self._codec = native.Codec(tuple(RecordType), tuple(ColumnOperation))
 
     def decode_page(self, body: bytes) -> DecodedPage:
-        """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
         page = self._codec.decode(bytes(body), False)
         if page is None:
             return super().decode_page(body)
@@ -220,7 +220,7 @@ class NativeCodec(PurePythonCodec):
     def summarize_page(self, body: bytes) -> PageSummary:
         """Count the records of a GetStreamRecord response body and read the last one, but no other.
 
-        ``CodecError`` if that one is corrupt, or the message around the records.
+        A corrupt last record, or a corrupt message around the records, raises ``CodecError``.
         """
         found = self._codec.summarize(bytes(body))
         if found is None:
@@ -229,7 +229,7 @@ class NativeCodec(PurePythonCodec):
         return PageSummary(count, page.sequence(0) if count else None, page.next or None, page.may_more_record)
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
-        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+        """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
         page = self._codec.decode(bytes(body), True)
         if page is None:
             return super().decode_tunnel_page(body)

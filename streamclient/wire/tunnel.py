@@ -66,5 +66,5 @@ def decode_token(text: str) -> Token:
 
 
 def decode_tunnel_page(body: bytes) -> TunnelPage:
-    """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+    """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
     return default_codec().decode_tunnel_page(body)

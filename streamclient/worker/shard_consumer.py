@@ -65,6 +65,7 @@ class ShardConsumer:
         """The shard with the id of this consumer; the lease's identifier is that of several consumers in a row."""
         self.machine = ConsumerMachine(start, config, around.dice, record_id=record_id, key_text=key_text)
         """The machine that decides, to be read only; only this consumer sends it events."""
+        self._start = start
         self._around = around
         self._turn = turn or AlwaysInTurn()
         self._events: deque[ConsumerEvent] = deque()
@@ -244,6 +245,7 @@ class ShardConsumer:
                 command.pending,
                 progress=command.progress,
                 lost_behind=command.lost_behind,
+                fleet_has_processed=self._start.fleet_has_processed,
             ),
             around.make_processor,
             checkpointer,

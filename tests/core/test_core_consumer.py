@@ -77,6 +77,15 @@ def test_a_shard_is_read_to_its_end() -> None:
     assert driven.said[-1] == consumer_events.Ended(ConsumerEnd.SHARD_END)
 
 
+def test_a_stop_is_obeyed_by_one_whose_processor_could_not_be_made_meanwhile() -> None:
+    """It would try to make processors until the worker gives up waiting for it."""
+    driven = Driven()
+    driven.hear(consumer_events.Began(), consumer_events.StopAsked(ShutdownReason.STOLEN))
+
+    assert driven.hear(consumer_events.CallReturned(Raised.of(OSError("no destination")), value=False))[-1] == "Ended"
+    assert driven.said[-1] == consumer_events.Ended(ConsumerEnd.STOPPED)
+
+
 @pytest.mark.parametrize(
     "late",
     [consumer_events.PageRead, consumer_events.ReadFailed, consumer_events.FirstLeftFound, consumer_events.TimeCame],

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.core.sightings import LeaseView
+from streamclient.model import Progress
 
 
 def view_of(*scans: tuple[float, list[object]]) -> LeaseView:
@@ -41,6 +42,18 @@ def test_counter_that_began_anew_and_came_to_the_same_number_again_is_no_standst
     view = view_of((100, [row("a", "x", 6, checkpoint="i1")]), (133, [row("a", "x", 6, checkpoint="i5")]))
 
     assert not view.is_expired("a", 140)
+
+
+def test_any_row_tells_that_records_were_processed_unless_all_are_set_back() -> None:
+    done, none = Progress(1, 5, 50), Progress(0, 0, 0)
+    set_back = [row("a", progress=done), row("b", checkpoint="i1", progress=none), row("c", checkpoint="i1")]
+    view = view_of((100, list(set_back)))
+    before = view.has_progress
+    view.note(row("a", "x", 1, checkpoint="i5", progress=done), 101)
+    view.observe(set_back[1:], 102, 102)  # its row is gone
+
+    assert (before, view.has_progress) == (False, True)
+    assert view_of((100, [row("a", checkpoint="SHARD_END", progress=done)])).has_progress
 
 
 def test_lease_in_transit_counts_for_its_stealer() -> None:

@@ -10,6 +10,7 @@ Signatures are not checked.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -48,11 +49,13 @@ class ObjectStore:
         """Which objects meet the faults."""
         self.met: list[Fault] = []
         """Faults that they have met."""
+        self.denied: frozenset[str] = frozenset()
+        """Kinds of requests that this writer has no right to, such as PUT."""
         self.requests: list[tuple[str, str]] = []
         self.authorizations: set[str] = set()
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
@@ -112,6 +115,13 @@ class ObjectStore:
         self._thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has left before its answer is no fault of the store's."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def _handler(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
         pass
@@ -148,9 +158,25 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def fail(self, status: int) -> None:
-        code = {412: "PreconditionFailed", 409: "FileAlreadyExists", 404: "NoSuchKey", 501: "NotImplemented"}
+        code = {
+            403: "AccessDenied",
+            412: "PreconditionFailed",
+            409: "FileAlreadyExists",
+            404: "NoSuchKey",
+            501: "NotImplemented",
+        }
         name = code.get(status, "InternalError")
         self.answer(status, f"<Error><Code>{name}</Code><Message>{name}</Message></Error>".encode())
+
+    def parse_request(self) -> bool:
+        """Refuse the request that the writer has no right to, before anything of it is done."""
+        if not super().parse_request():
+            return False
+        if self.command not in self.store.denied:
+            return True
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.fail(403)
+        return False
 
     def hang_up(self) -> None:
         self.close_connection = True

@@ -166,3 +166,62 @@ def test_a_row_that_cannot_fit_for_its_columns_is_refused_by_name(opened: Open) 
         destination.commit(rows, [batch(None, [])])
     commit = batch(None, [change(1)])
     destination.commit(rows_for(destination, [change(1)], commit), [commit])
+
+
+@pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "added to"])
+def test_a_column_that_was_renamed_is_named_and_no_other_is_made_for_it(
+    is_keyed: bool, server: PostgresServer, table: str, opened: Open
+) -> None:
+    """With both, values would stand in either of them, and the name could not be given back."""
+    destination = opened()
+    if is_keyed:
+        destination.key_by(["id"])
+    one = store(destination, None, [change(1, v=1)])
+    altered(server, f"alter table {table} rename column v to kept")
+    fresh = opened()
+    for touch in (
+        lambda: store(destination, one, [change(2, v=2)]),
+        lambda: store(fresh, one, [change(2, v=2)]),
+        lambda: list(fresh.rows()),
+        fresh.probe,
+        fresh.columns,
+    ):
+        with pytest.raises(ConfigurationError, match=r"the column 'v' of .* is gone, and 'kept'.*give it its name"):
+            touch()
+    altered(server, f"alter table {table} rename column kept to v")
+    store(destination, one, [change(2, v=2)])
+
+    assert stored_numbers(opened()) == [1, 2]
+    assert verify(opened(), with_rows=True).is_whole
+
+
+def test_a_column_that_was_dropped_is_made_again_once_nothing_can_be_taken_for_it(
+    server: PostgresServer, table: str, opened: Open
+) -> None:
+    one = store(opened(), None, [change(1, v=1)])
+    altered(server, f"alter table {table} drop column v, add column theirs bigint")
+    with pytest.raises(ConfigurationError, match=r"delete what is noted of it, from .*_shards\" where (.*)") as raised:
+        store(opened(), one, [change(2, v=2)])
+    altered(server, f"delete from {table}_shards where {str(raised.value).rpartition(' where ')[2]}")
+    two = store(opened(), one, [change(2, v=2)])
+    altered(server, f"alter table {table} drop column v")  # alone, with nothing that stands for it
+    store(opened(), two, [change(3, v=3)])
+
+    assert stored_numbers(opened()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["smallint", "text"])
+def test_a_key_of_another_of_our_types_is_named_and_its_rows_are_found_again(
+    kind: str, server: PostgresServer, table: str, opened: Open
+) -> None:
+    """Rows are found by their keys, so other values of a key have no place beside their column."""
+    destination = opened()
+    destination.key_by(["id"])
+    one = store(destination, None, [change(1, v=1)])
+    altered(server, f"alter table {table} alter column id type {kind} using id::{kind}")
+    with pytest.raises(ConfigurationError, match=f"the key column 'id' is {kind} and was made as bigint"):
+        store(destination, one, [change(2, v=2)])
+    altered(server, f"alter table {table} alter column id type bigint using id::bigint")
+    store(destination, one, [change(2, v=2)])
+
+    assert stored_numbers(opened()) == [1, 2]

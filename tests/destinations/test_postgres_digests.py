@@ -14,7 +14,8 @@ import pytest
 from former_digests import as_before, digest_columns
 from postgres_server import Open, PostgresServer
 
-from streamclient.destinations.postgres.postgres_destination import PostgresDestination, postgres_digests
+from streamclient.destinations import PostgresDestination
+from streamclient.destinations.postgres import postgres_digests
 from streamclient.destinations.postgres.postgres_digests import DigestRenewal, key_digests
 from streamclient.destinations.postgres.postgres_rows import DIGEST, FORMER_DIGEST
 from streamclient.destinations.rows.change_rows import UNFIT, added_types

@@ -22,6 +22,7 @@ from streamclient.copying.mirror_source import SourceTable
 from streamclient.copying.replication import Replication
 from streamclient.copying.replication_settings import Endpoint, Settings, SourceKind
 from streamclient.destinations import DeltaDestination
+from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.errors import StreamClientError
 from streamclient.interfaces import (
     InitializationInput,
@@ -85,9 +86,6 @@ PAUSE_SECONDS = 0.02
 TROUBLE = {ReasonKind.READING, ReasonKind.CHECKPOINT, ReasonKind.PROCESSOR, ReasonKind.DECISION}
 """Reasons of a shard that name trouble; others are told of healthy ones, too."""
 
-MOST_RUNS = 200
-"""A consumer that ends so often with an error does not go on."""
-
 
 def written_by(record: StreamRecord) -> tuple[int, int]:
     """Key and value of a record of the scene."""
@@ -142,6 +140,11 @@ class Consumer(ABC):
         """What has to be there before the first record is written."""
 
     @property
+    def most_runs(self) -> int:
+        """A consumer that ends so often with an error does not go on."""
+        return 200
+
+    @property
     def stores_place(self) -> bool:
         """Whether a later life goes on where this one ends."""
         return True
@@ -153,7 +156,7 @@ class Consumer(ABC):
         self._thread.start()
 
     def _work(self) -> None:
-        while not self.stop_asked.is_set() and self.runs < MOST_RUNS:
+        while not self.stop_asked.is_set() and self.runs < self.most_runs:
             self.runs += 1
             try:
                 self.run()
@@ -224,8 +227,12 @@ class WorkerConsumer(Consumer):
     _worker: Worker | None = None
 
     def run(self) -> None:
+        self.run_worker(NotingProcessors(self.journal))
+
+    def run_worker(self, processors: IRecordProcessorFactory) -> None:
+        """Run until ``let_go``."""
         config = StreamConfig(client=self.client(), data_table_name=TABLE, status_table_name=LEASES)
-        self._worker = Worker("hostile", QUICK, config, NotingProcessors(self.journal))
+        self._worker = Worker("hostile", QUICK, config, processors)
         if not self.stop_asked.is_set():
             self._worker.run()
 
@@ -367,8 +374,12 @@ class MirrorConsumer(Consumer):
     _mirror: Mirror | None = None
 
     def run(self) -> None:
-        client, path = self.client(), str(self.directory / "mirror")
-        self._mirror = Mirror(client, TABLE, LEASES, path, worker_name="hostile", client_config=QUICK, limits=LIMITS)
+        self.run_mirror(str(self.directory / "mirror"))
+
+    def run_mirror(self, to: MergingDestination | str, history: Destination | None = None) -> None:
+        """Run until ``let_go``."""
+        named = {"worker_name": "hostile", "client_config": QUICK, "limits": LIMITS, "history": history}
+        self._mirror = Mirror(self.client(), TABLE, LEASES, to, **named)
         if not self.stop_asked.is_set():
             self._mirror.run()
 
@@ -393,9 +404,13 @@ class MirrorConsumer(Consumer):
     def is_even(self) -> bool:
         return self.is_ready and not self.problems()
 
+    def opened(self) -> MergingDestination:
+        """The mirror, for a comparison."""
+        return DeltaDestination(str(self.directory / "mirror"))
+
     def problems(self) -> list[str]:
         source = SourceTable(self.scene.client, TABLE, threading.Event())
-        destination = DeltaDestination(str(self.directory / "mirror"))
+        destination = self.opened()
         try:
             destination.key_by(["id"])
             found = compare(source, destination)

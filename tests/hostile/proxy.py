@@ -6,7 +6,6 @@ import random
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -80,8 +79,6 @@ class HostileProxy:
         self._channels: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """Requests by operation and table."""
         self.swallowed: list[str] = []
         """What clients took that they should have given up."""
         self.failures: list[BaseException] = []
@@ -164,8 +161,6 @@ class HostileProxy:
         head, body = message
         operation = head.split(b" ", 2)[1].decode("ascii").strip("/")
         request = Request(operation, body, is_kept)
-        with self._lock:
-            self.counts[request.operation, request.table] += 1
         script = self._script(request, None)
         if script is not None:
             return self._play(channel, script, operation)

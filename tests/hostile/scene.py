@@ -84,14 +84,14 @@ class Scene:
             assert self.client.batch_write_row(request).is_all_succeed()
             self._rounds += 1
 
-    def write_history(self) -> None:
+    def write_history(self, rounds: int = HISTORY_ROUNDS) -> None:
         """Two shards; the first is split, and its second half merged with the other one."""
-        self.write(HISTORY_ROUNDS)
+        self.write(rounds)
         first, second = (shard.shard_id for shard in self.local.shards(TABLE))
         _, upper = self.local.split(TABLE, first)
-        self.write(HISTORY_ROUNDS)
+        self.write(rounds)
         self.local.merge(TABLE, upper, second)
-        self.write(HISTORY_ROUNDS)
+        self.write(rounds)
 
     def go_on(self) -> None:
         """What happens while it is read: more changes, another split, more changes."""

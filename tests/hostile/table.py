@@ -11,16 +11,15 @@ again.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cache
-from heapq import heapify, heappop, heappush
-from itertools import combinations, product
+from itertools import product
 
-from attrs import astuple, frozen
+from attrs import frozen
 
 from streamclient.tablestore import Integrity
+from tests.hostile.cases import chosen
 
 
 class Kind(Enum):
@@ -304,7 +303,7 @@ def all_cases() -> Iterator[Case]:
             yield case
 
 
-def _singles(case: Case) -> frozenset[object]:
+def singles(case: Case) -> frozenset[object]:
     """Each answer to a worker's page without a digest and elsewhere; each place and connection of each consumer."""
     return frozenset(
         {
@@ -316,39 +315,13 @@ def _singles(case: Case) -> frozenset[object]:
     )
 
 
-def _pairs(case: Case) -> frozenset[object]:
-    """Each value of each column beside each value of each other one."""
-    return frozenset(combinations(enumerate(astuple(case, recurse=False)), 2))
-
-
-def chosen(cases: Iterable[Case], seed: int, *, is_short: bool) -> list[Case]:
-    """Few cases that show all pairs of values, or with ``is_short`` each value somewhere; greedy, by seed."""
-    left = list(cases)
-    random.Random(seed).shuffle(left)
-    traits = [(_singles if is_short else _pairs)(case) for case in left]
-    # What a case shows of what is missing only becomes less, so one that is still the best need not be compared anew.
-    heap = [(-len(shown), place) for place, shown in enumerate(traits)]
-    heapify(heap)
-    missing = set().union(*traits)
-    picked = []
-    while missing:
-        _, place = heappop(heap)
-        news = len(traits[place] & missing)
-        if heap and -news > heap[0][0]:
-            heappush(heap, (-news, place))
-            continue
-        picked.append(left[place])
-        missing -= traits[place]
-    return sorted(picked, key=str)
-
-
 SHORT_SEED = 1
 """Of the cases that every run of the tests plays."""
 
 
 @cache
 def _short() -> list[Case]:
-    return chosen(all_cases(), SHORT_SEED, is_short=True)
+    return chosen(all_cases(), SHORT_SEED, singles)
 
 
 def short_cases(consumer: ConsumerKind) -> list[Case]:

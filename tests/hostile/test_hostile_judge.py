@@ -14,6 +14,7 @@ from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from tests.hostile import play
 from tests.hostile.answers import PLAYS, Meeting, Wait
+from tests.hostile.cases import chosen
 from tests.hostile.consumers import TailConsumer
 from tests.hostile.exchange import PageHistory, PageSeen, Request, Sealer
 from tests.hostile.judge import LONGEST_TEXT, Act, Event, Journal, judge
@@ -28,7 +29,7 @@ from tests.hostile.table import (
     Case,
     Lasting,
     all_cases,
-    chosen,
+    singles,
 )
 
 WRITTEN = {1: [1, 3], 2: [2, 4]}
@@ -162,7 +163,7 @@ def test_each_answer_of_the_table_can_be_played() -> None:
 
 def test_pairs_are_all_shown_by_few_cases_and_the_seed_decides_which() -> None:
     cases = list(all_cases())
-    few, same, other = (chosen(cases, seed, is_short=False) for seed in (1, 1, 2))
+    few, same, other = (chosen(cases, seed) for seed in (1, 1, 2))
 
     assert few == same != other
     assert len(few) < len(cases) / 10
@@ -174,7 +175,7 @@ def test_pairs_are_all_shown_by_few_cases_and_the_seed_decides_which() -> None:
 
 
 def test_every_run_of_the_tests_plays_each_answer_and_each_place_of_each_consumer() -> None:
-    cases, few = list(all_cases()), chosen(all_cases(), 1, is_short=True)
+    cases, few = list(all_cases()), chosen(all_cases(), 1, singles)
 
     assert {case.answer for case in few} == set(ANSWERS)
     assert {case.place for case in few} == set(PLACES)

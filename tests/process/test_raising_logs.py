@@ -182,7 +182,7 @@ def test_a_steady_logger_tells_who_logged_and_stays_of_the_kind_of_the_program(
 
 def test_every_module_of_the_package_logs_by_a_steady_logger() -> None:
     """Read from the source, as a process has loaded some modules and not others."""
-    package = Path(logs.__file__).parent
+    package = Path(logs.__file__).parents[1]
     plain = re.compile(r"^_\w+ = logging\.getLogger\(__name__\)", re.MULTILINE)
     files = [path for path in package.rglob("*.py") if "samples" not in path.parts]
 

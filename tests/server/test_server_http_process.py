@@ -88,8 +88,8 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
     program = (
         "import threading\n"
         "from streamclient.cli.main import main\n"
-        "from streamclient.server import engine, http\n"
-        "http.JOIN_TIMEOUT_SECONDS = 0.5\n"
+        "from streamclient.server import engine, http_server\n"
+        "http_server.JOIN_TIMEOUT_SECONDS = 0.5\n"
         "engine.Engine.answer = lambda *_: (print('taken', flush=True), threading.Event().wait())\n"
         "raise SystemExit(main(['server', '--port', '0']))"
     )
@@ -135,7 +135,7 @@ def test_the_server_starts_without_what_it_does_not_use() -> None:
     assert "streamclient.server.engine" in loaded
     assert {"aiohttp", "apscheduler", "numpy", "pyarrow", "pyspark", "tablestore"}.isdisjoint(loaded)
     rooms = {name.split(".")[1] for name in loaded if name.startswith("streamclient.")}
-    others = {"commands", "core", "destinations", "lease", "operate", "spark", "stream", "testing", "tunnel", "worker"}
+    others = {"copying", "core", "destinations", "operate", "spark", "testing", "tunnel", "worker"}
     assert rooms.isdisjoint(others)
 
 

@@ -237,7 +237,7 @@ def test_range_that_cannot_be_read_is_refused(scene: Scene, start_seconds: int, 
 
 
 def test_range_that_ends_before_it_starts_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(ConfigurationError, match="lies before"):
+    with pytest.raises(ConfigurationError, match="is before start_micros"):
         StreamTunnelConfig(start_micros=2_000, end_micros=1_000)
 
 

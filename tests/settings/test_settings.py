@@ -18,7 +18,9 @@ from prometheus_client import CollectorRegistry
 from tablestore import OTSClient
 
 from streamclient import (
+    Backoff,
     BalanceBy,
+    CallLimits,
     ClientConfig,
     ConfigurationError,
     FailurePolicy,
@@ -29,6 +31,7 @@ from streamclient import (
     MemoryLeaseManager,
     MemoryParkingStore,
     OnFailure,
+    Prefetch,
     StreamConfig,
     TableParkingStore,
     TablestoreStreamApi,
@@ -88,6 +91,9 @@ REPLICATED = parse_settings(
 
 CLASSES: dict[type, dict[str, Any]] = {
     ClientConfig: {},
+    Backoff: {},
+    CallLimits: {},
+    Prefetch: {},
     FailurePolicy: {},
     StreamConfig: STREAM,
     InitialPosition: {"kind": "oldest"},

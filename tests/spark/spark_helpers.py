@@ -132,6 +132,7 @@ class Run:
         epoch: int = 0,
         *,
         progress: Progress | None = None,
+        fleet_has_processed: bool = False,
     ) -> None:
         self.shard = shard
         self.processor: SparkRecordProcessor = factory.create_processor()
@@ -140,9 +141,8 @@ class Run:
         info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}", epoch)
         before = len(shard.records) if shard.checkpoint == "SHARD_END" else shard.start
         progress = progress or Progress(0, before, 0)
-        self.processor.initialize(
-            InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker, shard.pending, progress)
-        )
+        given = (info, shard.checkpoint, self.checkpointer, self.marker, shard.pending, progress)
+        self.processor.initialize(InitializationInput(*given, fleet_has_processed=fleet_has_processed))
         # As a worker does: up to what was prepared and is still not completed, reads end at its very record.
         pending = shard.pending
         self.prepared_to = shard.start + pending.records if pending is not None else 0

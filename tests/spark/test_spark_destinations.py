@@ -331,6 +331,39 @@ def test_destination_that_has_lost_all_of_a_shard_is_told_unless_it_shall_start_
     assert keys_in(empty) == [1, 5, 6]
 
 
+def test_no_table_is_made_for_new_shards_where_one_is_missing(tmp_path: Path) -> None:
+    """It would be in the way of the one that comes back."""
+    place, away = tmp_path / "orders", tmp_path / "away"
+    old, fresh = StoredShard("old", puts(6)), StoredShard("fresh", puts(2))
+    work(DeltaDestination(str(place)), old, 1, 4)
+    place.rename(away)
+    with make(DeltaDestination(str(place))) as factory:
+        with pytest.raises(StreamClientException, match="records of other shards were processed, but the destination"):
+            Run(factory, fresh, fleet_has_processed=True)
+        assert not place.exists()
+        away.rename(place)
+        run = Run(factory, fresh, fleet_has_processed=True)
+        run.read(2)
+        run.stop()
+
+    assert keys_in(DeltaDestination(str(place))) == [1, 1, 2, 2, 3, 4]
+
+
+def test_new_shards_begin_in_a_place_whose_columns_nobody_knows_if_it_has_commits() -> None:
+    class AnyColumns(MemoryDestination):
+        def columns(self) -> None:
+            return None
+
+    destination = AnyColumns()
+    work(destination, StoredShard("old", puts(1)), 1, 1)
+    with make(destination) as factory:
+        run = Run(factory, StoredShard("fresh", puts(1)), fleet_has_processed=True)
+        run.read(1)
+        run.stop()
+
+    assert keys_in(destination) == [1, 1]
+
+
 def test_shard_of_which_nothing_was_processed_needs_no_commit() -> None:
     """Reading begins where somebody has set it, at an iterator: no record before it was ever read."""
     destination, shard = MemoryDestination(), StoredShard("s1", puts(3))

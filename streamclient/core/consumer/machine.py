@@ -103,6 +103,7 @@ class ConsumerMachine(PageReader):
         self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)
+        self._stop_if_idle()
 
     def _loss_accepted(self, event: consumer_events.LossAccepted) -> None:
         """Go on at the oldest record; if ``shutdown`` still runs, the next processor starts after it returned."""
@@ -197,7 +198,6 @@ class ConsumerMachine(PageReader):
         self.is_calling = self.is_asking = False
         if self.phase is Phase.STARTING:
             self._abandon_processor()
-            self._stop_if_idle()
         else:
             self._retract()
             self._page_stopped()

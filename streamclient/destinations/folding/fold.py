@@ -1,6 +1,6 @@
 """Changes folded into the rows of a mirror, whole columns at a time.
 
-The laws (those of a single row are in ``rows``):
+The laws (those of a single row are in ``row_changes``):
 
 1. *Order.* The changes of one key are applied in the order of their shard, and a child shard's changes after its
    parents', as their commits form chains that allow no other order. A change from the shard of the row's last change,
@@ -18,7 +18,7 @@ The laws (those of a single row are in ``rows``):
    to a row whose key occurs more than once, as another writer can cause it.
 4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is the last put
    among the greatest versions since the column was last emptied, or the present value if that has a greater version.
-   This module computes that for all rows at once. Rows that need more than that are folded cell by cell, by ``rows``.
+   This module computes that for all rows at once. Rows that need more are folded cell by cell, by ``row_changes``.
 """
 
 from __future__ import annotations

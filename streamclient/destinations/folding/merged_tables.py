@@ -74,7 +74,7 @@ Fold = Callable[["Table", Sequence[str], int], "Table"]
 def fold_table(changes: Table, key: Sequence[str], max_versions: int) -> Table:
     """Return the rows that result from changes: ``key``, attributes, ``_unfit``, and the last change's sequence.
 
-    ``changes`` are in the layout of ``destinations.changes``, sorted by key, then by sequence, and include all changes
+    ``changes`` are in the layout of ``change_rows``, sorted by key, then by sequence, and include all changes
     of each key. A change that occurs twice counts once. ``key`` names the columns that identify rows; a reserved name
     among them is not shown.
     """

@@ -62,7 +62,7 @@ class PostgresDestination:
     Maps and lists are columns of type ``json``. A value that PostgreSQL cannot hold in a column is kept in ``_unfit``:
     texts with the character NUL, columns whose names are longer than 63 bytes or belong to columns of other programs,
     columns after the first 400, and texts that do not fit in the row's page. A column named like a system column
-    (``xmin``, ``ctid``) gets a mark after its name; see ``names``.
+    (``xmin``, ``ctid``) gets a mark after its name; see ``column_names``.
 
     Args:
         conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.

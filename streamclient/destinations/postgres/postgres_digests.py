@@ -1,7 +1,7 @@
 """The digests by which PostgreSQL finds rows by their key, and the renewal of the digests of earlier versions.
 
 An index takes neither NUL nor long texts, so rows have a digest of their key: the SHA-256 of ``streamclient-key-1`` and
-a line feed, followed by the values as ``types.encoded`` writes them, in the order of the key.
+a line feed, followed by the values as ``column_types.encoded`` writes them, in the order of the key.
 
 Earlier versions stored the digest of Python's ``repr``, in the column ``_key``. It depends on the interpreter: another
 Python does not find the row, and stores its key a second time. Such a digest cannot be compared with anything, so it is

@@ -10,7 +10,7 @@ fleet can have. Others may add columns, which are left out, and widen ours, as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -318,7 +318,9 @@ class PostgresTables:
             return None
         if column.noted and (kind == column.noted or takes(column.noted, column.type_name, column.modifier)):
             return column.noted
-        if kind and is_own_type(name, kind):
+        # A key finds its rows by values of one type, so it has nowhere else to put others.
+        is_key = bool(column.noted) and name in self.key
+        if kind and is_own_type(name, kind) and not is_key:
             return kind
         if not column.noted:
             return None
@@ -343,22 +345,53 @@ class PostgresTables:
         self._told = others
 
     def _catalogue(self, cursor: Cursor[Any]) -> list[_Column]:
+        """Return the columns of the rows.
+
+        Raises:
+            ConfigurationError: a column of ours has another name now.
+        """
         # Types by their catalogue names: their written form depends on a setting.
         cursor.execute(
+            "select attname, type_name, atttypmod, written, is_made, is_plain, attnum, noted.name, noted.kind from ("
             "select attname, "
-            "case when typnamespace = 'pg_catalog'::regnamespace then typname::text else '' end, atttypmod, "
-            "format_type(atttypid, atttypmod), attidentity::text <> '' or attgenerated::text <> '', "
-            "not attnotnull and not atthasdef, attnum, noted.commit from pg_attribute "
+            "case when typnamespace = 'pg_catalog'::regnamespace then typname::text else '' end as type_name, "
+            "atttypmod, format_type(atttypid, atttypmod) as written, "
+            "attidentity::text <> '' or attgenerated::text <> '' as is_made, "
+            "not attnotnull and not atthasdef as is_plain, attnum from pg_attribute "
             "join pg_type on pg_type.oid = atttypid "
-            f"left join {self.names.shards} as noted on noted.application = %b and noted.shard = %b || attname::text "
-            "where attrelid = %b::regclass and attnum > 0 and not attisdropped order by attnum",
-            (_NOTES, _COLUMN, self.names.rows),
+            "where attrelid = %b::regclass and attnum > 0 and not attisdropped) as there full join ("
+            f"select substr(shard, %b) as name, commit as kind from {self.names.shards} "
+            "where application = %b and starts_with(shard, %b)) as noted on noted.name = attname::text order by attnum",
+            (self.names.rows, len(_COLUMN) + 1, _NOTES, _COLUMN),
         )
-        found = []
-        for name, type_name, modifier, written, is_made, is_plain, number, noted in cursor.fetchall():
+        found, gone = [], {}
+        for name, type_name, modifier, written, is_made, is_plain, number, noted, noted_kind in cursor.fetchall():
+            if name is None:
+                gone[noted] = noted_kind
+                continue
             kind = CATALOGUE_TYPES.get(type_name, "") if modifier == -1 else ""
-            found.append(_Column(name, kind, type_name, modifier, written, is_made, is_plain, number, noted))
+            found.append(_Column(name, kind, type_name, modifier, written, is_made, is_plain, number, noted_kind))
+        self._refuse_renamed(found, gone)
         return found
+
+    def _refuse_renamed(self, there: Sequence[_Column], gone: Mapping[str, str]) -> None:
+        """Refuse a column that stands where one of ours is gone: with another one made, values would be in both.
+
+        One that was dropped is made again, as nothing stands for it.
+        """
+        fresh = {
+            one.kind: one.name
+            for one in there
+            if one.noted is None and one.is_plain and one.kind and one.name not in {KEY, DIGEST, FORMER_DIGEST}
+        }
+        for name, kind in gone.items():
+            if kind in fresh:
+                note = f"application = '' and shard = '{_COLUMN}{name}'"
+                raise ConfigurationError(
+                    f"the column {arrow_name(name)!r} of {self.names.rows} is gone, and {fresh[kind]!r}, of the same "
+                    f"type, is none of ours: if it was renamed, give it its name again; if it was dropped, delete "
+                    f"what is noted of it, from {self.names.shards} where {note}"
+                )
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
         """Note our columns that an earlier version has created without a note."""

@@ -58,11 +58,11 @@ ADDED = (
     ORIGINAL_COLUMNS,
     UNFIT,
 )
-"""The added columns, in their order. A source column with such a name gets another one; see ``names``."""
+"""The added columns, in their order. A source column with such a name gets another one; see ``column_names``."""
 
 DAY = "_day"
 KEY = "_key"
-"""Columns that a destination adds to partition its rows; see ``partitions``."""
+"""Columns that a destination adds to partition its rows; see ``delta.partitions``."""
 
 VERSION = "_version"
 READ_AT = "_read_at"
@@ -112,7 +112,7 @@ def change_rows(
 
     Args:
         changes: the changes between the start and the end of the commit: records, or their columns
-            (``pages.columns_of_pages``), which give the same rows at a small part of the cost.
+            (``page_columns.columns_of_pages``), which give the same rows at a small part of the cost.
         shard: the shard of the changes.
         number: the commit's number, by which a proof finds its rows.
         columns: the columns of the destination, ``Destination.columns()``; they keep their types and spellings.

@@ -1,8 +1,8 @@
 """Changes by column: the common source of a commit's digest and rows, whether records or pages came.
 
 Column by column, each cell has a *place*: the index of its record in the order of the digest. From records, every cell
-passes through Python once. From the pages of a stream (``pages``) whole columns are taken over unchanged, and only the
-few cells that need a decision pass through Python.
+passes through Python once. From the pages of a stream (``page_columns``) whole columns are taken over unchanged, and
+only the few cells that need a decision pass through Python.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cells:
 class ChangeColumns:
     """The changes of one shard by column, in the order of the digest. Immutable by convention.
 
-    Make it with ``of_records`` or ``pages.columns_of_pages``.
+    Make it with ``of_records`` or ``page_columns.columns_of_pages``.
     """
 
     count: int

@@ -24,8 +24,8 @@ sections, each for one column and one type, so that it can be computed from whol
 
 Numbers have 8 bytes, the lowest first; a place is the record's index from 0; an absent version is the lowest number.
 INTEGER and DOUBLE values have 8 bytes (every NaN is the quiet one), BOOLEAN one. STRING and BINARY are lengths, then
-bytes. A text is the type, a colon, and the value as ``types.text_of`` writes it. Sections without a place are left
-out. Within a section places ascend, then versions, then texts.
+bytes. A text is the type, a colon, and the value as ``column_types.text_of`` writes it. Sections without a place are
+left out. Within a section places ascend, then versions, then texts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _Bytes = Any
 def records_digest(changes: Iterable[StreamRecord] | ChangeColumns) -> str:
     """Return the digest of one shard's records, in any order, as 64 hexadecimal letters.
 
-    Columns (``pages.columns_of_pages``) give the same digest as their records, at a small part of the cost.
+    Columns (``page_columns.columns_of_pages``) give the same digest as their records, at a small part of the cost.
     """
     columns = as_columns(changes)
     digest = sha256(TITLE + struct.pack("<q", columns.count))

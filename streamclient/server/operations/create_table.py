@@ -200,7 +200,7 @@ def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[byt
 
 
 def _act(state: ServerState, request: CreateTable) -> Any:
-    """Create the table, ready at once, and its stream if one is asked for."""
+    """Create the table, ready at once, and its stream if requested."""
     if request.table_name in state.tables:
         raise table_exists()
     if len(state.tables) >= state.limits.tables:

@@ -40,7 +40,7 @@ class Status(Enum):
 
     @property
     def number(self) -> ChannelStatusNumber:
-        """The number that travels in heartbeats; WAIT never does."""
+        """The number on the wire, in heartbeats; WAIT is never sent."""
         return ChannelStatusNumber[self.name]
 
 
@@ -135,7 +135,7 @@ class TunnelChannel:
 
     @property
     def counts_as_load(self) -> bool:
-        """Whether balancing spreads it over the clients."""
+        """Whether balancing spreads the channel over the clients."""
         return self.status in (Status.OPEN, Status.CLOSING, Status.CLOSE) and not self.is_suspended
 
     def change(self, status: Status) -> None:

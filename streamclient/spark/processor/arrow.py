@@ -1,8 +1,8 @@
 """Changes as one Arrow table, and conversion between that and DataFrames.
 
 Rows never become tuples on the way: columns reach Spark through Arrow about four times as fast. The layout, and the
-treatment of a value whose type is not its column's, are those of every destination: ``destinations.changes`` and
-``destinations.types``.
+treatment of a value whose type is not its column's, are those of every destination: ``rows.change_rows`` and
+``rows.column_types``.
 """
 
 from __future__ import annotations

@@ -190,14 +190,35 @@ class DestinationOutput:
                 "checkpoint was moved, or the destination has lost or restored commits; set the shard's checkpoint to "
                 "that end, or write to another destination"
             )
-        if last is None and not self.starts_anew and _processed_records(given):
-            raise StreamClientException(
-                f"shard {info.shard_id} would be read on from {readable_position(stored)}, behind "
-                f"{_processed_records(given)} processed records, but the destination has no commit of it: it is "
-                "another one, or has lost all of them, as after a power loss or with a disk that is not mounted; give "
-                "it back what it had, or, if it shall hold only what follows, say starts_anew=True to the factory"
-            )
+        if last is None and not self.starts_anew:
+            self._require_commits(given, stored)
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
+
+    def _require_commits(self, given: InitializationInput, stored: str) -> None:
+        """Refuse a shard without a commit here, if records of it were processed, or of others without a trace of them.
+
+        Raises:
+            StreamClientException: the destination has lost commits, or is another one.
+        """
+        shard_id, own = given.shard_info.shard_id, _processed_records(given)
+        if own:
+            found = f"behind {own} processed records, but the destination has no commit of it"
+        elif given.fleet_has_processed and self._is_empty():
+            # A table that is made for this shard would be in the way of the one that comes back.
+            found = "and records of other shards were processed, but the destination has neither a table nor commits"
+        else:
+            return
+        raise StreamClientException(
+            f"shard {shard_id} would be read on from {readable_position(stored)}, {found}: it is "
+            "another one, or has lost all of them, as after a power loss or with a disk that is not mounted; give "
+            "it back what it had, or, if it shall hold only what follows, say starts_anew=True to the factory"
+        )
+
+    def _is_empty(self) -> bool:
+        if self._columns() is not None:
+            return False
+        with self._lock:
+            return not any(entry.commits or entry.carried or entry.damage for entry in self.destination.log())
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
         """See ``Output``."""

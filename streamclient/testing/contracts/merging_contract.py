@@ -1,4 +1,4 @@
-"""The contract of ``MergingDestination``: run ``check_merging_destination`` on your own, too."""
+"""The contract of ``MergingDestination``: run ``check_merging_destination`` in addition to ``check_destination``."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class PythonProcess:
         self.agenda.after(seconds, self.deliver, event)
 
     def _fails(self, fate: Fate, call: Call[Any]) -> bool:
-        """Return whether a read fails; its answer then comes in time."""
+        """Return whether a read fails; if so, schedule the answer that says it."""
         if fate not in UNREADABLE:
             return False
         is_prompt = fate is Fate.THROTTLED

@@ -156,7 +156,7 @@ class TunnelLaws:
         return self.tunnel.channels[self._channels[name]]
 
     def _before(self, name: str) -> Iterable[str]:
-        """Yield the parents of a channel, and for channels of changes all of the full data."""
+        """Return the parents of a channel, and for a channel of changes all channels of the full data as well."""
         channel = self._channel(name)
         base = [] if channel.is_base else [each.channel_id for each in self.tunnel.channels.values() if each.is_base]
         return [self.name(identifier) for identifier in (*channel.parent_ids, *base)]

@@ -1,0 +1,28 @@
+"""Destinations and mirrors among hostile databases, stores and catalogs: the part of the table that every run plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile.cases import chosen
+from tests.hostile_lake.places import Servers
+from tests.hostile_lake.play import play
+from tests.hostile_lake.table import Case, all_cases, singles
+
+SHORT_SEED = 1
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    with Servers() as started:
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", chosen(all_cases(), SHORT_SEED, singles), ids=str)
+def test_nothing_is_lost_changed_or_left_unsaid(case: Case, servers: Servers) -> None:
+    outcome = play(case, servers)
+
+    assert outcome.findings == [], str(outcome)
