@@ -19,10 +19,12 @@ from streamclient.destinations.delta.maintenance import carry, clean, compact
 from streamclient.destinations.proof.verification import verify
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, StreamClientException
 from streamclient.testing.contracts.destination_contract import batch, change, rows_for, store, stored_numbers
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
 ANSWER_SECONDS = 0.5
+"""How long refused work is repeated; each call of the catalog may take as long as a busy machine needs."""
 
 
 class DeltaPlace:
@@ -60,7 +62,9 @@ class IcebergPlace:
         return self._catalogs[-1]
 
     def opened(self) -> IcebergDestination:
-        return IcebergDestination(self._catalog(), "lake.orders", answer_seconds=ANSWER_SECONDS)
+        made = IcebergDestination(self._catalog(), "lake.orders", answer_seconds=ANSWER_SECONDS)
+        made._catalog._answer_seconds = PATIENCE_SECONDS
+        return made
 
     def close(self) -> None:
         for one in self._catalogs:

@@ -58,6 +58,7 @@ from streamclient.testing.contracts.destination_contract import (
     store,
     stored_numbers,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -374,6 +375,7 @@ def test_a_catalog_that_never_answers_leaves_it_unknown(
     catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=0.3)
+    destination._catalog._answer_seconds = PATIENCE_SECONDS
 
     def failing(*_: object) -> None:
         raise OSError("no route")
