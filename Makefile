@@ -97,6 +97,7 @@ lint: check
 style:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m tools.english
 
 types:
 	@$(BIN)/mypy

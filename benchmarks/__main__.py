@@ -56,7 +56,7 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
 
 
 def run(groups: Sequence[str], settings: Settings) -> list[Line]:
-    """Measure the groups, in this order, against one server process."""
+    """Measure ``groups`` in this order against one server process."""
     with Stage() as stage:
         lines = [line for group in groups for line in GROUPS[group](stage, settings)]
     progress("")
@@ -64,24 +64,24 @@ def run(groups: Sequence[str], settings: Settings) -> list[Line]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Print one table of measurements.")
     parser.add_argument("--only", choices=GROUPS, action="append", help="measure this group only; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="smallest sizes: shows that it runs, not how fast")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too, to compare them")
+    parser.add_argument("--quick", action="store_true", help="measure the smallest sizes: a test that everything runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, for --compare")
     parser.add_argument(
         "--compare",
         type=Path,
         nargs=2,
         metavar=("BEFORE", "AFTER"),
-        help="measure nothing: name what got worse between two files of --json, with exit code 1 if anything did",
+        help="measure nothing: name the figures that got worse between two files of --json; exit code 1 if any did",
     )
     parser.add_argument(
         "--targets",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="measure nothing: print what had to be reached, and what was in each of such runs",
+        help="measure nothing: print the targets, and the figures that each of these runs reached",
     )
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)

@@ -1,6 +1,6 @@
-"""What each operation of the local Tablestore costs as shards and channels become many: open ones, and past ones.
+"""The cost of each operation of the local Tablestore as open and past shards and channels become many.
 
-The engine alone, in this process, without HTTP: what grows would else be hidden behind what does not.
+Only the engine runs, in this process and without HTTP, whose constant cost would hide the growing one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelTypeN
 
 TABLE = "orders"
 ROWS = 100
-"""Of the table, and of one range: few, so that what grows is the shards."""
+"""The rows of the table, and of one range: few, so that only the shards grow."""
 
 LONG_SECONDS = 86_400
-"""Of a session: the benchmark sends heartbeats only where it measures them."""
+"""The time-out of a session. The benchmark sends heartbeats only to measure them."""
 
 _Request = dict[str, Any] | Callable[[int], dict[str, Any]]
-"""The fields of a request, or what makes those of the n-th one, after other requests that are not measured."""
+"""The fields of a request, or a function that makes those of the n-th one, after other, unmeasured requests."""
 
 _MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
 
@@ -47,11 +47,11 @@ _ITEMIZED = {
     "tunnel/getrpo",
     "tunnel/getrpobyoffset",
 }
-"""What answers with, or writes down, each open partition or channel: its cost is that of one of them."""
+"""The operations that return or write each open partition or channel. Their cost is given for one of these."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """One line per operation, storage, and kind of shards."""
+    """Return one line for each operation, storage, and kind of shards."""
     return [
         _line(operation, storage, kind, micros)
         for storage in ("memory", "SQLite")
@@ -61,7 +61,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _costs(storage: str, kind: str, settings: Settings) -> Iterator[tuple[str, dict[int, float]]]:
-    """Median processor time of a call, by operation and by how many shards there are.
+    """Yield the median processor time of a call, by operation and by the number of shards.
 
     All sizes are measured in turn, call by call, so that a busy moment of the machine meets all of them.
     """
@@ -94,12 +94,12 @@ def _line(operation: str, storage: str, kind: str, micros: dict[int, float]) -> 
 
 @define
 class Scene:
-    """An engine with a table, a stream of so many shards, and a tunnel that follows it; a context manager."""
+    """An engine with a table, a stream of ``shards`` shards, and a tunnel that follows it; a context manager."""
 
     directory: Path | None
     shards: int
     is_past: bool
-    """Whether all shards but one are closed, and their channels are over."""
+    """Whether all shards but one are closed and their channels have ended."""
     engine: Engine = field(init=False)
     ids: dict[str, str] = field(factory=dict)
 
@@ -131,7 +131,7 @@ class Scene:
         self.ids = {"tunnel_id": tunnel_id, "client_id": client_id}
 
     def _make_shards(self) -> None:
-        """Parents that are split are closed; a merge closes two more."""
+        """Split shards, or split and merge them: a split closes its parent, a merge two."""
         if not self.is_past:
             for number in range(1, self.shards):
                 self.engine.split_shard(TABLE, at=[number * ROWS])
@@ -141,7 +141,7 @@ class Scene:
         self._end_channels()
 
     def _end_channels(self) -> None:
-        """Everything in closed shards was consumed."""
+        """End the channels of closed shards, as if all their records were consumed."""
         is_open = {shard.shard_id for shard in self.engine.shards(TABLE) if shard.is_open}
         described = self._call("tunnel/describe", table_name=TABLE, tunnel_name="all")
         for channel in described.channels:
@@ -150,11 +150,11 @@ class Scene:
                 self._call("tunnel/checkpoint", **whose, checkpoint=FINISHED, sequence_number=1)
 
     def requests(self) -> dict[str, _Request]:
-        """One request of each operation, in the order in which they are to be measured."""
+        """Return one request of each operation, in the order of the measurements."""
         return {**self._steady(), **self._table_moves(), **self._moves(), **self._tunnel_moves()}
 
     def seconds(self, operation: str, request: _Request, number: int) -> float:
-        """Processor time of the n-th call: it waits for nothing."""
+        """Return the processor time of the call with the number ``number``; a call waits for nothing."""
         fields = request(number) if callable(request) else request
         body = _MESSAGES[operation].request(**fields).SerializeToString()
         started = time.process_time()
@@ -162,7 +162,7 @@ class Scene:
         return time.process_time() - started
 
     def _steady(self) -> dict[str, _Request]:
-        """Requests that may be repeated as they are."""
+        """Return requests that may be repeated as they are."""
         stream_id = self._call("ListStream", table_name=TABLE).streams[0].stream_id
         shard_id = next(shard.shard_id for shard in self.engine.shards(TABLE) if shard.is_open)
         iterator = self._call("GetShardIterator", stream_id=stream_id, shard_id=shard_id).shard_iterator
@@ -202,7 +202,7 @@ class Scene:
             "tunnel/heartbeat": self.ids,
             "tunnel/getcheckpoint": channel,
             "tunnel/readrecords": {**channel, "token": token},
-            # The same number again would not be written.
+            # A repeated sequence number would not be written.
             "tunnel/checkpoint": lambda number: {**channel, "checkpoint": token, "sequence_number": number + 1},
             "tunnel/schedule": lambda number: {
                 **tunnel,
@@ -214,7 +214,7 @@ class Scene:
         }
 
     def _table_moves(self) -> dict[str, _Request]:
-        """Each undone before the next: what a table costs is to be seen, not what many do."""
+        """Return requests whose effect is undone before the next call, so that the tables do not become many."""
 
         def created(number: int) -> dict[str, Any]:
             if number:
@@ -232,7 +232,7 @@ class Scene:
         return {"CreateTable": created, "DeleteTable": deleted, "UpdateTable": updated}
 
     def _moves(self) -> dict[str, _Request]:
-        """Requests that need something to take away, or to end."""
+        """Return requests that need a row to delete, or a transaction to start or end."""
 
         def row_deleted(number: int) -> dict[str, Any]:
             self._call("PutRow", **_write("row", 1))

@@ -50,15 +50,15 @@ COLUMNS = "streamclient, compiled codec, Arrow"
 FAST = (ROWS, KEPT, LOOKED_AT, COLUMNS)
 
 MIXED = "mixed"
-"""How the name of the shape begins whose records differ."""
+"""The first word in the name of the shape whose records differ."""
 
 
 TWO_THREADS = 1.4
-"""What two threads have to make of Arrow in the time in which one makes 1."""
+"""The least rate of two threads that make Arrow, as a multiple of one thread's."""
 
 
 def _targets(name: str, shape: Shape) -> tuple[float | None, float | None]:
-    """How many times the rate of the SDK in Python and of the one in Java a decoder has to reach."""
+    """Return the least multiples that a decoder has to reach: of the SDK's rate in Python, and of its rate in Java."""
     targets: dict[str, tuple[float, float | None]] = {
         ROWS: (60, 1.8) if shape.name.startswith(MIXED) else (110, 2.8),
         COLUMNS: (150, 4.5),
@@ -68,7 +68,7 @@ def _targets(name: str, shape: Shape) -> tuple[float | None, float | None]:
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Rows per second of processor time for each shape; ratios within one shape."""
+    """Measure rows per second of processor time for each shape; ratios are within one shape."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as directory:
         for number, shape in enumerate(shapes()):
@@ -97,7 +97,7 @@ def _rates(shape: Shape, path: Path, settings: Settings) -> dict[str, list[float
 
 
 def _lines(shape: Shape, rates: dict[str, list[float]]) -> list[Line]:
-    """One per decoder, with its ratio to the SDK in Python, and beside it that to the one in Java."""
+    """Return a line per decoder, with its ratios to the SDK in Python and to the one in Java."""
     row_bytes = len(shape.body) // PAGE_RECORDS
 
     def detail(name: str, figure: float) -> str:
@@ -114,7 +114,7 @@ def _lines(shape: Shape, rates: dict[str, list[float]]) -> list[Line]:
 
 
 def _warm_java(shape: Shape, path: Path, seconds: float) -> None:
-    """Java's compiler goes on improving code for some ten seconds; before that its figures flatter everybody else."""
+    """Run Java's decoder unmeasured, as its compiler goes on improving code for about ten seconds."""
     until = time.monotonic() + seconds
     while True:
         progress(f"warming up: {shape.name}: {JAVA}")
@@ -126,7 +126,7 @@ def _warm_java(shape: Shape, path: Path, seconds: float) -> None:
 def _process_rate(process: Callable[[], RoundsProcess], path: Path, pages: int) -> float:
     found = process().run("decode", path, pages)
     if found["records"] != pages * PAGE_RECORDS:
-        raise RuntimeError(f"{found['records']} records were found in {pages} pages of {PAGE_RECORDS}")
+        raise RuntimeError(f"found {found['records']} records in {pages} pages of {PAGE_RECORDS}")
     return float(found["records"] / found["nanos"] * 1e9)
 
 
@@ -147,7 +147,7 @@ def _decoders(shape: Shape) -> dict[str, Callable[[], Any]]:
 
 
 def _limits(shape: Shape) -> dict[str, Callable[[], Any]]:
-    """What nobody can do without: to touch the bytes once."""
+    """Return the work that no decoder can avoid: to touch the bytes once."""
     return {
         "limit: memory copy of the body": lambda: bytearray(shape.body),
         "limit: MD5 of the body": lambda: hashlib.md5(shape.body).digest(),
@@ -155,7 +155,7 @@ def _limits(shape: Shape) -> dict[str, Callable[[], Any]]:
 
 
 def _passed(records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
-    """Each record comes by once, as in a processor that counts them."""
+    """Iterate over the records once, as a processor that counts them does."""
     for _ in records:
         pass
     return records
@@ -173,7 +173,7 @@ def _columns(body: bytes) -> Any:
 
 
 def _threads(settings: Settings) -> list[Line]:
-    """Pages turned into columns by one thread and by two, by the wall: the lock of Python is given up meanwhile."""
+    """Measure pages turned into columns by one thread and by two, in wall time; Python's lock is released meanwhile."""
     if NATIVE is None:
         return []
     shape = shapes()[0]
@@ -202,12 +202,12 @@ def _wall_rate(body: bytes, threads: int, count: int) -> float:
 
 
 def read_with_sdk(row: bytes) -> Any:
-    """A bare row, by the decoder of the SDK in Python."""
+    """Decode a bare row with the SDK's decoder in Python."""
     return PlainBufferCodedInputStream(PlainBufferInputStream(row)).read_row()
 
 
 def _rate(decode: Callable[[], object], count: int) -> float:
-    """Processor time, as nothing here waits: other programs on the machine disturb it less."""
+    """Return rows per second of processor time, which other programs disturb less; nothing here waits."""
 
     def pages() -> None:
         for _ in range(count):
@@ -217,7 +217,7 @@ def _rate(decode: Callable[[], object], count: int) -> float:
 
 
 def _check(shape: Shape, name: str, decoded: Any) -> None:
-    """Equal rows out of each decoder, or the comparison means nothing."""
+    """Check that a decoder returns equal rows; otherwise the comparison means nothing."""
     if isinstance(decoded, pyarrow.RecordBatch):
         decoded = list(map(_from_columns, decoded.to_pylist()))
     for record, found in zip(shape.records, decoded, strict=True):
@@ -238,5 +238,5 @@ def _from_columns(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _plain(cells: Any) -> list[list[Any]]:
-    """The SDK's Python decoder gives binary values as ``bytearray``."""
+    """Return the cells as lists with ``bytes``: the SDK's decoder in Python returns binary values as ``bytearray``."""
     return [[bytes(part) if isinstance(part, bytearray) else part for part in cell] for cell in cells or ()]

@@ -1,4 +1,4 @@
-"""How the flow of one shard gets faster: pages read ahead, and keys side by side."""
+"""Two ways to make the flow of one shard faster: reading pages ahead, and processing keys side by side."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from streamclient import (
 )
 
 DISTANCE_SECONDS = 0.05
-"""What a service far away adds to each read: waiting, while nobody computes anything."""
+"""The delay that a distant service adds to each read, without computing anything."""
 
 MEASURED_READS = 9
-"""Pages read one by one to know how long a read takes; their median counts."""
+"""The pages that are read one by one to measure the time of a read, which is their median."""
 
 RECORD_SECONDS = 0.005
-"""One call per record to another service, say."""
+"""The time to process one record, as for one call to another service."""
 
 KEYED_THREADS = (1, 16)
 KEYED_PAGE = 100
@@ -45,7 +45,7 @@ class WaitingProcessor(CheckpointingProcessor):
         self._seconds = seconds
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Wait, then do as the others do."""
+        """Wait, then checkpoint and count."""
         threading.Event().wait(self._seconds)
         super().process_records(process_records_input)
 
@@ -54,14 +54,14 @@ class WaitingRecords(CheckpointingProcessor):
     """Waits for each record, one after the other, and checkpoints the batch."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Wait as often as there are records."""
+        """Wait once for each record, then checkpoint and count."""
         for _ in process_records_input.records:
             threading.Event().wait(RECORD_SECONDS)
         super().process_records(process_records_input)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """With and without reading ahead; one by one and key by key."""
+    """Measure with and without reading ahead, then one by one and key by key."""
     return [*_ahead(stage, settings), *_keyed(stage, settings)]
 
 

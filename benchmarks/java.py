@@ -1,4 +1,4 @@
-"""Rounds in other processes, and the one for what is measured in Java, built from ``benchmarks/java``."""
+"""Rounds in other processes, and the process for rounds in Java, built from ``benchmarks/java``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 SOURCES = Path(__file__).resolve().parent / "java"
 
 BUILD_SECONDS = 1_800.0
-"""Longest build: the first one on a machine downloads compiler plug-ins and libraries."""
+"""The time-out of a build. The first one on a machine downloads compiler plug-ins and libraries."""
 
 
 class JavaMissingError(Exception):
@@ -23,10 +23,10 @@ class JavaMissingError(Exception):
 
 
 class RoundsProcess:
-    """A process that runs rounds. Not thread-safe: a round runs alone, or it would say little."""
+    """A process that runs rounds. Not thread-safe: only a round that runs alone gives a useful figure."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Starts it; it is closed with this process at the latest."""
+        """Start the process. It is closed with this process at the latest."""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -38,7 +38,7 @@ class RoundsProcess:
         atexit.register(self.close)
 
     def run(self, *words: object) -> dict[str, Any]:
-        """Run one round, given by its name and its arguments; returns what it found."""
+        """Run one round, given by its name and its arguments, and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(map(str, words)) + "\n")
@@ -50,17 +50,17 @@ class RoundsProcess:
         return found
 
     def close(self) -> None:
-        """End the process: it lives as long as its input."""
+        """End the process by closing its input."""
         with self._process:  # closes both pipes, and waits
             pass
 
 
 @cache
 def java_rounds() -> RoundsProcess:
-    """The process, built and started at the first call and closed with this one.
+    """Return the process for rounds in Java, built and started at the first call and closed with this process.
 
     Raises:
-        JavaMissingError: there is no JDK or no Maven, or Maven's registry is out of reach.
+        JavaMissingError: a JDK or Maven is missing, or Maven's registry is out of reach.
     """
     for tool in ("java", "javac", "mvn"):
         if shutil.which(tool) is None:
@@ -84,5 +84,5 @@ def _build(project: Path) -> None:
     if "COMPILATION ERROR" in output:
         raise RuntimeError(f"the sources in {SOURCES} do not compile:\n{output}")
     if built.returncode != 0:
-        last_line = output.strip().splitlines()[-1] if output.strip() else "it said nothing"
+        last_line = output.strip().splitlines()[-1] if output.strip() else "it printed nothing"
         raise JavaMissingError(f"no Java: Maven could not get the libraries: {last_line}")

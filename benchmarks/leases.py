@@ -1,4 +1,4 @@
-"""What leases and shards cost while nothing happens: requests to the status table, and processor time."""
+"""The cost of idle leases and shards: requests to the status table, and processor time."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, ShardState, StreamConfig, Worker
 
 IDLE_MILLIS = 30_000
-"""Pause between reads of an empty shard. Only reads of the *stream* are thinned out by it, which would keep both cores
-busy with a thousand idle shards; everything that concerns the status table has its default."""
+"""The pause between reads of an empty shard. It thins out only reads of the *stream*, which would keep both cores busy
+with a thousand idle shards. All settings that concern the status table keep their defaults."""
 
 SETTLE_SECONDS = 120.0
-"""Bound for one worker to take all leases; it takes a few heartbeats."""
+"""The time-out for one worker to take all leases, which takes a few heartbeats."""
 
 POLL_SECONDS = 0.2
 
 JAVA_SCANS = ("taking", "noticing steals", "shard sync")
-"""What makes each Java worker scan the status table, the first two per heartbeat, the third per shard sync (Java stream
-client: LeaseTaker, LeaseRenewer, ShardSyncTask)."""
+"""The reasons for which each Java worker scans the status table: the first two once per heartbeat, the third once per
+shard sync (Java stream client: LeaseTaker, LeaseRenewer, ShardSyncTask)."""
 
 MOST_AT_FIRST, MOST_LATER = 15.0, 5.0
-"""What a thousand idle shards may cost, as parts of a core in a hundred."""
+"""The most processor time of a thousand idle shards, in percent of a core."""
 
 _MINUTE_MILLIS = 60_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Requests to the status table, then what the shards themselves cost while nobody writes."""
+    """Measure the requests to the status table, then the processor time of shards without new records."""
     return [*_requests(stage, settings), *_idle(stage, settings)]
 
 
 @frozen
 class Span:
-    """Seconds without a record from and to which the processor time of idle shards is counted."""
+    """A span in which the processor time of idle shards is counted, in seconds since the last record."""
 
     name: str
     start: float
     end: float
     most: float | None = None
-    """What they may cost, as a part of a core in a hundred."""
+    """The most processor time of the shards, in percent of a core."""
 
     def line(self, shards: int, clocks: Mapping[float, tuple[float, float]]) -> Line:
-        """From the readings of two clocks, that on the wall and that of the processor, at both moments."""
+        """Return the line of this span from the readings of wall clock and processor clock at both moments."""
         (wall_before, before), (wall_after, after) = clocks[self.start], clocks[self.end]
         share, unit = (after - before) / (wall_after - wall_before) * 100, "% of a core"
         name = f"{shards} idle shards in one worker, {self.name}"
@@ -61,7 +61,7 @@ class Span:
 
 
 def _idle(stage: Stage, settings: Settings) -> list[Line]:
-    """Processor time of this process with one worker, read with default settings, at first and after a silence."""
+    """Measure the processor time of this process with one worker of default settings, at first and after a silence."""
     count, window, silence = max(settings.lease_counts), settings.lease_window_seconds, settings.silence_seconds
     spans = (
         Span("at first", 0.0, window),
@@ -80,7 +80,7 @@ def _idle(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _requests(stage: Stage, settings: Settings) -> list[Line]:
-    """One worker per number of leases, all counted in the same window."""
+    """Count the requests of one worker per number of leases, all in the same window."""
     config = ClientConfig(worker_idle_time_millis=IDLE_MILLIS, max_idle_poll_interval_millis=IDLE_MILLIS)
     with ExitStack() as running:
         workers = {count: _start(running, stage, count, config) for count in settings.lease_counts}
@@ -106,14 +106,14 @@ def _start(running: ExitStack, stage: Stage, count: int, config: ClientConfig, p
 
 
 def start_worker(running: ExitStack, client: OTSClient, table: str, status_table: str, config: ClientConfig) -> Worker:
-    """A worker over a table to which nobody writes, ended with the stack."""
+    """Start a worker over a table without new records; it ends with the stack ``running``."""
     stream = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
     meter = Meter(expected=1)
     return running.enter_context(Worker("worker", config, stream, lambda: CheckpointingProcessor(meter)))
 
 
 def await_leases(worker: Worker, count: int) -> None:
-    """Until the worker reads so many shards."""
+    """Wait until the worker reads ``count`` shards."""
     deadline = time.monotonic() + SETTLE_SECONDS
     pause = threading.Event()
     while True:
@@ -126,7 +126,7 @@ def await_leases(worker: Worker, count: int) -> None:
 
 
 def _lines(count: int, requests: dict[str, int], factor: float, config: ClientConfig) -> list[Line]:
-    """What was counted, beside what the Java client's rules come to."""
+    """Return the counted requests, and those calculated by the Java client's rules."""
     counted = sum(requests.values()) * factor
     seen = ", ".join(f"{operation} {number}" for operation, number in sorted(requests.items()))
     window = f"counted in {_MINUTE_MILLIS / 1_000 / factor:.0f} s: {seen}"

@@ -1,6 +1,6 @@
-"""What idle shards take of the memory of their worker, beyond one shard and the worker itself.
+"""The memory of idle shards in a worker, beyond that of one shard and of the worker itself.
 
-Each worker runs in a new process: one that has measured something else before has memory left that it takes again.
+Each worker runs in a new process: an older one would reuse memory that it holds from earlier measurements.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.stage import Stage, connect
 from streamclient import ClientConfig
 
 MOST_MEGABYTES = 200.0
-"""For a thousand idle shards."""
+"""The most memory of a thousand idle shards."""
 
 _MEGABYTE = 1e6
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Memory of a worker with many shards, less that of one with a single shard."""
+    """Measure the memory of a worker with many shards, less that of one with a single shard."""
     count = max(settings.lease_counts)
     one, many = (_with_shards(stage, shards, settings.lease_window_seconds) for shards in (1, count))
     grown = (many - one) / _MEGABYTE
@@ -42,7 +42,7 @@ def _with_shards(stage: Stage, shards: int, seconds: float) -> int:
 
 
 def _resident_bytes(endpoint: str, table: str, shards: int, seconds: float) -> int:
-    """What this process holds when all shards have been read for so long, without a record."""
+    """Return the memory of this process after its worker has read all shards for ``seconds`` without a record."""
     with ExitStack() as running:
         worker = start_worker(running, connect(endpoint), table, f"{table}_status", ClientConfig())
         await_leases(worker, shards)

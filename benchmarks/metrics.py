@@ -1,4 +1,4 @@
-"""What measuring costs: records per second of processor time with and without metrics, and the price of one call."""
+"""The cost of measuring: records per second of processor time with and without metrics, and the price of one call."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from streamclient.tablestore import RecordPage
 from streamclient.worker.instruments import Instruments
 
 PAGE_SIZES = (1_000, 100)
-"""Most of what is measured is measured once per page, so small pages cost most."""
+"""The page sizes. Most measurements are made once per page, so small pages cost most."""
 
 STATUS_TABLE = "metrics_status"
-"""Deleted after each round: an instance has at most 64 tables, and there are more rounds than that."""
+"""The status table, deleted after each round: an instance has at most 64 tables, and there are more rounds."""
 
 CONTROL = "no metrics, once more"
-"""As far as its ratio is from 1, the others say nothing either."""
+"""A control. The distance of its ratio from 1 is the noise of the other ratios."""
 
 CALLS = 5_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Workers with each kind of metrics, compared within one page size; then single calls."""
+    """Measure workers with each kind of metrics, compared within one page size, then single calls."""
     table = stage.table(1, settings.stream_records)
     lines = []
     for size in PAGE_SIZES:
@@ -61,7 +61,7 @@ def _candidates() -> dict[str, IMetrics | None]:
 
 
 def _rate(stage: Stage, table: FilledTable, page_size: int, metrics: IMetrics | None) -> float:
-    """By processor time of this process, all threads together: the wall sees what else the machine does."""
+    """Return records per second of processor time of all threads; wall time would include other programs."""
     meter, client = Meter(table.records), stage.client()
     config = ClientConfig(metrics=metrics)
     stream = StreamConfig(
@@ -76,7 +76,7 @@ def _rate(stage: Stage, table: FilledTable, page_size: int, metrics: IMetrics | 
 
 
 def _calls(settings: Settings) -> list[Line]:
-    """Without a worker around them: one counter, and everything that is measured of one batch with its checkpoint."""
+    """Measure single calls without a worker: one counter, and all measurements of one batch with its checkpoint."""
     lines = []
     for what, round_of in (("increment a counter", _increments), ("measure one batch", _batches)):
         rounds: dict[str, Round] = {

@@ -1,4 +1,4 @@
-"""What a mirror costs: folding changes of few and of many columns, in Spark too, and merging them into a table."""
+"""The cost of a mirror: folding changes of few and of many columns, in Spark too, and merging them into a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FIRST_MILLIS = 1_700_000_000_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Cells folded per second of processor time, half of them into rows that are there; and changes merged."""
+    """Measure cells folded per second of processor time, half of them into existing rows, and changes merged."""
     folds: dict[str, Round] = {
         f"folding {settings.folded_changes:,} changes of {count:,} columns": _fold_round(settings.folded_changes, count)
         for count in COLUMNS
@@ -89,7 +89,7 @@ def _fold_round(count: int, columns: int) -> Callable[[], float]:
 
 
 def _folds_in_spark(settings: Settings) -> list[Line]:
-    """Cells per second, by the clock on the wall, from a frame to nothing."""
+    """Measure cells folded per second of wall time, from a frame to a sink that stores nothing."""
     with spark_session() as session:
         rounds: dict[str, Round] = {
             f"fold_changes of {settings.folded_changes:,} changes of {count:,} columns, in Spark": _spark_round(
@@ -115,7 +115,7 @@ def _spark_round(session: SparkSession, count: int, columns: int) -> Callable[[]
 
 
 class _Merge:
-    """A table of so many rows with an integer key and three columns, and merges of changes at random keys."""
+    """A table of ``rows`` rows with an integer key and three columns, and merges of changes at random keys."""
 
     def __init__(self, directory: Path, rows: int) -> None:
         self._destination = DeltaDestination(str(directory), answer_seconds=300.0)
@@ -146,7 +146,7 @@ class _Merge:
         return self._last
 
     def round(self) -> float:
-        """Changes per second, from their columns to the commit."""
+        """Merge changes and return the changes per second, from their columns to the commit."""
         self._sequence += 1
         numbers = self._dice.sample(range(self._rows), min(CHANGES, self._rows))
         changes = [_record(number, self._sequence, 3, RecordType.UPDATE) for number in numbers]
@@ -160,5 +160,5 @@ class _Merge:
 
     @property
     def processor_seconds(self) -> float:
-        """Of all threads for one merge, by the median, those that are not measured counted in."""
+        """The median processor time of all threads for one merge, unmeasured merges included."""
         return median(self._spent)

@@ -33,35 +33,35 @@ from streamclient.testing.simulation.world import Habits, SimulatedWorld
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
 SETTLE_SECONDS = 600.0
-"""Bound for becoming even; the Java client's rules mark one lease per worker and pass."""
+"""The time-out for becoming even. By the Java client's rules each worker marks one lease per pass."""
 
 REGULAR_SECONDS = 10.0
-"""After becoming even, so that every shard is being read all the time when something happens."""
+"""The time that a fleet is even before something happens, so that every shard is then read all the time."""
 
 STEADY_SECONDS = 600.0
 WATCH_SECONDS = 120.0
 LOOK_SECONDS = 0.1
-"""Between looks at whether a fleet is even, which takes about a second."""
+"""The time between two checks whether a fleet is even. Becoming even takes about a second."""
 RENEWALS_PER_REQUEST, WRITES_PER_REQUEST = 200, 50
-"""As the worker's shell groups them."""
+"""The writes in one request, as the worker's shell groups them."""
 
 NETWORK_SECONDS = 0.01
 WRITE_SECONDS, ROUND_SECONDS = 0.1, 0.05
-"""A busy stream, so that a gap is the move's and not the stream's: every shard gets records ten times a second."""
+"""The intervals of a busy stream. Every shard gets records ten times a second, so gaps come from moves alone."""
 
 QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
-"""A quiet one where only the table's calls are counted."""
+"""The intervals of a quiet stream, for counting only the calls of the table."""
 SEED = 1
 MOMENTS = (0.0, 1.2, 2.4, 3.6, 4.8)
-"""When a worker leaves, seconds after the fleet was even: between two scans there are six."""
+"""The seconds between the fleet becoming even and a worker leaving. Two scans are six seconds apart."""
 HOT_WRITE_SECONDS = 1.0
 AT_REST = Habits(prompt_seconds=0.0, queued_share=0.0)
-"""No time for the user's code but in its batches, as in the model beside."""
+"""Habits under which the user's code takes time only in its batches, as in the model of the Java client."""
 MOVING = evolve(AT_REST, checkpointed_share=1.0)
-"""While something moves, every batch is written at once: one that is kept would pass for a gap."""
+"""Habits under which every batch is written at once. A batch that is kept would look like a gap of the move."""
 
 FLEET = Outsider("operator", "operator", "outside", is_python=False)
-"""Puts the rows of a stream that was read before."""
+"""The writer of the rows of a stream that was read before."""
 
 
 @define
@@ -72,39 +72,39 @@ class Cost:
     rows_read: int = 0
 
     def add(self, requests: int, rows_read: int = 0) -> None:
-        """Count some."""
+        """Count more calls."""
         self.requests += requests
         self.rows_read += rows_read
 
     def less(self, other: Cost) -> Cost:
-        """What was added since."""
+        """Return the calls since ``other`` was read."""
         return Cost(self.requests - other.requests, self.rows_read - other.rows_read)
 
 
 @define(eq=False)
 class Meter:
-    """Watches a world: who processes which shard when, and what it costs. An observer of the production cores."""
+    """Watches a world: which worker processes which shard when, and its cost. An observer of the production cores."""
 
     now: Callable[[], float]
     for_leases: Cost = field(factory=Cost)
-    """What follows from how many leases there are: scans, and writes of single leases."""
+    """The calls that grow with the number of leases: scans, and writes of single leases."""
     for_workers: Cost = field(factory=Cost)
-    """What follows from how many workers there are: their signals and heartbeats, which leave together."""
+    """The calls that grow with the number of workers: their signals and heartbeats, which are sent together."""
     last: dict[str, tuple[str, float]] = field(factory=dict)
-    """Shard to who processed it last, and when."""
+    """Shard to the worker that processed it last, and the time."""
     gaps: list[float] = field(factory=list)
     repeated: int = 0
     takes: int = 0
     resets: int = 0
-    """Rows with an owner over which a new one was put."""
+    """Rows with an owner that a new row replaced."""
     checkpoints: int = 0
-    """Checkpoints that processors stored."""
+    """Checkpoints stored by processors."""
     processed: dict[str, int] = field(factory=dict)
     read_by_others: dict[str, float] = field(factory=dict)
-    """Shard to when somebody else than before processed it first."""
+    """Shard to the time when another worker than before first processed it."""
 
     def worked(self, worker: str, lease_key: str, start: int, end: int) -> None:
-        """Records of a shard were processed."""
+        """Note that a worker processed records of a shard."""
         before = self.last.get(lease_key)
         if before is not None and before[0] != worker:
             self.gaps.append(self.now() - before[1])
@@ -121,7 +121,7 @@ class Meter:
     # --- the observer's side ---------------------------------------------------------------------------------
 
     def noted(self, entry: Entry) -> None:
-        """Nothing to learn from."""
+        """Do nothing: the meter learns nothing from the trace."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
         """Count the requests that follow from an event."""
@@ -147,20 +147,20 @@ class Meter:
 
 
 class Watching(Law):
-    """Tells the meter what the sink accepts, and who takes leases."""
+    """Tells the meter which records the sink accepts, and which workers take leases."""
 
     def __init__(self, world: SimulatedWorld, meter: Meter) -> None:
         super().__init__(world)
         self.meter = meter
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
-        """Records of a shard reached the sink."""
+        """Tell the meter that records of a shard reached the sink."""
         self.meter.worked(consumer.process.name, consumer.lease_key, start, end)
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
-        """A lease may have another owner now."""
+        """Count a take if the lease has another owner now."""
         if before is not None and after is not None and before.owner not in ("", after.owner):
             self.meter.takes += 1
             self.meter.resets += after.owner == ""
@@ -175,16 +175,16 @@ class MeasuredWorld(SimulatedWorld):
         self.fleet = SimulatedFleet(self)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
-        """A Java worker processed records: the one that owns the lease."""
+        """Note that the owner of the lease, a Java worker, processed records."""
         self.meter.worked(self.table.rows[lease_key].owner, lease_key, start, end)
         self.sink.advance(lease_key, start, end)
 
     def counts_by_owner(self) -> Counter[str]:
-        """Leases per worker, those in transit for nobody."""
+        """Count the leases per worker. A lease in transit counts for no worker."""
         return Counter(row.owner for row in self.table.rows.values() if not row.stealer)
 
     def is_even(self, workers: int) -> bool:
-        """Whether every shard is processed by its owner, and counts are within one."""
+        """Return whether every shard is processed by its owner, and the counts differ by at most one."""
         counts = self.counts_by_owner()
         owners = {key: row.owner for key, row in self.table.rows.items()}
         reading = sum(self.meter.last.get(key, ("", 0.0))[0] == owner for key, owner in owners.items())
@@ -192,7 +192,7 @@ class MeasuredWorld(SimulatedWorld):
         return is_complete and len(counts) == workers and max(counts.values()) - min(counts.values()) <= 1
 
     def run_until(self, condition: Callable[[], bool], seconds: float) -> float:
-        """Let time pass until a condition holds; how long it took, infinite if it did not come."""
+        """Let time pass until ``condition`` holds; return the time it took, infinite after ``seconds`` without it."""
         began = self.now
         while self.now < began + seconds:
             self.agenda.run_until(self.now + LOOK_SECONDS)
@@ -201,14 +201,14 @@ class MeasuredWorld(SimulatedWorld):
         return float("inf")
 
     def java_cost(self) -> Cost:
-        """What all Java workers called since the world began."""
+        """Return the calls of all Java workers since the world began."""
         javas = [worker for worker in self.fleet.everybody if isinstance(worker, JavaWorker)]
         return Cost(sum(java.requests for java in javas), sum(java.rows_read for java in javas))
 
 
 @frozen
 class Line:
-    """One figure, ours beside Java's."""
+    """A figure, ours and that of the Java client."""
 
     what: str
     ours: str
@@ -218,7 +218,7 @@ class Line:
 def world_of(
     workers: int, shards: int, *, java: bool, has_rows: bool = True, habits: Habits = MOVING, **changes: Any
 ) -> MeasuredWorld:
-    """Start a fleet at once on a stream that is written all the time, and was read before if it has rows."""
+    """Start a whole fleet at once on a stream with a steady writer; with rows, the stream was read before."""
     plan = Plan(
         seed=SEED,
         shards=shards,
@@ -237,14 +237,14 @@ def world_of(
 
 
 def cold_start(*, java: bool) -> tuple[str, str]:
-    """Ten workers start at once, on a stream that nobody has read yet; and what they do to each other's rows."""
+    """Start ten workers at once on an unread stream; return the time until even, and the owned rows they replaced."""
     world = world_of(WORKERS, SHARDS, java=java, has_rows=False)
     seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
     return _seconds(seconds), str(world.meter.resets)
 
 
 def scale_out(*, java: bool) -> tuple[str, str, str]:
-    """Nine workers become ten: time, moves, and what each move costs."""
+    """Let nine workers become ten; return time and moves, the gaps of the moves, and the records repeated."""
     world = world_of(WORKERS - 1, SHARDS, java=java)
     world.run_until(lambda: world.is_even(WORKERS - 1), SETTLE_SECONDS)
     world.agenda.run_until(world.now + REGULAR_SECONDS)
@@ -255,7 +255,7 @@ def scale_out(*, java: bool) -> tuple[str, str, str]:
 
 
 def shutdown(*, java: bool) -> tuple[str, str]:
-    """One of ten is asked to stop, at five moments. The Java client releases nothing: its leases run out."""
+    """Stop one of ten workers, at five moments. The Java client releases nothing: its leases expire."""
     gaps: list[float] = []
     repeated = 0
     for moment in MOMENTS:
@@ -271,7 +271,7 @@ def shutdown(*, java: bool) -> tuple[str, str]:
 
 
 def loss(*, java: bool) -> str:
-    """One of ten is gone: how long until each of its shards is processed elsewhere, over five moments of its life."""
+    """Crash one of ten workers, at five moments; return the time until each of its shards is processed elsewhere."""
     seconds: list[float] = []
     for moment in MOMENTS:
         world, worker, theirs = _leaving(moment, java=java)
@@ -283,7 +283,7 @@ def loss(*, java: bool) -> str:
 
 
 def _leaving(after: float, *, java: bool) -> tuple[MeasuredWorld, PythonProcess | JavaWorker, set[str]]:
-    """A fleet that was even for so many seconds, one of its workers, and that one's shards; the meter starts anew."""
+    """Return a fleet that was even for ``after`` seconds, one of its workers, and its shards; reset the meter."""
     world = world_of(WORKERS, SHARDS, java=java)
     world.run_until(partial(world.is_even, WORKERS), SETTLE_SECONDS)
     world.agenda.run_until(world.now + after)
@@ -293,7 +293,10 @@ def _leaving(after: float, *, java: bool) -> tuple[MeasuredWorld, PythonProcess 
 
 
 def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
-    """A fleet at rest: moves per hour; requests and rows read per minute, for each lease and, ours, for each worker."""
+    """Watch a fleet at rest; return moves per hour, and requests and rows per minute for each lease and each worker.
+
+    Those for each worker are only measured for our fleet.
+    """
     quiet: dict[str, Any] = {"write_seconds": QUIET_WRITE_SECONDS, "round_seconds": QUIET_ROUND_SECONDS}
     world = world_of(workers, SHARDS, java=java, habits=AT_REST, **quiet)
     world.run_until(lambda: world.is_even(workers), SETTLE_SECONDS)
@@ -314,7 +317,7 @@ def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
 
 
 def load_spread(by: BalanceBy) -> str:
-    """One shard in ten is written ten times as fast: most and least records per second of a worker, by its leases."""
+    """Write one shard in ten ten times as fast; return the least and most records per second of a worker."""
     hot_stream: dict[str, Any] = {"balance_by": by.value, "write_seconds": HOT_WRITE_SECONDS}
     world = world_of(WORKERS, 100, java=False, habits=AT_REST, **hot_stream)
     hot = set(sorted(world.stream.open_ids)[::10])
@@ -346,7 +349,7 @@ def _seconds(seconds: float) -> str:
 
 
 def measure() -> list[Line]:
-    """Every figure, both sides."""
+    """Measure every figure of both sides."""
     ours, java = cold_start(java=False), cold_start(java=True)
     lines = [Line("cold start until even", ours[0], java[0]), Line("owned rows put anew by it", ours[1], java[1])]
     moved, stolen = scale_out(java=False), scale_out(java=True)
@@ -369,7 +372,7 @@ def measure() -> list[Line]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.moves", description=__doc__)
     parser.parse_args()
     began = time.monotonic()

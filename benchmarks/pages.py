@@ -1,4 +1,4 @@
-"""How fast the local Tablestore serves pages of records, with as little client as possible."""
+"""The rate at which the local Tablestore serves pages of records, with as little client as possible."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from streamclient.wire.signature import SIGNATURE_V2_HEADER, content_md5, sign_r
 PAGE_SIZES = (1_000, 100)
 
 CONNECTIONS = 2
-"""As many as this benchmark's usual machine has cores."""
+"""The connections: as many as this benchmark's usual machine has cores."""
 
 READ_SECONDS = 30.0
-"""Time-out of one page; it takes milliseconds."""
+"""The time-out of one page, which takes milliseconds."""
 
 _PATH = "/GetStreamRecord"
 
@@ -37,7 +37,7 @@ class PageReader:
         self._body: bytes = request.SerializeToString()
 
     def read(self) -> bytes:
-        """One page, as bytes."""
+        """Read one page as bytes."""
         self._connection.request("POST", _PATH, self._body, signed_headers(_PATH, self._body))
         response = self._connection.getresponse()
         body = response.read()
@@ -46,7 +46,7 @@ class PageReader:
         return body
 
     def read_many(self, count: int) -> None:
-        """So many pages, one after the other."""
+        """Read ``count`` pages, one after the other."""
         for _ in range(count):
             self.read()
 
@@ -56,7 +56,7 @@ class PageReader:
 
 
 def signed_headers(path: str, body: bytes) -> dict[str, str]:
-    """The headers of a request to the local server, signed."""
+    """Return the headers of a request to the local server, signed."""
     headers = {
         "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "x-ots-apiversion": "2015-12-31",
@@ -69,7 +69,7 @@ def signed_headers(path: str, body: bytes) -> dict[str, str]:
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Pages per second by page size and number of connections."""
+    """Measure pages per second by page size and number of connections."""
     filled = stage.table(1, settings.stream_records)
     streams = TablestoreStreamApi(stage.client())
     shard = streams.describe_stream(filled.stream_id).shards[0].shard_id
@@ -103,7 +103,7 @@ def _checked_size(body: bytes, expected: int) -> int:
 
 
 def _rate(readers: list[PageReader], pages: int) -> float:
-    """Wall time: the work is in the other process."""
+    """Return pages per second of wall time: the work is in the server's process."""
     with ThreadPoolExecutor(len(readers)) as threads:
         seconds = seconds_of(lambda: list(threads.map(lambda reader: reader.read_many(pages), readers)))
     return len(readers) * pages / seconds

@@ -1,6 +1,6 @@
-"""Records per second from the server into files: rows by Spark as one writes it, columns into a Delta table.
+"""Records per second from the server into files: rows by hand-written Spark code, and columns into a Delta table.
 
-Then the latter beside Spark that copies the same rows from one local Parquet file into another.
+The latter is then compared with Spark that copies the same rows from one local Parquet file into another.
 """
 
 from __future__ import annotations
@@ -49,52 +49,52 @@ if TYPE_CHECKING:
 PAGE_SIZE = 1_000
 
 NEVER_MILLIS = 600_000
-"""Batches here end by their number of records only, so that all candidates write equal ones."""
+"""An age that no batch reaches: batches end by their number of records, so all candidates write equal ones."""
 
 NEVER_BYTES = 1 << 30
 
 
 class StartingProcessor(IRecordProcessor):
-    """Starts the meter, and passes everything on."""
+    """Starts the meter, and passes every call on to a processor."""
 
     def __init__(self, processor: IRecordProcessor, meter: Meter) -> None:
         self._processor = processor
         self._meter = meter
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Reading begins; pass on."""
+        """Start the meter, because reading begins, and pass the call on."""
         self._meter.start()
         self._processor.initialize(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._processor.process_records(process_records_input)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._processor.shutdown(shutdown_input)
 
 
 class NothingPrepared(IPreparedCheckpoint):
-    """What a checkpointer gives that stores nothing."""
+    """The prepared checkpoint of a checkpointer that stores nothing."""
 
     @property
     def pending(self) -> PendingCheckpoint:
-        """Nothing that anybody asks for here."""
+        """A pending checkpoint that this benchmark never reads."""
         return PendingCheckpoint("iterator", b"", 0, 0)
 
     def checkpoint(self) -> None:
-        """Accept it."""
+        """Accept the checkpoint and store nothing."""
 
 
 class NoCheckpointer(IRecordProcessorCheckpointer):
-    """Stands in for the worker's one where only the way into files is measured."""
+    """Stands in for the worker's checkpointer if only the way into files is measured."""
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Accept it."""
+        """Accept the checkpoint and store nothing."""
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Accept it."""
+        """Accept the checkpoint and store nothing."""
         return NothingPrepared()
 
     @property
@@ -104,46 +104,46 @@ class NoCheckpointer(IRecordProcessorCheckpointer):
 
 
 class NoMarker(IShutdownMarker):
-    """Nobody marks here."""
+    """A marker that no processor of this benchmark uses."""
 
     def mark_for_process_done(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def mark_for_process_restart(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 Feed = Callable[[Callable[[], IRecordProcessor], Meter], None]
-"""Gives all records to processors of a factory, and returns once the meter is complete."""
+"""Feeds all records to processors of a factory, and returns once the meter is complete."""
 
 
 @frozen
 class RowWriter:
-    """Rows without Arrow."""
+    """Writes rows without Arrow."""
 
     session: SparkSession
     layout: RowLayout
     batch: int
 
     def write(self, feed: Feed, meter: Meter, directory: Path) -> None:
-        """Have processors fed that write into a directory."""
+        """Let ``feed`` feed processors that write into ``directory``."""
         feed(partial(RowProcessor, self.session, self.layout, self.batch, directory, meter), meter)
 
 
 class MeteredDestination(DeltaDestination):
-    """Tells the meter what is stored."""
+    """Tells the meter how many records are stored."""
 
     meter: Meter
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
-        """Store, and count."""
+        """Store the commits and count their records."""
         super().commit(rows, commits)
-        self.meter.add(sum(one.count for one in commits))
+        self.meter.add(sum(commit.count for commit in commits))
 
 
 @frozen
 class ColumnWriter:
-    """Columns into a Delta table, as this package does it."""
+    """Writes columns into a Delta table, as this package does it."""
 
     session: SparkSession
     table: TableDefinition
@@ -151,7 +151,7 @@ class ColumnWriter:
     transform: Transform | None = None
 
     def write(self, feed: Feed, meter: Meter, directory: Path) -> None:
-        """Have processors fed that write into a directory."""
+        """Let ``feed`` feed processors that write into ``directory``."""
         destination = MeteredDestination(str(directory))
         destination.meter = meter
         config = SparkConfig(
@@ -164,12 +164,12 @@ class ColumnWriter:
 
 
 def unchanged(frame: DataFrame, context: BatchContext) -> DataFrame:
-    """The least that Spark can be asked for."""
+    """Return the frame unchanged: the least work for Spark."""
     return frame
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Four ways to write equal batches: fed by a worker, and from memory; ratios within one batch size."""
+    """Measure four ways to write equal batches, fed by a worker and from memory; ratios are within one batch size."""
     table = stage.table(1, settings.stream_records)
     by_worker = partial(_feed_by_worker, stage.client(), table)
     from_memory = partial(_feed_from_memory, _pages_of(stage, table))
@@ -194,7 +194,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 PAGES = "pages in memory"
 LOOSE = "loose records in memory"
 LEAST = {PAGES: 3.0, "server": 0.7}
-"""Of the rate at which Spark copies the rows: one commit of columns without a job of Spark's costs a part of that."""
+"""The least multiples of the rate at which Spark copies the rows. A commit of columns needs no job of Spark's."""
 
 
 def _beside_a_copy(
@@ -229,7 +229,7 @@ def _writers(session: SparkSession, table: TableDefinition, batch: int) -> dict[
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """The session that runs in this process, or one that ends with the block."""
+    """Yield the session that runs in this process, or one that ends with the block."""
     is_own = running_session() is None
     progress("starting Spark")
     session = local_session("streamclient-benchmarks")
@@ -241,7 +241,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def _pages_of(stage: Stage, table: FilledTable) -> list[Sequence[StreamRecord]]:
-    """The records page by page, as a worker has them: they are made, or their columns, by whoever asks."""
+    """Return the records page by page, as a worker has them: their reader makes records of them, or columns."""
     streams = TablestoreStreamApi(stage.client())
     shard = streams.describe_stream(table.stream_id).shards[0].shard_id
     iterator = streams.get_shard_iterator(table.stream_id, shard)
@@ -254,7 +254,7 @@ def _pages_of(stage: Stage, table: FilledTable) -> list[Sequence[StreamRecord]]:
 
 
 def _rate(expected: int, feed: Feed, writer: RowWriter | ColumnWriter) -> float:
-    """Records per second until the last batch is written; that all are in the files is checked afterwards."""
+    """Return records per second until the last batch is written, after checking that the files hold all records."""
     meter = Meter(expected)
     with tempfile.TemporaryDirectory() as directory:
         writer.write(feed, meter, Path(directory))

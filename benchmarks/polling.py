@@ -1,4 +1,4 @@
-"""What an idle shard costs, and how long a record waits until it is found."""
+"""The cost of an idle shard, and the time until a new record is found."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from streamclient import (
 )
 
 GAPS_SECONDS = (None, 10.0, 1.0, 0.2)
-"""Mean time between two records, at random as of a Poisson process; ``None`` for a shard without any."""
+"""The mean time between two records of a Poisson process; ``None`` for a shard without records."""
 
 CONFIGS = {
     "adaptive": ClientConfig(),
     "every second": ClientConfig(worker_idle_time_millis=1_000, max_idle_poll_interval_millis=1_000),
     "every 20 ms": ClientConfig(worker_idle_time_millis=20, max_idle_poll_interval_millis=20),
 }
-"""Adaptive as by default, a fixed second, and the fixed pause of the Java client."""
+"""The pauses between reads: adaptive as by default, a fixed second, and the fixed pause of the Java client."""
 
 START_SECONDS = 30.0
-"""Bound for a worker to begin to read; it takes a second or two."""
+"""The time-out for a worker to begin to read, which takes a second or two."""
 
 CALLS = 200
-"""In one round: some tens of milliseconds, many times the step of the clock."""
+"""The calls in one round. They take some tens of milliseconds, many times the step of the clock."""
 
 IDLE_READ = "read of a shard without records"
 
 MOST_OF_SDK = 0.1
-"""Of the processor time of a small call through the SDK, as which such a read began."""
+"""The most processor time of such a read, as a share of a small call through the SDK, which it once was."""
 
 _READ_TABLE = "polling_reads"
 _SECONDS_PER_MINUTE = 60
@@ -55,7 +55,7 @@ _SECONDS_PER_MINUTE = 60
 
 @frozen
 class Trial:
-    """One table, one worker, and when its records were written and found."""
+    """A table, a worker, and the times at which records were written and found."""
 
     name: str
     gap_seconds: float | None
@@ -66,12 +66,12 @@ class Trial:
 
     @property
     def table(self) -> str:
-        """A table of its own, so that its requests can be counted apart."""
+        """The name of the trial's own table, so that its requests can be counted separately."""
         gap = "none" if self.gap_seconds is None else f"{self.gap_seconds * 1_000:.0f}"
         return f"polling_{self.name.replace(' ', '_')}_{gap}"
 
     def write(self, client: OTSClient, until: float) -> None:
-        """Write rows at random moments."""
+        """Write rows at random moments until the time ``until``."""
         dice, pause = random.Random(1), threading.Event()
         number = 0
         while self.gap_seconds is not None:
@@ -86,28 +86,28 @@ class Trial:
 
 
 class Finder(IRecordProcessor):
-    """Notes when each record came."""
+    """Notes the delay of each record."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Reading begins."""
+        """Note that reading begins."""
         self._trial.is_reading.set()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """The delay holds the write itself and the read that found the record."""
+        """Note the delays, which include the write itself and the read that found the record."""
         now = time.monotonic()
         for record in process_records_input.records:
             self._trial.delays.append(now - self._trial.written[int(record.key["order_id"])])
         process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing to finish."""
+        """Do nothing."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """All at once, over the same time, as each of them does next to nothing."""
+    """Measure all trials at once, over the same time, because each of them does next to nothing."""
     trials = [Trial(name, gap, config) for gap in GAPS_SECONDS for name, config in CONFIGS.items()]
     with ExitStack() as running:
         for trial in trials:
@@ -132,12 +132,12 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _one_read(stage: Stage, settings: Settings) -> list[Line]:
-    """What a read that finds nothing costs its process, beside as small a call through the SDK."""
+    """Measure the processor time of a read without records, and of as small a call through the SDK."""
     client = stage.client()
     streams = TablestoreStreamApi(client)
     stream_id = make_table(client, _READ_TABLE, 1)
     iterator = streams.get_shard_iterator(stream_id, streams.describe_stream(stream_id).shards[0].shard_id)
-    key = [("customer", "nobody"), ("order_id", 0)]
+    key = [("customer", "absent"), ("order_id", 0)]
     rounds: dict[str, Round] = {
         "GetRow of no row, through the SDK": lambda: _cost(lambda: client.get_row(_READ_TABLE, key, max_version=1)),
         IDLE_READ: lambda: _cost(lambda: streams.get_stream_record(iterator)),

@@ -1,6 +1,6 @@
-"""Rows per second of a replication: a table copied into another one of the same server, from its start to its end.
+"""Rows per second of a replication: a table copied into another one of the same server, from start to end.
 
-Beside it stands what one would write without it: a loop that reads and writes through the official SDK.
+It is compared with the program to write without it: a loop that reads and writes through the official SDK.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from streamclient.copying.target_table import prepare_destination
 SHARDS = (1, 4)
 
 POLL_SECONDS = 0.05
-"""Between two looks at whether all is copied: what it adds to a round of seconds is lost in the noise."""
+"""The time between two checks whether all is copied. It is too short to matter in a round of seconds."""
 
 CLOCK_STEP_SECONDS = 1.1
-"""An end time is a whole second that must be past, or the run would wait for it."""
+"""The wait before the rounds: an end time is a whole second, and a run would wait for one that is not past."""
 
 LOOP = "a loop over the SDK"
 
 PAGE_ROWS = 1_000
-"""Rows that the loop reads at once."""
+"""The rows that the loop reads at once."""
 
 LEAST = 1.5
-"""Of the loop's rate. A replication through the SDK had less than half of that, and this is three times as much."""
+"""The least multiple of the loop's rate. A replication through the SDK reached less than half the loop's rate; this
+is three times as much."""
 
 _numbers = itertools.count()
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Full data and what was written meanwhile, by a tunnel, from one channel and from several."""
+    """Measure copies of full data and of changes made meanwhile, by a tunnel with one channel and with several."""
     rounds: dict[str, Round] = {LOOP: partial(_loop_rate, stage, stage.table(SHARDS[0], settings.stream_records))}
     targets = {}
     for shards in SHARDS:
@@ -65,7 +66,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 
 def _loop_rate(stage: Stage, table: FilledTable) -> float:
-    """The same rows, page by page, each page in batches."""
+    """Copy the same rows page by page, each page in batches."""
     client, name = stage.client(), f"{table.name}_loop_{next(_numbers)}"
     prepare_destination(client, table.name, client, name)
     condition = Condition(RowExistenceExpectation.IGNORE)
@@ -97,7 +98,7 @@ def _loop_rate(stage: Stage, table: FilledTable) -> float:
 
 
 def _rate(stage: Stage, table: FilledTable) -> float:
-    """From the making of the destination to the end of the run, which must have copied each row."""
+    """Return rows per second from the creation of the destination to the end of the run, which must copy each row."""
     number = next(_numbers)
     run = Replication(
         ReplicationSettings(

@@ -1,4 +1,4 @@
-"""Rounds, medians and the table."""
+"""The rounds of a comparison, the medians, and the table of results."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Round = Callable[[], float]
 
 
 _WHOLE_FROM = 100.0
-"""Whole numbers from here on have the three digits that a figure is worth."""
+"""The figure from which whole numbers have the three digits that a figure is worth."""
 
 
 @frozen
 class Aim:
-    """A figure of a line, or what it comes to beside another one, and the target that it has to reach."""
+    """A figure of a line, or its ratio to another one, with the target that it has to reach."""
 
     figure: float
     unit: str
     bound: float
     is_most: bool = False
-    """Whether the bound is the most that it may be, and not the least."""
+    """Whether the bound is an upper one, and not a lower one."""
 
     @property
     def is_missed(self) -> bool:
@@ -43,12 +43,12 @@ class Aim:
 
     @property
     def target(self) -> str:
-        """What has to be reached."""
+        """The target as text."""
         return f"{self._bound} {self.unit}"
 
     @property
     def reached(self) -> str:
-        """What was."""
+        """The figure as text, and whether it missed the target."""
         return f"{self._number}, missed" if self.is_missed else self._number
 
     @property
@@ -65,7 +65,7 @@ class Aim:
 
 @frozen
 class Line:
-    """One figure, and its ratio to the first one of its comparison."""
+    """A figure with its ratio to the first one of its comparison."""
 
     group: str
     name: str
@@ -73,14 +73,14 @@ class Line:
     unit: str
     ratio: float
     detail: str = ""
-    """The same figure in other units, and where it comes from."""
+    """The same figure in other units, and its origin."""
     spread: float = field(default=0.0, eq=False)
-    """Half of the distance between the best and the worst round, as a part of the figure."""
+    """Half the distance between the best and the worst round, as a share of the figure."""
     aims: tuple[Aim, ...] = ()
 
     @property
     def is_rate(self) -> bool:
-        """Whether more is better; of what is no rate, less is."""
+        """Whether the figure is a rate: more of it is better, while less is better of any other figure."""
         return "/s" in self.unit or "/CPU s" in self.unit
 
     def __str__(self) -> str:
@@ -93,17 +93,17 @@ HEADING = "| what | how | median | ratio | also |\n|---|---|---:|---:|---|"
 
 
 def seconds_of(action: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Time of one call, by the wall unless another clock is given."""
+    """Return the time of one call, by the wall clock or by ``clock``."""
     started = clock()
     action()
     return clock() - started
 
 
 def interleaved(rounds: int, candidates: dict[str, Round], *, is_warmed_up: bool = True) -> dict[str, list[float]]:
-    """Rates of candidates that run in turn, round after round, so that a busy moment meets them all.
+    """Run the candidates in turn, round after round, so that a busy moment meets them all; return their rates.
 
-    Each round begins with another one, as the first may find another machine than the last. Each runs once before,
-    unmeasured: caches, connections and Java's compiler are warm afterwards.
+    Each round begins with another candidate, because the first and the last may find the machine in different states.
+    Before the rounds each candidate runs once unmeasured, to warm up caches, connections and Java's compiler.
     """
     for name, candidate in candidates.items() if is_warmed_up else ():
         progress(f"warming up: {name}")
@@ -125,9 +125,9 @@ def compare(
     detail: Callable[[str, float], str] = lambda name, figure: "",
     aims: Callable[[str, float], Iterable[Aim]] = lambda name, figure: (),
 ) -> list[Line]:
-    """One line per candidate: its median rate, and the median of its ratios to the first one in the same round.
+    """Return a line per candidate: its median rate, and the median of its ratios to the first one in the same round.
 
-    The last two are given a candidate's name and its median rate.
+    ``detail`` and ``aims`` are called with a candidate's name and its median rate.
     """
     base = next(iter(rates.values()))
     lines = []
@@ -140,7 +140,7 @@ def compare(
 
 
 def beside(rates: Mapping[str, Sequence[float]], name: str, other: str, *, called: str) -> str:
-    """How many times another candidate's rate this one has, by the median over the rounds; empty where it has none."""
+    """Return the median ratio of this candidate's rate to another's as text; empty without the other."""
     ratio = _ratio(rates, name, other)
     return "" if ratio is None else f"{ratio:.1f} x {called}"
 
@@ -148,7 +148,7 @@ def beside(rates: Mapping[str, Sequence[float]], name: str, other: str, *, calle
 def aims_beside(
     rates: Mapping[str, Sequence[float]], name: str, other: str, least: float | None, *, called: str
 ) -> list[Aim]:
-    """The same where it has to be at least so many times the other's; none where there is no other, or no target."""
+    """Return the same ratio as an aim of at least ``least``; no aim without the other candidate or without a target."""
     ratio = _ratio(rates, name, other)
     return [] if ratio is None or least is None else [at_least(ratio, least, f"x {called}")]
 
@@ -160,30 +160,30 @@ def _ratio(rates: Mapping[str, Sequence[float]], name: str, other: str) -> float
 
 
 def at_most(figure: float, most: float, unit: str) -> Aim:
-    """What a figure may be at most."""
+    """Return the aim that a figure is at most ``most``."""
     return Aim(figure, unit, most, is_most=True)
 
 
 def at_least(figure: float, least: float, unit: str) -> Aim:
-    """What a figure has to be at least."""
+    """Return the aim that a figure is at least ``least``."""
     return Aim(figure, unit, least)
 
 
 def ratio_of_at_least(least: float) -> Callable[[Line], Aim]:
-    """What a ratio has to be at least, for ``aimed``."""
+    """Return a function for ``aimed`` that makes the aim of a ratio of at least ``least``."""
     return lambda line: at_least(line.ratio, least, "x the first")
 
 
 def ratio_of_at_most(most: float) -> Callable[[Line], Aim]:
-    """What a ratio may be at most, for ``aimed``."""
+    """Return a function for ``aimed`` that makes the aim of a ratio of at most ``most``."""
     return lambda line: at_most(line.ratio, most, "x the first")
 
 
 def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], Aim]]) -> list[Line]:
-    """The lines, with what those of these names have to reach.
+    """Return the lines, with an aim for each line that ``targets`` names.
 
     Raises:
-        ValueError: a target is of no line.
+        ValueError: ``targets`` names a line that does not exist.
     """
     missing = targets.keys() - {line.name for line in lines}
     if missing:
@@ -194,18 +194,18 @@ def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], Aim]]) -
 
 
 def progress(text: str) -> None:
-    """Say on standard error what is running, if somebody is looking."""
+    """Show what is running, on standard error if that is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def load() -> str:
-    """Load average of the last minute: well above the number of cores, wall times say little."""
+    """Return the load average of the last minute. If it is well above the number of cores, wall times say little."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """Describe the machine and the versions of the measurement."""
     return (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, tablestore {version('tablestore')}, {_spark()}"
@@ -220,23 +220,23 @@ def _spark() -> str:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     return "\n".join([HEADING, *map(str, lines)])
 
 
 # --- by the number of shards ----------------------------------------------------------------------------------------
 
 ROWS, LATENCY, BYTES, REQUESTS = "rows/s", "ms per commit", "bytes per commit", "requests per commit"
-"""Units of the rows of commits, by which those of the same name are told apart."""
+"""The units of figures of commits, which distinguish those of the same name."""
 
 
 def name_of(place: str, shards: int) -> str:
-    """Name of the row of a destination and a number of shards."""
+    """Return the name of the row for a destination and a number of shards."""
     return f"{place}: {shards:,} shard{'s' if shards > 1 else ''}"
 
 
 def parts_of(name: str) -> tuple[str, int]:
-    """The destination and the number of shards that ``name_of`` was given."""
+    """Return the destination and the number of shards in a name from ``name_of``."""
     place, _, rest = name.partition(": ")
     return place, int(rest.partition(" ")[0].replace(",", ""))
 
@@ -244,25 +244,25 @@ def parts_of(name: str) -> tuple[str, int]:
 # --- several runs ---------------------------------------------------------------------------------------------------
 
 LEAST_NOISE = 0.1
-"""Runs of the same code differ by as much on a quiet machine, whatever the rounds of one of them say."""
+"""The difference between runs of the same code on a quiet machine, even if the rounds of one run differ less."""
 
 
 def as_json(run_as: str, lines: Sequence[Line]) -> str:
-    """A run as a document that another one can be compared with, and what was said of it: command, machine, load."""
+    """Return a run as a document to compare with others; ``run_as`` describes its command, machine and load."""
     return json.dumps({"run": run_as, "lines": [asdict(line) for line in lines]}, indent=1) + "\n"
 
 
 def run_of(text: str) -> str:
-    """Command, machine and load of such a document."""
+    """Return the command, machine and load from a document of ``as_json``."""
     run_as: str = json.loads(text)["run"]
     return run_as
 
 
 def from_json(text: str) -> list[Line]:
-    """The lines of such a document.
+    """Return the lines from a document of ``as_json``.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not such a document.
     """
     try:
         document: dict[str, Any] = json.loads(text)
@@ -274,9 +274,9 @@ def from_json(text: str) -> list[Line]:
 
 
 def regressions(before: Sequence[Line], after: Sequence[Line]) -> list[str]:
-    """Rows that got worse by more than their rounds differ, and rows that are gone.
+    """Name the rows that got worse by more than their rounds differ, and the rows that are gone.
 
-    A row that is compared with another one got worse if its ratio did as well: where all of a comparison became
+    A row that is compared with another one only got worse if its ratio did as well: if all rows of a comparison became
     slower, the machine did.
     """
     found = []
@@ -296,7 +296,7 @@ def _is_first(old: Line, new: Line) -> bool:
 
 
 def _loss(old: Line, new: Line) -> float:
-    """By which part the row got worse; not more than its ratio did, unless it is the first of its comparison."""
+    """Return the share by which a row got worse: at most as much as its ratio, unless it is the first row."""
     if math.isnan(old.figure) or math.isnan(new.figure):
         return 0.0
     change = new.figure / old.figure - 1
@@ -308,7 +308,7 @@ def _loss(old: Line, new: Line) -> float:
 
 
 def targets_table(runs: Sequence[Sequence[Line]]) -> str:
-    """What had to be reached and what was, run by run, as Markdown: a row for each target of the first run."""
+    """Return the targets and the figures reached, run by run, as Markdown: a row for each target of the first run."""
     first = runs[0]
     found = [{(*_key(line), aim.unit): aim.reached for line in run for aim in line.aims} for run in runs]
     heads = ["what", "how", "in", "target", *(f"run {number}" for number in range(1, len(runs) + 1))]

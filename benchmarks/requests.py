@@ -1,7 +1,7 @@
-"""What the local Tablestore spends on each row and record, and how much memory a million of them take.
+"""The processor time of the local Tablestore per row and record, and its memory for a million of them.
 
-Requests are encoded before anything is measured, and processor time is read off the server's process: what the client
-costs is in no figure but the wall's.
+Requests are encoded before the measurement, and processor time is that of the server's process. So only figures of wall
+time include the client.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from streamclient.wire.schema import Direction, OperationType
 
 PAGE = 1_000
-"""Rows of one GetRange and records of one GetStreamRecord."""
+"""The rows of one GetRange, and the records of one GetStreamRecord."""
 
 MOST_ROW_BYTES = 700.0
-"""For a row and its record: half of what they took as objects of Python."""
+"""The most memory of a row and its record: half of their memory as Python objects."""
 
 SDK_ROW = "the SDK's decoder in Python, one such row"
-"""What the figures are compared to: it says how fast the machine is."""
+"""The row that the others are compared with: it shows how fast the machine is."""
 
 MOST = {"PutRow": 3.5, "BatchWriteRow": 1.1, "GetRange": 0.29, "GetStreamRecord": 0.033}
-"""Times that. Before rows were kept as bytes, a PutRow took 10.7 of it, a row of a batch 3.3, one of GetRange 0.29, and
-a record 0.033: writes are to cost a third of it, and reads no more."""
+"""The most multiples of that row. Before rows were kept as bytes, they were 10.7 for PutRow, 3.3 for a row of a batch,
+0.29 for a row of GetRange, and 0.033 for a record: writes shall cost a third of that, and reads no more."""
 
 _TABLE = "orders_requests"
 _MICROS = 1e6
@@ -58,7 +58,7 @@ _MEGABYTE = 1e6
 
 @frozen
 class Caller:
-    """One kept connection to a server process, and what that process has used."""
+    """A kept connection to a server process, with the time and memory that the process has used."""
 
     stage: Stage
     connection: http.client.HTTPConnection = field(init=False)
@@ -69,7 +69,7 @@ class Caller:
         return http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
 
     def send(self, operation: str, body: bytes) -> None:
-        """One request, which must succeed."""
+        """Send one request, which must succeed."""
         self.connection.request("POST", f"/{operation}", body, signed_headers(f"/{operation}", body))
         response = self.connection.getresponse()
         answer = response.read()
@@ -81,22 +81,22 @@ class Caller:
         self.connection.close()
 
     def send_all(self, operation: str, bodies: list[bytes]) -> None:
-        """So many requests, one after the other."""
+        """Send ``bodies``, one after the other."""
         for body in bodies:
             self.send(operation, body)
 
     def cpu_seconds(self) -> float:
-        """Processor time of the server's process so far."""
+        """Return the processor time of the server's process so far."""
         return time.clock_gettime((~self.stage.process_id << 3) | 2)  # Linux: its clock, CPUCLOCK_SCHED
 
     def memory_bytes(self) -> int:
-        """Memory that the server's process holds."""
+        """Return the memory of the server's process."""
         status = Path(f"/proc/{self.stage.process_id}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Processor time per row by operation, then memory."""
+    """Measure processor time per row by operation, then memory."""
     with Stage() as own, closing(Caller(own)) as caller:
         return [*_costs(caller, settings), _memory(caller, settings)]
 
@@ -170,7 +170,7 @@ def _frame(number: int, rows: int) -> bytes:
 
 
 def _frames(rows: int) -> Iterator[bytes]:
-    """In random order."""
+    """Return the frames of ``rows`` rows in random order."""
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)
     return (_frame(number, rows) for number in numbers)

@@ -1,4 +1,4 @@
-"""What one writes without this package's Spark part: records as tuples, a DataFrame of them, Parquet."""
+"""The program to write without this package's Spark part: records as tuples, a DataFrame of them, Parquet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ALL_ADDED = (
 
 @frozen
 class RowLayout:
-    """How a record becomes a row without Arrow."""
+    """The schema of rows without Arrow, and the function that makes a row of a record."""
 
     schema: str
     row: Callable[[str, StreamRecord], tuple[Any, ...]]
@@ -58,7 +58,7 @@ def _short_row(shard_id: str, record: StreamRecord) -> tuple[Any, ...]:
 
 
 def _full_row(shard_id: str, record: StreamRecord) -> tuple[Any, ...]:
-    """What the columns of ``SparkRecordProcessor`` hold, for records without repeated or original cells."""
+    """Return the row that ``SparkRecordProcessor`` makes, for records without repeated or original cells."""
     sequence = record.sequence_info
     by_operation: dict[ColumnOperation, list[Any]] = {operation: [] for operation in ColumnOperation}
     for cell in record.columns:
@@ -98,19 +98,19 @@ class RowProcessor(IRecordProcessor):
         self._numbers = itertools.count()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard; reading begins."""
+        """Start the meter, because reading begins, and remember the shard."""
         self._meter.start()
         self._shard_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer; write and checkpoint once there are enough."""
+        """Buffer the records; write and checkpoint them once a batch is full."""
         self._buffer += process_records_input.records
         if len(self._buffer) >= self._batch:
             self._write()
             process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing: what is buffered was not checkpointed."""
+        """Do nothing: buffered records were not checkpointed."""
 
     def _write(self) -> None:
         rows = [self._layout.row(self._shard_id, record) for record in self._buffer]

@@ -1,4 +1,4 @@
-"""How much is measured: enough for steady medians in a few minutes, or just enough to see that everything runs."""
+"""The sizes of a run: enough for steady medians in a few minutes, or just enough to see that everything runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Settings:
     """Sizes of one run."""
 
     rounds: int
-    """Measured rounds of each candidate; an odd number, so that the median is a measured one."""
+    """Measured rounds of each candidate: an odd number, so that the median is a measured figure."""
     is_warmed_up: bool
     """Whether each candidate runs once unmeasured before its rounds."""
     slow_rounds: int
-    """The same where one round takes seconds."""
+    """Measured rounds of candidates whose round takes seconds."""
     pages: int
     """Pages read per round from the server alone."""
     written_rows: int
@@ -22,50 +22,51 @@ class Settings:
     kept_rows: int
     """Rows, and as many records, whose memory is measured."""
     decoded_pages: int
-    """Pages decoded per round; enough for clocks that count processor time in steps of some milliseconds."""
+    """Pages decoded per round: enough for clocks that count processor time in steps of a few milliseconds."""
     fast_times: int
-    """How many times more of them for what is fast: rounds of a millisecond would be lost in the clock's steps."""
+    """The factor for fast candidates, which decode more pages: a round of a millisecond is below the clock's step."""
     java_warm_seconds: float
-    """How long Java decodes each page unmeasured."""
+    """The time for which Java decodes each page unmeasured."""
     stream_records: int
     """Records in the stream that workers read; a multiple of all page and batch sizes."""
     worker_records: int
-    """Records that whole workers read: enough for their start and end to weigh little; a multiple as well."""
+    """Records that whole workers read, as many that start and end weigh little; a multiple of the sizes as well."""
     frame_batches: tuple[int, ...]
     """Records per batch on the way into Parquet."""
     source_pages: int
     """Pages of 1,000 records that the streaming source reads from memory."""
     source_sinks: tuple[str, ...]
-    """Where it writes them: into nothing, into files."""
+    """The sinks of the streaming source: one that stores nothing, and files."""
     lease_counts: tuple[int, ...]
+    """Leases of a worker whose requests to the status table are counted."""
     lease_window_seconds: float
-    """How long requests to the status table are counted: a whole number of heartbeats."""
+    """The time for which these requests are counted: a whole number of heartbeats."""
     first_minutes_seconds: float
-    """How long what idle shards cost is measured at first."""
+    """The time for which the cost of idle shards is first measured."""
     silence_seconds: float
-    """How long they have been idle when it is measured again."""
+    """The time that shards are idle before their cost is measured again."""
     keyed_records: int
     """Records that are processed one by one and key by key."""
     polling_seconds: float
-    """How long reads of idle shards are counted."""
+    """The time for which reads of idle shards are counted."""
     shard_counts: tuple[int, ...]
-    """Shards and channels of which the cost of each operation is measured."""
+    """Numbers of shards, and of channels, for which the cost of each operation is measured."""
     calls: int
-    """Calls of one operation of which the median is taken."""
+    """Calls of one operation, whose median is taken."""
     death_rounds: int
-    """How often a tunnel worker's process is ended; each time takes some seconds."""
+    """Rounds that end a tunnel worker's process; each takes some seconds."""
     mirror_rows: int
-    """Rows of the Delta table that changes are merged into."""
+    """Rows of the Delta table into which changes are merged."""
     folded_changes: int
-    """Changes that are folded, of few columns and of a thousand; an even number."""
+    """Changes that are folded, with few columns and with a thousand; an even number."""
     commit_pages: int
     """Pages of 1,000 records in one commit."""
     commit_shards: tuple[int, ...]
-    """How many shards one commit has."""
+    """Numbers of shards in one commit."""
     committed_rows: int
-    """Rows of a commit whose rate is measured, over all of its shards."""
+    """Rows in a commit whose rate is measured, those of all its shards together."""
     store_commits: int
-    """Commits whose requests to an object store are counted: as many as are between two summaries of Delta's log."""
+    """Commits whose requests to an object store are counted: the commits between two summaries of Delta's log."""
 
 
 FULL = Settings(

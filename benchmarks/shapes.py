@@ -24,7 +24,7 @@ _WIDE_ALPHABET = _ALPHABET + "äöü愿安"
 
 @frozen
 class Shape:
-    """One page, encoded both ways; both hold the same keys, cells and time stamps."""
+    """A page in both encodings, which hold the same keys, cells and timestamps."""
 
     name: str
     records: tuple[Record, ...] = field(repr=False)
@@ -36,7 +36,7 @@ class Shape:
 
 @cache
 def shapes() -> tuple[Shape, ...]:
-    """The four pages, the same ones each time."""
+    """Return the four pages, the same ones each time."""
     dice = random.Random(1)
     makers: dict[str, Callable[[random.Random, int], Record]] = {
         "2 key + 6 attribute columns": _order,
@@ -108,9 +108,9 @@ def _wide(dice: random.Random, number: int) -> Record:
 
 
 def _mixed(dice: random.Random, number: int) -> Record:
-    """Half puts, four tenths updates of some columns in any order, one tenth deletes; text beyond ASCII.
+    """Make a record: half are puts, four tenths updates of some columns in any order, one tenth deletes.
 
-    No deletions of columns: the SDK's decoder in Python fails at each cell that carries an operation.
+    Text goes beyond ASCII. No columns are deleted: the SDK's decoder in Python fails at a cell with an operation.
     """
     key: list[KeyValue] = [_text(dice, 12, _WIDE_ALPHABET), number]
     share = dice.random()

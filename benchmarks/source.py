@@ -44,27 +44,27 @@ if TYPE_CHECKING:
 
 SCHEMA = """key0 string, key1 bigint, city string, items bigint, amount double, paid boolean, digest binary,
 status string, _operation string, _timestamp timestamp"""
-"""Ten columns: those of the first shape, and two of the change."""
+"""Ten columns: eight of the first shape, and two of the change."""
 
 FEW_SCHEMA = "key0 string, city string, _timestamp timestamp"
 
 SERVER_SCHEMA = """customer string, order_id bigint, amount double, city string, items bigint, note string,
 paid boolean, status string, _operation string, _timestamp timestamp"""
-"""The same number, of the table that other groups read too."""
+"""Ten columns of the table that other groups read too."""
 
 LEAST = {"noop": 0.8, "parquet": 1.0}
-"""Of Spark's own rate: its reader decodes as many cells, and a file's bytes come from the page cache."""
+"""The least multiples of Spark's own rate. Its reader decodes as many cells, and the files are in the page cache."""
 
 LEAST_FROM_SERVER = {"noop": 0.7, "parquet": 0.7}
 
 USUAL_BATCHES = 9
-"""A batch of a ninth of the pages has 100,000 records, which is what a query takes of a shard by default."""
+"""The number of usual batches. Each has 100,000 records, the number that a query takes from a shard by default."""
 
 LARGE_BATCHES = 3
-"""With three times as many records each."""
+"""The number of large batches, with three times as many records each."""
 
 SHARDS = 2
-"""Of a stream that is read by as many tasks at once: one for each core of a small machine."""
+"""The shards of a stream that as many tasks read at once: one for each core of a small machine."""
 
 SERVER_BATCHES = 5
 
@@ -75,7 +75,7 @@ SPARK = "Spark from local Parquet files"
 MADE_BEFORE = ", batches made before"
 
 LEAST_OF_FEW = 1.0
-"""Of the rate of all columns: who asks for less must not pay more."""
+"""The least rate of few columns, as a multiple of that of all: a query for fewer columns must not be slower."""
 
 _FIRST_MICROS = 1_700_000_000_000_000
 _PAGES = "pages.json"
@@ -84,7 +84,7 @@ _STREAM = "memory"
 
 @frozen
 class _Written:
-    """Pages of a stream whose shards have them in turn."""
+    """Pages of a stream, which its shards have in turn."""
 
     shards: tuple[str, ...]
     bodies: tuple[bytes, ...]
@@ -92,7 +92,7 @@ class _Written:
 
 @lru_cache(maxsize=2)
 def _written(directory: str) -> _Written:
-    """What was written there, read once by each process."""
+    """Return the pages in a directory, which each process reads once."""
     about = json.loads((Path(directory) / _PAGES).read_text())
     data = (Path(directory) / "pages").read_bytes()
     ends = [sum(about["sizes"][:number]) for number in range(len(about["sizes"]) + 1)]
@@ -101,37 +101,37 @@ def _written(directory: str) -> _Written:
 
 @frozen
 class MemoryPages:
-    """In place of the service: a stream of open shards, whose pages each process holds."""
+    """Stands in for the service: a stream of open shards, whose pages each process holds."""
 
     directory: str
 
     def streams(self) -> MemoryPages:
-        """For the planner."""
+        """Return this object, which the planner calls."""
         return self
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """One."""
+        """Return the only stream."""
         return [StreamSummary(_STREAM, table_name or "", 0)]
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Those that were written."""
+        """Describe the stream with the shards that were written."""
         shards = tuple(map(Shard, _written(self.directory).shards))
         return StreamDescription(stream_id, "", 24, 0, StreamStatus.ACTIVE, shards)
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """The shard's first page."""
+        """Return the iterator of the shard's first page."""
         return str(_written(self.directory).shards.index(shard_id))
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
-        """The shard's first page."""
+        """Return the iterator of the shard's first page."""
         return self.get_shard_iterator(stream_id, shard_id)
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
-        """For the planner."""
+        """Return the summary of a page, for the planner."""
         return default_codec().summarize_page(self._body(iterator))
 
     def page(self, iterator: str, limit: int) -> DecodedPage:
-        """For executors: a page, decoded each time."""
+        """Return a page, decoded at each call, for executors."""
         return default_codec().decode_page(self._body(iterator))
 
     def _body(self, iterator: str) -> bytes:
@@ -142,29 +142,29 @@ class MemoryPages:
 
 
 class MemoryDataSource(TablestoreDataSource):
-    """The data source over such pages; the option ``instance`` names their directory."""
+    """The data source over pages in memory; the option ``instance`` names their directory."""
 
     @classmethod
     def name(cls) -> str:
-        """Beside the real one."""
+        """Return the name of this format."""
         return "pages"
 
     def service(self) -> Any:
-        """The pages, which each process reads from disk now: a planner is a new process in each round."""
+        """Return the pages, read from disk now: a planner is a new process in each round."""
         pages = MemoryPages(self._options.connection.instance)
         _written(pages.directory)
         return pages
 
 
 _made: dict[tuple[Any, ...], list[RecordBatch]] = {}
-"""Batches of ranges, in each process that has read them."""
+"""The batches of ranges that this process has read."""
 
 
 class PreparedReader(ChangeStreamReader):
-    """Hands out batches that its process has made before: what is left is Spark's own work for a source in Python."""
+    """Returns batches that its process has made before, which leaves only Spark's own work for a source in Python."""
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
-        """The same batches each time."""
+        """Return the same batches each time."""
         part = partition.value
         what = (self._options.connection.instance, tuple(self._columns.names), part.at, part.count)
         if what not in _made:
@@ -173,21 +173,21 @@ class PreparedReader(ChangeStreamReader):
 
 
 class PreparedDataSource(MemoryDataSource):
-    """The data source over such batches."""
+    """The data source over batches that were made before."""
 
     @classmethod
     def name(cls) -> str:
-        """Beside the one over pages."""
+        """Return the name of this format."""
         return "batches"
 
     def streamReader(self, schema: StructType) -> PreparedReader:  # noqa: N802
-        """With the columns that are asked for."""
+        """Return a reader of the columns in ``schema``."""
         return PreparedReader(self._options, self.service(), self._arrow(schema))
 
 
 @define
 class _Queries:
-    """Runs queries, and knows what the first batch of each has reached."""
+    """Runs queries, and keeps the rate of the first batch of each."""
 
     session: SparkSession
     directory: Path
@@ -196,31 +196,31 @@ class _Queries:
     _numbers: Iterator[int] = field(factory=count)
 
     def source(self, name: str, options: Mapping[str, str], schema: str) -> Frame:
-        """One of ours."""
+        """Return a frame that reads one of our sources."""
         load: Frame = self.session.readStream.format(name).options(**options).schema(schema).load
         return load
 
     def copied(self, frame: Frame, name: str, files: int = 1) -> Frame:
-        """Spark's own, over the same records in local files, of which one or several become a batch."""
+        """Copy the records into local files; return a frame that reads them with Spark, ``files`` files per batch."""
         place = self.directory / name
         self._run(frame(), "parquet", place)
         reader = self.session.readStream.schema(frame().schema).option("maxFilesPerTrigger", str(files))
         return partial(reader.parquet, str(place))
 
     def rate(self, name: str, frame: Frame, sink: str) -> float:
-        """Of all batches of a new query but the first, in which Java compiles what it will run."""
+        """Return the rate of a new query without its first batch, in which Java compiles the code."""
         first, *later = self._run(frame(), sink, None)
         self.first_batches.setdefault(name, []).append(_rate_of([first]))
         return _rate_of(later)
 
     def first_of(self, name: str, _: float) -> str:
-        """What is said of a row beside its figure."""
+        """Return the detail of a row: the rate of the first batches."""
         return f"{statistics.median(self.first_batches[name]):,.0f} in the first batch of a query"
 
     def _run(self, frame: DataFrame, sink: str, out: Path | None) -> list[Mapping[str, Any]]:
-        """Everything that is there; gives the progress of each batch.
+        """Read all existing records; return the progress of each batch with records.
 
-        By a query that would go on: one of ``availableNow`` plans all its batches within the first.
+        The query is one that would go on: a query of ``availableNow`` plans all its batches within the first.
         """
         place = self.directory / f"query{next(self._numbers)}"
         writer = frame.writeStream.format(sink).option("checkpointLocation", str(place / "checkpoint"))
@@ -232,12 +232,12 @@ class _Queries:
         finally:
             query.stop()
         shutil.rmtree(place)
-        batches: list[Mapping[str, Any]] = [json.loads(one.json) for one in query.recentProgress]
-        return [one for one in batches if one["numInputRows"]]
+        batches: list[Mapping[str, Any]] = [json.loads(progress.json) for progress in query.recentProgress]
+        return [batch for batch in batches if batch["numInputRows"]]
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Into nothing and into Parquet: the rate of whole batches, planning and Spark's log included."""
+    """Measure the rate of whole batches, planning and Spark's log included, into a sink without storage and Parquet."""
     lines: list[Line] = []
     with spark_session() as session, tempfile.TemporaryDirectory(prefix="source-") as scratch:
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
@@ -261,16 +261,16 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
 
 @frozen
 class _Comparison:
-    """Sources of the same records in batches of the same size, the first of which is Spark's own."""
+    """Sources of the same records in batches of the same size. The first is Spark's own."""
 
     name: str
     batch: int
     frames: Mapping[str, Frame]
-    """By what is said of them beside the name."""
+    """The frames by the end of their names."""
     least: Mapping[str, float]
-    """Of the first one's rate, by sink."""
+    """The least multiple of the first one's rate, by sink."""
     tasks: str = ""
-    """What is said beside Spark's own name, where it reads a batch in more than one."""
+    """The end of the name of Spark's own source if it reads a batch in more than one task."""
 
 
 def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) -> Iterator[_Comparison]:
@@ -327,8 +327,8 @@ def _of_few(queries: _Queries, settings: Settings, stored: Path) -> list[Line]:
 
 
 def _rate_of(batches: Sequence[Mapping[str, Any]]) -> float:
-    records = sum(int(one["numInputRows"]) for one in batches)
-    return records / (sum(float(one["durationMs"]["triggerExecution"]) for one in batches) / 1_000)
+    records = sum(int(batch["numInputRows"]) for batch in batches)
+    return records / (sum(float(batch["durationMs"]["triggerExecution"]) for batch in batches) / 1_000)
 
 
 def _connection(*, endpoint: str = LOCAL_ENDPOINT, instance: str = LOCAL_INSTANCE) -> dict[str, str]:
@@ -342,7 +342,7 @@ def _connection(*, endpoint: str = LOCAL_ENDPOINT, instance: str = LOCAL_INSTANC
 
 
 def _write_pages(shape: Shape, pages: int, shards: int, directory: Path) -> None:
-    """Each page in its own place in the stream, and behind the shard's page before."""
+    """Write copies of the shape's page, each at its own positions and after the shard's page before it."""
     progress(f"writing {pages} pages of {shards} shard(s)")
     directory.mkdir()
     sizes = []

@@ -21,28 +21,28 @@ from streamclient.tablestore import Connection, StreamSpecification, TablestoreS
 from streamclient.tablestore.instance import LOCAL_ACCESS_KEY_SECRET
 
 STOP_SECONDS = 10.0
-"""A server that has nothing left to do stops within a fraction of this."""
+"""The time-out for a server to stop. An idle one stops within a fraction of this."""
 
 ADMIN_SECONDS = 30.0
-"""Time-out of one call to the admin surface."""
+"""The time-out of one call to the admin surface."""
 
 MOST_PARTITIONS = 10
-"""With which a table may begin."""
+"""The most partitions with which a table may begin."""
 
 _LISTENING = "listening on "
 _LOGGER = "streamclient.benchmarks.client"
 
 
 def connect(endpoint: str) -> OTSClient:
-    """A client of the official SDK for a server that runs."""
-    # Below WARNING the SDK renders each request as text before it asks whether anybody listens; at ERROR it
-    # reports each answer that is no success, also the expected one that a status table is not there yet.
+    """Return a client of the official SDK for the running server at ``endpoint``."""
+    # Below WARNING the SDK renders each request as text even if no handler uses it. At ERROR it logs each answer that
+    # is not a success, also the expected one that a status table does not exist yet.
     logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
     return Connection(endpoint=endpoint).client(logger_name=_LOGGER)
 
 
 class Stage:
-    """The server and the tables that the groups share; a context manager. Nothing starts before it is needed."""
+    """The server and the tables that the groups share; a context manager. Each starts when it is first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -66,7 +66,7 @@ class Stage:
 
     @property
     def endpoint(self) -> str:
-        """``http://HOST:PORT`` of the running server."""
+        """``http://HOST:PORT`` of the server, which the first access starts."""
         if self._process is None:
             command = [sys.executable, "-m", "streamclient", "server", "--port", "0"]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -78,17 +78,17 @@ class Stage:
 
     @property
     def process_id(self) -> int:
-        """Of the running server."""
+        """The process id of the running server."""
         if self._process is None:
             raise RuntimeError("no server runs yet: ask for its endpoint first")
         return self._process.pid
 
     def client(self) -> OTSClient:
-        """A client of the official SDK."""
+        """Return a client of the official SDK."""
         return connect(self.endpoint)
 
     def table(self, shards: int, records: int) -> FilledTable:
-        """A table with so many shards and records; the same one each time."""
+        """Return a table with ``shards`` shards and ``records`` records, the same one each time."""
         if (shards, records) not in self._tables:
             name = f"orders_{shards}_{records}"
             progress(f"writing {records} rows into {name}")
@@ -96,10 +96,10 @@ class Stage:
         return self._tables[shards, records]
 
     def make_table(self, name: str, shards: int) -> str:
-        """An empty table with any number of open shards; returns the stream id.
+        """Create an empty table with any number of open shards; return the stream id.
 
-        A table begins with few partitions at most. Where more are wanted they come of splits; the stream is then
-        switched off and on, as a new stream has one open shard for each partition and knows of no closed ones.
+        A table begins with few partitions. Splits add the others; then the stream is switched off and on, because a new
+        stream has one open shard for each partition and no closed ones.
         """
         begun = min(shards, MOST_PARTITIONS)
         stream_id = make_table(self.client(), name, begun)
@@ -119,7 +119,7 @@ class Stage:
         return stream_id
 
     def requests(self, table: str) -> dict[str, int]:
-        """Requests by operation since the last reset."""
+        """Return the number of requests of each operation since the last reset."""
         counts = self._admin("GET")["requests"]
         return {count["operation"]: count["requests"] for count in counts if count["table"] == table}
 
@@ -129,7 +129,7 @@ class Stage:
 
     @contextmanager
     def late_answers(self, operation: str, seconds: float) -> Iterator[None]:
-        """Answer one operation later by so much, as a server far away does; faults are left out again at the end."""
+        """Delay the answers of one operation by ``seconds``, as a distant server does, until the block ends."""
         rule = {"operation": operation, "action": {"kind": "late-answer", "seconds": seconds}}
         self._admin("POST", "faults", json.dumps(rule))
         try:

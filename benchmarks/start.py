@@ -1,4 +1,4 @@
-"""What lies before the first record: the import, a worker's start on a status table that is there, a server's start."""
+"""The time before the first record: the import, a worker's start on an existing status table, a server's start."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ IMPORTS = {
 }
 
 MOST_TIMES_THE_SDK = 1.3
-"""For the import alone. What is loaded later is part of a worker's start, which has a bound of its own."""
+"""The most time of the import, as a multiple of the SDK's. Later imports belong to a worker's start: see below."""
 
 MOST_MILLIS = 1_000.0
-"""From a worker's start to its first record."""
+"""The most milliseconds from a worker's start to its first record."""
 
 
 MOST_MILLIS_TO_FIRST_LINE = 500.0
-"""From a local server's start to the line that says where it listens."""
+"""The most milliseconds from a local server's start to the line with its address."""
 
 
 class FirstRecord(IRecordProcessor):
-    """Notices the first record and stores nothing, so that the next worker finds it again."""
+    """Notes the first record and stores no position, so that the next worker finds the record again."""
 
     def __init__(self, came: threading.Event) -> None:
         self._came = came
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """There it is."""
+        """Note that a record came."""
         self._came.set()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing to finish."""
+        """Do nothing."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Processor time of both imports, each in a new process; the wall for the first record."""
+    """Measure the processor time of the imports, each in a new process, and the wall time to the first record."""
     with tempfile.TemporaryDirectory() as compiled:
         imports: dict[str, Round] = {
             name: partial(_import_millis, compiled, program) for name, program in IMPORTS.items()
         }
-        # Warmed up, as the first import of each compiles.
+        # Warmed up, because the first import of each compiles.
         times = interleaved(settings.rounds, imports, is_warmed_up=settings.is_warmed_up)
         servers: dict[str, Round] = {"first line of a local server": partial(_first_line_millis, compiled)}
         lines = interleaved(settings.rounds, servers, is_warmed_up=settings.is_warmed_up)
@@ -81,7 +81,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     starts: dict[str, Round] = {
         "first record of a worker, its status table there": partial(_first_record_millis, stage.client(), table)
     }
-    # Warmed up, as the first one makes the status table.
+    # Warmed up, because the first worker creates the status table.
     waits = interleaved(settings.slow_rounds, starts, is_warmed_up=settings.is_warmed_up)
     return [
         alone,
@@ -109,12 +109,12 @@ def _first_line_millis(compiled: str) -> float:
         millis = (time.perf_counter() - begun) * 1_000
         process.terminate()
     if not line.startswith("listening on "):
-        raise RuntimeError(f"the server said {line!r}, expected 'listening on ...'")
+        raise RuntimeError(f"the server printed {line!r}, expected 'listening on ...'")
     return millis
 
 
 def _with_compiled(directory: str) -> dict[str, str]:
-    """Compiled modules in a place of their own: the installed ones of the SDK may be compiled, and ours not."""
+    """Return an environment with its own directory for compiled modules: the SDK may be compiled, and ours not."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**variables, "PYTHONPYCACHEPREFIX": directory}
 

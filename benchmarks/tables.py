@@ -24,7 +24,7 @@ from streamclient.model import TableDefinition
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 
 BATCH_ROWS = 200
-"""As many as the service takes in one BatchWriteRow."""
+"""The most rows that the service accepts in one BatchWriteRow."""
 
 KEY = (("customer", ColumnType.STRING), ("order_id", ColumnType.INTEGER))
 
@@ -40,7 +40,7 @@ ATTRIBUTES = {
 
 @frozen
 class FilledTable:
-    """A table whose stream holds one record per row."""
+    """A table whose stream has one record per row."""
 
     name: str
     stream_id: str
@@ -49,17 +49,17 @@ class FilledTable:
 
     @property
     def definition(self) -> TableDefinition:
-        """As the Spark processors take it."""
+        """The definition for the Spark processors."""
         return TableDefinition(self.name, KEY, ATTRIBUTES)
 
 
 def key_of(number: int, rows: int) -> list[tuple[str, str | int]]:
-    """Customers ascend with the numbers, so that equal parts of the numbers fall into equal parts of the keys."""
+    """Return the key of a row. Customers ascend with the numbers, so equal parts of both correspond."""
     return [("customer", f"customer-{number * 1_000 // rows:03d}"), ("order_id", number)]
 
 
 def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
-    """Six columns of four types, about 75 bytes of values: an order, say."""
+    """Return six columns of four types with about 75 bytes of values, as of an order."""
     return [
         ("amount", number * 0.25),
         ("city", f"city-{number % 97:011d}"),
@@ -71,7 +71,7 @@ def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
 
 
 def make_table(client: OTSClient, name: str, shards: int) -> str:
-    """An empty table whose stream has so many shards of equal share; returns the stream id."""
+    """Create an empty table whose stream has ``shards`` shards of equal share; return the stream id."""
     streams = TablestoreStreamApi(client)
     streams.create_table(
         TableMeta(name, [(column, kind.value) for column, kind in KEY]),
@@ -88,7 +88,7 @@ def make_table(client: OTSClient, name: str, shards: int) -> str:
 
 
 def fill_table(client: OTSClient, name: str, shards: int, rows: int) -> FilledTable:
-    """Make a table and write its rows in random order."""
+    """Create a table and write its rows in random order."""
     stream_id = make_table(client, name, shards)
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)

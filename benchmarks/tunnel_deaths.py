@@ -1,4 +1,4 @@
-"""How long the channels of a tunnel worker lie idle when its process ends, in order or not."""
+"""The time that the channels of a tunnel worker are idle when its process ends, in order or not."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from streamclient.tunnel import TunnelClient, TunnelType, TunnelWorker, TunnelWo
 
 HEARTBEAT_SECONDS = 1
 TIMEOUT_SECONDS = 4
-"""Of both workers. With the defaults, 30 and 300, a round would last minutes."""
+"""The intervals of both workers. With the defaults, 30 and 300, a round would last minutes."""
 
 CHANNELS = 4
-"""Of the tunnel; each worker reads half of them."""
+"""The channels of the tunnel. Each worker reads half of them."""
 
 TAG = "dying"
-"""Begins the client id of the worker whose process ends."""
+"""The beginning of the client id of the worker whose process ends."""
 
 READING = "reading"
-"""What that process prints once it reads its share."""
+"""The line that this process prints once it reads its share."""
 
 LOOK_SECONDS = 0.1
-"""Between looks of that process at how many channels it reads."""
+"""The time between two checks of this process whether it reads its share."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Shut down and killed in turn, and what the default settings come to."""
+    """Measure workers that are shut down and killed in turn, and calculate the longest time with default settings."""
     table = stage.table(CHANNELS, settings.stream_records)
     short = f"heartbeat {HEARTBEAT_SECONDS} s, time-out {TIMEOUT_SECONDS} s"
     rounds: dict[str, Round] = {
@@ -59,12 +59,12 @@ def _with_defaults(base_millis: float) -> Line:
         longest_millis,
         "ms",
         longest_millis / base_millis,
-        "calculated: at most the time-out and one heartbeat of whoever takes over",
+        "calculated: at most the time-out and one heartbeat of the worker that takes over",
     )
 
 
 def _idle_millis(stage: Stage, table: str, end: Callable[[subprocess.Popen[str]], None]) -> float:
-    """From the signal to the moment when another worker has had a page of each channel of the one that ended."""
+    """Return the time from the signal until another worker has read a page of each channel of the ended one."""
     pages = PagesSeen()
     with (
         new_tunnel(stage.client(), table, TunnelType.STREAM) as target,
@@ -82,39 +82,43 @@ def _idle_millis(stage: Stage, table: str, end: Callable[[subprocess.Popen[str]]
 
 @contextmanager
 def dying_worker(endpoint: str, target: Target) -> Iterator[subprocess.Popen[str]]:
-    """A process that reads its share of the channels."""
+    """Run a worker process, and yield it once it reads its share of the channels."""
     command = [sys.executable, "-m", "benchmarks.tunnel_deaths", endpoint, target.tunnel_id, str(CHANNELS // 2)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline().strip() if process.stdout is not None else ""
             if line != READING:
-                raise RuntimeError(f"the worker did not come to read its share; it said {line!r}")
+                raise RuntimeError(f"the worker did not begin to read its share; it printed {line!r}")
             yield process
         finally:
             process.kill()
 
 
 class PagesSeen:
-    """When the processors of a worker first got a page of each channel. Thread-safe."""
+    """The times at which the processors of a worker first got a page of each channel. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._first: dict[str, float] = {}
 
     def saw(self, channel_id: str) -> None:
-        """A page came, perhaps without records."""
+        """Note that a page came, perhaps without records."""
         with self._changed:
             self._first.setdefault(channel_id, time.perf_counter())
             self._changed.notify_all()
 
     def forget(self, channels: set[str]) -> None:
-        """Wait for new pages of these."""
+        """Forget the pages of ``channels``, so that only new ones count."""
         with self._changed:
             for channel_id in channels:
                 self._first.pop(channel_id, None)
 
     def wait_for(self, channels: set[str], worker: TunnelWorker) -> float:
-        """When the last of these channels was read; raises if that does not happen."""
+        """Wait for a page of each of ``channels``; return the time of the last one.
+
+        Raises:
+            RuntimeError: ``worker`` fails, or the longest time for a round has passed.
+        """
         deadline = time.monotonic() + LONGEST_ROUND_SECONDS
         with self._changed:
             while not self._changed.wait_for(lambda: channels <= self._first.keys(), LOOK_SECONDS):
@@ -131,22 +135,22 @@ class NotingProcessor(IRecordProcessor):
         self._channel_id = ""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Learn the channel."""
+        """Remember the channel."""
         self._channel_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """A page came."""
+        """Note that a page came."""
         self._pages.saw(self._channel_id)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing to finish."""
+        """Do nothing."""
 
 
 def worker_of(client: TunnelClient, tunnel_id: str, tag: str, pages: PagesSeen) -> TunnelWorker:
-    """A worker with short intervals that notes each page, also those without records."""
+    """Return a worker with short intervals that notes each page, also those without records."""
 
     class Processor(NotingProcessor):
-        """The worker makes one per channel."""
+        """A processor without arguments, of which the worker makes one per channel."""
 
         def __init__(self) -> None:
             super().__init__(pages)
@@ -161,11 +165,11 @@ def worker_of(client: TunnelClient, tunnel_id: str, tag: str, pages: PagesSeen) 
 
 
 def main() -> None:
-    """The process that ends: reads until it is told to stop, or is killed."""
+    """Run the process that ends: read until SIGTERM, or until it is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("endpoint")
     parser.add_argument("tunnel_id")
-    parser.add_argument("channels", type=int, help="how many to wait for")
+    parser.add_argument("channels", type=int, help="channels to wait for")
     options = parser.parse_args()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

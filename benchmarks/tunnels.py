@@ -18,13 +18,13 @@ from streamclient.tunnel import StartOffset, StreamTunnelConfig, TunnelType, Tun
 CHANNELS = (1, 4)
 
 LEAST_RATE = 87_000.0
-"""Three times what the codec in Python let through on the machine of the figures in docs/benchmarks.md."""
+"""The least rate: three times that of the codec in Python on the machine of the figures in docs/benchmarks.md."""
 
 KINDS = {"full data": TunnelType.BASE_DATA, "changes": TunnelType.STREAM}
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Both kinds of data from one channel and from several, then the end of a worker."""
+    """Measure both kinds of data from one channel and from several, then the end of a worker."""
     lines: list[Line] = []
     for (what, kind), channels in itertools.product(KINDS.items(), CHANNELS):
         table = stage.table(channels, settings.stream_records)
@@ -55,7 +55,7 @@ def _candidates(channels: int) -> dict[str, Callable[[Target, Meter], None]]:
 
 
 def _rate(stage: Stage, table: str, kind: TunnelType, records: int, consume: Callable[[Target, Meter], None]) -> float:
-    """From the first call of the session to the last record."""
+    """Return records per second from the first call of the session to the last record."""
     config = None if kind is TunnelType.BASE_DATA else StreamTunnelConfig(StartOffset.EARLIEST)
     meter = Meter(records)
     with new_tunnel(stage.client(), table, kind, config) as target:
@@ -65,7 +65,7 @@ def _rate(stage: Stage, table: str, kind: TunnelType, records: int, consume: Cal
 
 
 def _loop(target: Target, meter: Meter) -> None:
-    """As one would write it without a worker: channel by channel, no session, one checkpoint at the end of each."""
+    """Read as a program without a worker does: channel by channel, without a session, one checkpoint per channel."""
     tunnels, tunnel_id = target.client, target.tunnel_id
     for channel_id in target.open_channels():
         found = tunnels.get_checkpoint(tunnel_id, "loop", channel_id)
@@ -81,7 +81,7 @@ def _loop(target: Target, meter: Meter) -> None:
 
 
 def _work(config: TunnelWorkerConfig, target: Target, meter: Meter) -> None:
-    """A real worker: session, heartbeats, checkpoints every five seconds and at the end."""
+    """Read with a real worker: a session, heartbeats, and checkpoints every five seconds and at the end."""
 
     def count(records: Sequence[StreamRecord]) -> None:
         meter.add(len(records))

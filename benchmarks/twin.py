@@ -1,7 +1,7 @@
-"""``python -m benchmarks.twin``: rounds of the codec in Python, in a process that knows no other one.
+"""``python -m benchmarks.twin``: rounds of the codec in Python, in a process without the compiled codec.
 
-Where the compiled codec is loaded, records are stored in its way, which the codec in Python then has to serve as well;
-its users have neither.
+If the compiled codec is loaded, records are stored in its form, which the codec in Python then has to serve as well.
+Users of the codec in Python have neither.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks.java import RoundsProcess
 
 @cache
 def twin_rounds() -> RoundsProcess:
-    """The process, started at the first call and closed with this one."""
+    """Return the process, started at the first call and closed with this one."""
     return RoundsProcess([sys.executable, "-m", "benchmarks.twin"], {**os.environ, "STREAMCLIENT_PURE_PYTHON": "1"})
 
 
 def main() -> None:
-    """Answer rounds ("decode", file, how many times) until the input ends."""
+    """Answer rounds ("decode", file, number of repetitions) until the input ends."""
     from streamclient.wire.record_decoding import PurePythonCodec  # noqa: PLC0415  # not in the process that asks
 
     codec = PurePythonCodec()

@@ -38,16 +38,16 @@ SHARDS = (1, 4)
 PAGE_SIZES = (1_000, 100)
 
 LONGEST_ROUND_SECONDS = 180.0
-"""Bound of one round; it takes seconds."""
+"""The time-out of one round, which takes seconds."""
 
 LOOK_SECONDS = 0.5
-"""Between looks at whether the worker still runs."""
+"""The time between two checks whether the worker still runs."""
 
 _numbers = itertools.count()
 
 
 class Meter:
-    """Counts records that are done, and knows when all are. Thread-safe."""
+    """Counts records that are done, and wakes the waiting thread when all are. Thread-safe."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -58,17 +58,16 @@ class Meter:
         self._count = 0
 
     def start(self) -> None:
-        """Start the clock; only the first call does.
+        """Start the clock at the first call; later calls do nothing.
 
-        Processors call it in ``initialize``, which comes just before the first read: what lies before was taking
-        leases, not reading.
+        Processors call it in ``initialize``, just before the first read: the time before was spent on taking leases.
         """
         with self._lock:
             if self._started is None:
                 self._started = time.perf_counter()
 
     def add(self, records: int) -> None:
-        """Some records are done."""
+        """Count ``records`` as done."""
         with self._lock:
             self._ended = time.perf_counter()
             self._count += records
@@ -76,7 +75,11 @@ class Meter:
                 self._complete.set()
 
     def wait(self, worker: Worker | TunnelWorker | None = None) -> None:
-        """Wait until all are done; raises at once if the worker ends before."""
+        """Wait until all records are done.
+
+        Raises:
+            RuntimeError: ``worker`` fails, or the longest time for a round has passed.
+        """
         deadline = time.monotonic() + LONGEST_ROUND_SECONDS
         while not self._complete.wait(LOOK_SECONDS):
             has_failed = worker is not None and worker.worker_status is WorkerStatus.ERROR
@@ -99,31 +102,31 @@ def _state_of(worker: Worker | TunnelWorker | None) -> str:
 
 
 class CheckpointingProcessor(IRecordProcessor):
-    """Looks at nothing, and checkpoints each batch."""
+    """Checkpoints each batch without looking at its records."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Reading begins."""
+        """Start the meter, because reading begins."""
         self._meter.start()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Checkpoint, then count: a record is done once it will not come again."""
+        """Checkpoint, then count: a record is done once it cannot come again."""
         process_records_input.checkpointer.checkpoint()
         self._meter.add(len(process_records_input.records))
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing to finish: each batch was checkpointed."""
+        """Do nothing: each batch was checkpointed."""
 
 
 @contextmanager
 def running_worker(
     client: OTSClient, table: FilledTable, page_size: int, factory: RecordProcessorFactory, config: ClientConfig
 ) -> Iterator[Worker]:
-    """A worker with a status table of its own, so that it reads everything from the beginning.
+    """Run a worker with its own status table, so that it reads all records from the beginning.
 
-    The table goes with it: an instance holds 64, and a fast machine has many rounds.
+    The table is deleted at the end: an instance has at most 64 tables, and a fast machine has many rounds.
     """
     number = next(_numbers)
     status_table = f"{table.name}_status_{number}"
@@ -139,7 +142,7 @@ class LookingProcessor(CheckpointingProcessor):
     """Looks at each cell of each record once."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Look, then do as the others do."""
+        """Look at each cell, then checkpoint and count."""
         for record in process_records_input.records:
             for _, _value in record.primary_key:
                 pass
@@ -152,7 +155,7 @@ class ColumnsProcessor(CheckpointingProcessor):
     """Takes each batch by column."""
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Have the columns made, then do as the others do."""
+        """Make the columns, then checkpoint and count."""
         process_records_input.arrow()
         super().process_records(process_records_input)
 
@@ -166,45 +169,45 @@ CANDIDATES: Mapping[str, Callable[[Meter], CheckpointingProcessor]] = {
 
 JAVA = "Java stream client"
 JAVA_TARGETS = {"looked at by nobody": (2.0, 1.2, 2.0), "each cell looked at": (1.2, 1.2, 1.2)}
-"""What has to be reached of its rate: by the wall with one shard, with several, and per second of processor time."""
+"""The least multiples of its rate: of wall time with one shard, with several, and of processor time."""
 
 WITH_MD5, WITHOUT_MD5 = "with the MD5 of answers", "without the MD5 of pages"
-"""The Java SDK leaves out by default what streamclient checks by default, so each is also measured the other way."""
+"""The Java SDK does not check by default, and streamclient does, so each is also measured the other way."""
 
 _JAVA_PAGE = PAGE_SIZES[0]
 
 JAVA_STEP_NANOS = 10_000_000
-"""By which Java's clock of processor time steps: a warm client reads a few thousand records within one step."""
+"""The step of Java's clock of processor time. A warm client reads a few thousand records within one step."""
 
 ROLES = ("fetch", "owner", "processor", "scan", "status", "renew")
-"""The threads of a worker, by what their names end with."""
+"""The roles of a worker's threads, which are part of their names."""
 
 
 @define
 class Spent:
-    """Processor time of one candidate."""
+    """The processor time of one candidate."""
 
     rates: list[float] = field(factory=list)
-    """Records per second of it, by round."""
+    """Records per second of processor time, by round."""
     seconds: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
-    """Of all rounds, by the role of the thread."""
+    """The processor time of all rounds, by the role of the thread."""
 
     def add(self, records: int, seconds: float, by_role: Mapping[str, float]) -> None:
-        """One round; what no thread of the worker has spent is of the start and the end."""
+        """Add one round. Time that no thread of the worker has spent counts as start and end."""
         self.rates.append(records / seconds)
         for role, own in by_role.items():
             self.seconds[role] += own
         self.seconds["start and end"] += seconds - sum(by_role.values())
 
     def shares(self) -> str:
-        """Who has spent how much of it."""
+        """Return each role's share of the processor time as text."""
         whole = sum(self.seconds.values())
         most_first = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)
         return ", ".join(f"{role} {self.seconds[role] / whole:.0%}" for role in most_first)
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Every combination of shards and page size, over equally many records; what of them the client itself costs."""
+    """Measure every combination of shards and page size over equally many records, in wall and in processor time."""
     rounds: dict[str, Round] = {}
     spent: dict[str, Spent] = {}
     for (shards, size), (what, make) in itertools.product(itertools.product(SHARDS, PAGE_SIZES), CANDIDATES.items()):
@@ -255,7 +258,7 @@ def _java_name(shards: int, what: str, *, checks_md5: bool = False) -> str:
 
 
 def _aims(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> list[Aim]:
-    """What has to be reached of the rate of the Java client that does the same, where that is there."""
+    """Return the aims beside the Java client that does the same; none without it."""
     for shards, (what, (one, several, processor)) in itertools.product(SHARDS, JAVA_TARGETS.items()):
         if name in (_name(shards, _JAVA_PAGE, what), _without_md5(shards, what)):
             target = processor if not is_wall else one if shards == 1 else several
@@ -264,7 +267,7 @@ def _aims(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> list
 
 
 def _beside_checking_java(rates: Mapping[str, list[float]], name: str) -> str:
-    """The ratio to the Java client that checks as much as streamclient does by default."""
+    """Return the ratio to the Java client that checks as much as streamclient does by default."""
     for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
         if name == _name(shards, _JAVA_PAGE, what):
             return beside(rates, name, _java_name(shards, what, checks_md5=True), called=f"{JAVA} {WITH_MD5}")
@@ -272,7 +275,7 @@ def _beside_checking_java(rates: Mapping[str, list[float]], name: str) -> str:
 
 
 def _java_rounds(stage: Stage, settings: Settings, spent: dict[str, Spent]) -> dict[str, Round]:
-    """The same by the official Java client, whose compiler is warm by then; or the reason why it is not here."""
+    """Return rounds of the official Java client with a warm compiler, or one that names why it is missing."""
     try:
         java_rounds()
     except JavaMissingError as error:
@@ -286,7 +289,7 @@ def _java_rounds(stage: Stage, settings: Settings, spent: dict[str, Spent]) -> d
         spent[name] = Spent()
         rounds[name] = partial(_java_rate, stage, table, looks=looks, checks_md5=checks_md5, spent=spent[name])
         if checks_md5:
-            continue  # it is the same code but for the digest, whose code is Java's own: the unmeasured round warms it
+            continue  # the same code but for the digest, which is Java's own code: the unmeasured round warms it
         until = time.monotonic() + settings.java_warm_seconds
         while time.monotonic() < until:
             progress(f"warming up: {name}")
@@ -313,7 +316,7 @@ def _rate(
     make: Callable[[Meter], CheckpointingProcessor],
     spent: Spent,
 ) -> float:
-    """By the wall; notes the rate by the processor time of this process, start and end of the worker included."""
+    """Return the rate in wall time; add that in processor time of this process, the worker's start and end included."""
     meter = Meter(table.records)
     before = set(threading.enumerate())
     started = time.process_time()
@@ -325,7 +328,7 @@ def _rate(
 
 
 def _seconds_by_role(threads: set[threading.Thread]) -> Mapping[str, float]:
-    """Processor time of these threads; one that has ended meanwhile counts as start and end."""
+    """Return the processor time of ``threads`` by role. A thread that has ended counts as start and end."""
     found: defaultdict[str, float] = defaultdict(float)
     for thread in threads:
         role = next((role for role in ROLES if f"-{role}-" in thread.name), "")

@@ -34,7 +34,7 @@ GENERATED = Path(__file__).parent / "_generated"
 
 
 def write_table(name: str, head: str, rows: Iterable[str]) -> None:
-    """A table for pages to include; cells are parted by bars."""
+    """Write a table for pages to include; bars separate its cells."""
     ruler = "---".join("|" * (head.count("|") + 2))
     lines = [f"| {head} |", ruler, *(f"| {row} |" for row in rows)]
     GENERATED.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ def write_lifecycle(app: object) -> None:
 
 
 def write_metrics(app: object) -> None:
-    """List what is measured, from the table that the code uses."""
+    """List the metrics, from the table that the code uses."""
     rows = []
     for metric in METRICS:
         labels = [name for name in metric.labels if name not in WORKER_LABELS]
@@ -64,7 +64,7 @@ def write_metrics(app: object) -> None:
 
 
 def write_rules(app: object) -> None:
-    """List what writes of the status table compare and store, by its rules."""
+    """List the columns that writes of the status table compare and store."""
     rows = []
     for kind, rule in RULES.items():
         compared = ", ".join(rule.if_same) or "whatever it holds"
@@ -79,7 +79,7 @@ def write_rules(app: object) -> None:
 
 
 def write_held_leases(app: object) -> None:
-    """Print what a held lease asks for, from the table that the code uses."""
+    """Print the next need of a held lease, from the table of the code."""
     lines: dict[tuple[str, str, str], list[str]] = {}
     for (intention, consuming, row), step in NEXT.items():
         line = lines.setdefault(
@@ -124,18 +124,18 @@ def write_settings(app: object) -> None:
 
 
 def write_lake(app: object) -> None:
-    """Print what commits cost, from the file that the benchmark wrote."""
+    """Print the cost of commits, from the file that the benchmark wrote."""
     write_table("lake.md", LAKE_HEAD, lake_rows())
     (GENERATED / "lake-run.md").write_text(lake_run() + "\n")
 
 
 def draw_pictures(app: object) -> None:
-    """Draw what the pages show."""
+    """Draw the pictures of the pages."""
     write_pictures(GENERATED)
 
 
 def setup(app: object) -> None:
-    """Called by Sphinx."""
+    """Connect the functions above to the build, as Sphinx asks."""
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_held_leases)  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Short programs that show how streamclient is used; each is run by a test."""
+"""Short programs that show how to use streamclient. A test runs each of them."""

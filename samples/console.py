@@ -93,7 +93,7 @@ def new_worker(worker_identifier: str, client: OTSClient) -> Worker:
 
 
 def main() -> None:
-    client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
+    client = connect()  # to the instance that TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table_with_stream(client)
     write_three_changes(client)
     with new_worker("worker1", client) as worker:

@@ -1,8 +1,8 @@
-"""Every record in a file exactly once, although the process is killed at the worst moments: checkpoints in two phases.
+"""Write every record to a file exactly once by checkpoints in two phases, although the process is killed in between.
 
-Runs against a local Tablestore that it starts itself. A worker process writes each batch to a file of its own and kills
-itself now and then: before it has prepared a batch, between preparing and committing it, between committing and storing
-the checkpoint. The next process knows from the lease which batch that was, and looks whether its file is there.
+Runs against a local Tablestore that it starts itself. A worker process writes each batch to a new file and kills itself
+now and then: before it prepares a batch, between preparing and committing it, or between committing it and storing the
+checkpoint. The next process learns from the lease which batch that was, and checks whether its file exists.
 """
 
 import json
@@ -50,7 +50,7 @@ QUICK = ClientConfig(
 
 
 class FileSink(IRecordProcessor):
-    """One file per batch. A file is there whole, or not at all: it gets its name when it is complete."""
+    """Writes one file per batch. A file gets its name when it is complete, so it exists whole or not at all."""
 
     def __init__(self, directory: Path, chance_of_death: float) -> None:
         self.directory = directory
@@ -60,14 +60,14 @@ class FileSink(IRecordProcessor):
         self.replayed_shard = initialization_input.shard_info.shard_id if initialization_input.is_replay else None
         pending = initialization_input.pending_checkpoint
         if pending is not None and self.path(pending.state.decode()).exists():
-            # The batch was committed, and only its checkpoint is missing.
+            # The batch was committed; only its checkpoint is missing.
             initialization_input.checkpointer.checkpoint(pending.value)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.perhaps_die("before")
         name = str(uuid.uuid4())
         if self.replayed_shard is not None:
-            # A parked record has a file of its own, named by its place: after a crash it is written again, not twice.
+            # A parked record has its own file, named by its position: a replay after a crash overwrites that file.
             place = process_records_input.records[0].sequence_info
             name = f"{self.replayed_shard}-{place.epoch}-{place.timestamp_micros}-{place.row_index}"
         prepared = process_records_input.checkpointer.prepare_checkpoint(None, name.encode())
@@ -102,7 +102,7 @@ def written(directory: Path) -> list[int]:
 
 
 def work(endpoint: str, directory: Path, seed: int) -> None:
-    """A worker process; it ends when every record is in a file, if it lives so long."""
+    """Run a worker until every record is in a file, or until it kills its process."""
     random.seed(seed)
     client = Connection(endpoint=endpoint).client()
     config = StreamConfig(client=client, data_table_name="visits", status_table_name="status", max_records=BATCH)

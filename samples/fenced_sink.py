@@ -1,7 +1,7 @@
 """A sink that refuses writers which have lost their shard: SQLite, with the epoch and the position of each shard.
 
-Runs against a local Tablestore that it starts itself. One worker hangs in the middle of a batch until its lease is gone
-and another worker has taken over. Then it goes on, as a frozen process does, and is refused.
+Runs against a local Tablestore that it starts itself. One worker hangs in the middle of a batch until its lease has
+expired and another worker has taken over. Then it goes on, as a frozen process does, and is refused.
 """
 
 import sqlite3
@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS changes (
 
 
 def position_of(sequence: SequenceInfo) -> str:
-    """Text whose order is the order of a shard's records."""
+    """Return text whose order is that of a shard's records."""
     return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
 
 
@@ -61,17 +61,17 @@ class FencedSink:
         self._connection.close()
 
     def count(self) -> int:
-        """How many changes are stored."""
+        """Return the number of stored changes."""
         with self._lock:
             return int(self._connection.execute("SELECT count(*) FROM changes").fetchone()[0])
 
     def take_over(self, shard_id: str, epoch: int) -> None:
-        """From now on only this owner, or a later one, writes for the shard."""
+        """Fence earlier owners: from now on only this owner, or a later one, can write for the shard."""
         with self._transaction(shard_id, epoch):
             pass
 
     def store(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> int:
-        """Store what is not there yet; returns how many records that were. All or nothing."""
+        """Store the records that are not stored yet, all or none; return their number."""
         with self._transaction(shard_id, epoch) as position:
             new = [record for record in records if position_of(record.sequence_info) > position]
             for record in new:
@@ -82,9 +82,9 @@ class FencedSink:
         return len(new)
 
     def replay(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> None:
-        """Store parked records, which lie before the position: each at its own place, if it is not there yet.
+        """Store parked records, which are before the shard's position, each at its own unless it is stored already.
 
-        Epoch and position stay: they tell of the shard, and a replay is not the shard's owner.
+        Epoch and position stay as they are: they belong to the shard's owner, and a replay is not the owner.
         """
         with self._lock:
             for record in records:
@@ -96,7 +96,7 @@ class FencedSink:
 
     @contextmanager
     def _transaction(self, shard_id: str, epoch: int) -> Iterator[str]:
-        """Compare the epoch and write in one transaction; a check before it would be worth nothing."""
+        """Compare the epoch and write in one transaction; a check before the transaction would prove nothing."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -115,7 +115,7 @@ class FencedSink:
 
 
 class Storing(IRecordProcessor):
-    """Brings the changes of one shard into the sink."""
+    """Stores the changes of one shard in the sink."""
 
     def __init__(self, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
         self.sink = sink
@@ -139,7 +139,7 @@ class Storing(IRecordProcessor):
 
 
 class Telling(Storing):
-    """Says what happens to it."""
+    """Stores changes, and prints each step."""
 
     def __init__(self, worker: str, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
         super().__init__(sink, before_store)
@@ -194,7 +194,7 @@ def main() -> None:
         first, second = Telling("worker-1", sink, freeze), Telling("worker-2", sink)
         with Worker("worker-1", QUICK, config, lambda: first) as worker:
             worker.wait(600, until=hangs.is_set)
-        # The worker has ended without the call that hangs, so its lease runs out.
+        # The worker has ended although its call still hangs, so its lease expires.
         with Worker("worker-2", QUICK, config, lambda: second) as worker:
             worker.wait(600, until=second.is_done.is_set)
             wakes.set()

@@ -1,7 +1,7 @@
-"""The changes of each customer in order, many customers at a time, with exact checkpoints.
+"""Process the changes of each customer in order, many customers at a time, with exact checkpoints.
 
-Runs against a local Tablestore that it starts itself. Each change takes 20 ms, as a call to another service would; one
-of them fails at first and is tried again.
+Runs against a local Tablestore that it starts itself. Each change takes 20 ms, as a call to another service would. One
+of them fails at first and is retried.
 """
 
 import threading
@@ -27,7 +27,7 @@ SECONDS_PER_CHANGE = 0.02
 
 
 class Shipping:
-    """What is done with a change. Called in many threads, but never twice at once for one customer."""
+    """Ships changes. It is called in many threads, but never twice at once for one customer."""
 
     def __init__(self) -> None:
         self.changes_by_customer: dict[str, list[int]] = defaultdict(list)
@@ -60,7 +60,7 @@ def make_table(client: OTSClient) -> None:
 
 
 def unread(client: OTSClient) -> int:
-    """How many records lie behind the stored checkpoint."""
+    """Return the number of records after the stored checkpoint."""
     streams = TablestoreStreamApi(client)
     (stream,) = streams.list_stream("orders")
     (lease,) = LeaseManager(client, "orders_shipping", stream.stream_id).list_leases()
@@ -82,7 +82,7 @@ def main() -> None:
         one_by_one = CHANGES * SECONDS_PER_CHANGE
         print(f"{CHANGES} changes of {len(done)} customers in {seconds:.1f} s; one by one they take {one_by_one:.1f} s")
         print("in order for each customer:", all(numbers == sorted(numbers) for numbers in done.values()))
-        print("changes behind the checkpoint:", unread(client))
+        print("changes after the checkpoint:", unread(client))
 
 
 if __name__ == "__main__":

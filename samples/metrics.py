@@ -1,6 +1,6 @@
-"""Measure a worker: what Prometheus reads from it, while records flow and after they have stopped.
+"""Measure a worker, and show the samples that Prometheus reads from it after it has caught up.
 
-Runs against a local Tablestore that it starts itself. It writes a hundred rows, lets one worker process them, and asks
+Runs against a local Tablestore that it starts itself. It writes a hundred rows, lets one worker process them, and reads
 the worker's metrics port as Prometheus does.
 """
 
@@ -43,7 +43,7 @@ SHOWN = (
 
 
 class Checkpointing(IRecordProcessor):
-    """Accepts everything."""
+    """Checkpoints every batch."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         pass
@@ -68,7 +68,7 @@ def make_table(client: OTSClient) -> None:
 
 
 def scrape(port: int) -> list[str]:
-    """Samples as Prometheus reads them, without the shard's long name."""
+    """Return the samples of the metrics in ``SHOWN``, as Prometheus reads them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         lines = response.read().decode().splitlines()
     return [line for line in lines if line.startswith(SHOWN)]

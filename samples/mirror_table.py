@@ -1,4 +1,4 @@
-"""Keep a Delta table equal to a table: what is there, then what changes; compared at the end.
+"""Keep a Delta table equal to a table: copy its rows, follow its changes, and compare both at the end.
 
 Runs against a local Tablestore that it starts itself. ``streamclient mirror FILE`` does the same from a shell.
 """
@@ -43,7 +43,7 @@ def main() -> None:
         while thread.is_alive() and mirror.worker is None:
             thread.join(0.1)
         if mirror.worker is None:
-            raise SystemExit("the table is not copied; what its thread has printed says why")
+            raise SystemExit("the table is not copied; the output of the mirror's thread gives the reason")
         print(f"{mirror.copied_rows} rows copied")
         client.delete_row("orders", Row([("order", 0)]), ANY_STATE)
         client.put_row("orders", Row([("order", 1)], [("state", 7), ("new", True)]), ANY_STATE)
@@ -51,7 +51,7 @@ def main() -> None:
         mirror.shutdown()
         thread.join()
         found = mirror.verify()
-        print(f"{found.rows} rows compared, {found.count} differences, {found.pending} changes behind")
+        print(f"{found.rows} rows compared, {found.count} differences, {found.pending} changes pending")
         row = next(row for table in lake.rows() for row in table.to_pylist() if row["order"] == 1)
         print({name: row[name] for name in ("order", "state", "new", "_unfit")})
 

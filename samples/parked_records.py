@@ -1,8 +1,8 @@
-"""One record that cannot be processed, among a thousand: found, parked, and replayed once the program is mended.
+"""Find a poison record among a thousand, park it, and replay it once the program is mended.
 
-Runs against a local Tablestore that it starts itself. A table of orders gets one amount that is no number. The worker
-cuts the batch down to that record, parks it in a directory and goes on; a later change of the same order is parked
-behind it. Then a mended processor replays both.
+Runs against a local Tablestore that it starts itself. A table of orders gets one amount that is not a number. The
+worker cuts the batch down to that record, parks it in a directory and goes on. A later change of the same order is
+parked after it. Then a mended processor replays both.
 """
 
 import tempfile
@@ -38,7 +38,7 @@ ORDERS = 1_000
 
 
 class Totals:
-    """What the processors add up, and how often they were called."""
+    """The amounts that the processors have read, and the number of their calls."""
 
     def __init__(self) -> None:
         self.amounts: dict[int, float] = {}
@@ -46,7 +46,7 @@ class Totals:
 
 
 class Adding(IRecordProcessor):
-    """Takes the amount of each order. ``read`` makes a number of what the column holds."""
+    """Takes the amount of each order. ``read`` turns the value of the column into a number."""
 
     def __init__(self, totals: Totals, read: Callable[[object], float]) -> None:
         self.totals = totals
@@ -70,7 +70,7 @@ class Adding(IRecordProcessor):
 
 def strict(value: object) -> float:
     if not isinstance(value, float):
-        raise TypeError(f"amount {value!r} is no number")
+        raise TypeError(f"amount {value!r} is not a number")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Copy a table into another one: what is there, then what changed since, each until a time.
+"""Copy a table into another one: its rows, then the changes since, each until an end time.
 
 Runs against two local Tablestores that it starts itself. ``streamclient replicate FILE`` does the same from a shell.
 """
@@ -41,7 +41,7 @@ def copy_until(end_time: datetime, source: LocalTablestore, destination: LocalTa
 
 
 def in_a_second() -> datetime:
-    """After everything that is written already: an end time is in whole seconds."""
+    """Return a time after all earlier writes, as end times are whole seconds."""
     return datetime.now(timezone.utc) + timedelta(seconds=1)
 
 

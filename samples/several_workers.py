@@ -1,7 +1,7 @@
-"""Several workers in one process: they share the shards of a table through leases kept in a SQLite file.
+"""Share the shards of a table among several workers in one process, through leases in a SQLite file.
 
 Runs against a local Tablestore that it starts itself. It splits the table's shard a few times, lets two workers share
-the shards, and shows that each shard is read by one of them.
+the shards, and shows that they process each record once.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ QUICK = ClientConfig(
 
 
 class Tally:
-    """Counts records by worker; waits for a total."""
+    """Counts records by worker, and notes when all are there."""
 
     def __init__(self, expected: int) -> None:
         self.by_worker: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Counting(IRecordProcessor):
-    """Adds what it is given to the tally."""
+    """Checkpoints each batch, and adds its records to the tally."""
 
     def __init__(self, worker: str, tally: Tally) -> None:
         self.worker = worker

@@ -1,8 +1,8 @@
-"""Every change of a table into a Delta table, exactly once, with one more column that Spark computes.
+"""Store every change of a table in a Delta table exactly once, with one more column that Spark computes.
 
 Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py``. It makes a table, writes
-some changes, lets a worker bring them into the lake, and compares the rows that they lead to with the table. The lake
-is the folder ``lake``, or the one that is named behind it.
+some changes, lets a worker bring them into the lake, and compares the rows that result from them with the table. The
+lake is the folder ``lake``, or the one named by the argument.
 """
 
 import sys
@@ -36,7 +36,7 @@ from tablestore import (
 TABLE = "spark_orders"
 ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
 RELIED_ON = {"amount": ColumnType.DOUBLE}
-"""What the transform needs in each batch, also in one whose changes do not put it."""
+"""The columns that the transform needs in each batch, even if no change of the batch puts them."""
 
 
 def make_table(client: OTSClient) -> None:
@@ -49,7 +49,7 @@ def make_table(client: OTSClient) -> None:
 
 
 def write_changes(client: OTSClient) -> int:
-    """Twenty orders; every second one is paid and loses its note, every fifth one is deleted."""
+    """Write twenty orders; every second one is paid and loses its note, every fifth one is deleted."""
     changes = 0
     for number in range(20):
         key = [("customer", f"customer-{number % 4}"), ("order_id", number)]
@@ -72,13 +72,13 @@ def table_rows(client: OTSClient) -> list[dict[str, object]]:
 
 
 def with_tax(frame: DataFrame, context: BatchContext) -> DataFrame:
-    """The batch as Spark makes it; what is returned is stored together with the commits in ``context.commits``."""
+    """Add a column to a batch. The returned frame is stored together with the commits in ``context.commits``."""
     print(f"a batch of {context.record_count} changes, of {len(context.commits)} shard")
     return frame.withColumn("with_tax", f.round(f.col("amount") * 1.13, 2))
 
 
 def main(lake: str = "lake") -> None:
-    client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
+    client = connect()  # to the instance that TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table(client)
     expected = write_changes(client)
     spark = local_session("spark-lake")

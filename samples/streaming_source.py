@@ -1,7 +1,7 @@
-"""A table's changes into Parquet by Structured Streaming, its rows by ``spark.read``, and a frame back into a table.
+"""Stream a table's changes into Parquet, read its rows with ``spark.read``, and write a frame into a table.
 
-Makes a table on a local server of its own, reads its stream in three runs of one query, between which a shard splits,
-and copies the rows of the table into another one.
+Makes a table on a local server of its own, and reads its stream in three runs of one query, with a split of the shard
+after the first. Then it copies the rows of the table into another one.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ def make_tables(client: OTSClient) -> None:
 
 
 def write_orders(client: OTSClient, first: int, count: int) -> None:
-    """Each third order has an amount that is text, and each fourth is deleted."""
+    """Write orders: each third one has an amount that is text, and each fourth one is deleted."""
     for number in range(first, first + count):
         key = [("customer", f"customer-{number % 3}"), ("order_id", number)]
         amount = f"{number} euros" if number % 3 == 2 else number * 1.5
@@ -47,7 +47,7 @@ def write_orders(client: OTSClient, first: int, count: int) -> None:
 
 
 def catch_up(spark: SparkSession, connection: Mapping[str, str], lake: Path) -> None:
-    """Everything that is in the stream now, in batches of four; the checkpoint remembers where it ended."""
+    """Read all changes in the stream, in batches of four; the checkpoint keeps the position for the next run."""
     changes = spark.readStream.format("tablestore").options(**connection, table="orders", maxOffsetsPerTrigger="4")
     writer = changes.schema(COLUMNS).load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(lake / "checkpoint")).trigger(availableNow=True)

@@ -1,4 +1,4 @@
-"""Tests of a record processor with ``stream_simulation``; run by ``pytest samples/test_my_processor.py``.
+"""Test a record processor with ``stream_simulation``; run it with ``pytest samples/test_my_processor.py``.
 
 The processor collects changes and writes them to a warehouse ten at a time. ``HastyProcessor`` is the same with a
 mistake that no ordinary test finds: it checkpoints before its buffer is written.
@@ -34,7 +34,7 @@ class Warehouse:
         self.rows.update(changes)
 
     def check(self, run: Run) -> None:
-        """Every row has the number of its last change."""
+        """Check that every row has the number of its last change."""
         items = run.newest.items()
         stale = {key: new for key, new in items if self.rows.get(key) != new}
         some = sorted(stale)[:3]

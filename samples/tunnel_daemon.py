@@ -1,6 +1,6 @@
 """Consume full data, then changes, with a callback and a daemon.
 
-Runs against a local Tablestore that it starts itself; with TABLESTORE_ENDPOINT set, against that one.
+Runs against a local Tablestore that it starts itself, or against the endpoint in TABLESTORE_ENDPOINT if that is set.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What the tunnel samples share: a Tablestore to run against, a table, and orders in it."""
+"""The common parts of the tunnel samples: a Tablestore to run against, a table, and orders in it."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ from tablestore import (
 
 @contextmanager
 def instance() -> Iterator[OTSClient]:
-    """The Tablestore named in the environment, or a local one that ends with the sample."""
+    """Yield a client of the Tablestore named in the environment, or of a local one that ends with the sample."""
     if "TABLESTORE_ENDPOINT" not in os.environ:
         with LocalTablestore() as local:
             yield local.client()
@@ -32,7 +32,7 @@ def instance() -> Iterator[OTSClient]:
 
 
 def make_table(client: OTSClient, name: str) -> None:
-    """A table of orders by number. A tunnel needs no more: it switches the change stream on by itself."""
+    """Create a table of orders by number. It needs no stream for a tunnel, which switches the stream on by itself."""
     meta = TableMeta(name, [("order", "INTEGER")])
     client.create_table(meta, TableOptions(), ReservedThroughput(CapacityUnit(0, 0)))
 

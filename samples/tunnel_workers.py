@@ -1,4 +1,4 @@
-"""Several tunnel clients share one tunnel: channels are balanced, a client that ends leaves its own to the others.
+"""Share one tunnel among several clients: channels are balanced, and a client that ends leaves its own to the others.
 
 Runs against a local Tablestore that it starts itself, because it splits the table's partition.
 """
@@ -22,7 +22,7 @@ ORDERS = range(100)
 
 
 class CountingProcessor(IChannelProcessor):
-    """One per worker, shared by all its channels."""
+    """Counts records. All channels of a worker share one processor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -236,13 +236,13 @@ _HOMES = {
     "record_batch": "wire.columns",
     "replay_parked": "worker.parking.parking_replay",
 }
-"""Public name to the module that has it. Everything is loaded when it is first used: the upper floors pull in the SDK
-or the scheduler, together most of a second, and even plain values take a twentieth, which a command line feels."""
+"""Each public name and the module that defines it. A name is loaded when it is first used: the upper floors load the
+SDK or the scheduler, together most of a second, and even plain values take a twentieth, which slows a command line."""
 
 
 __getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """List the public names, loaded or not."""
     return sorted({*globals(), *__all__})

@@ -186,8 +186,8 @@ class ShutdownException(StreamClientError):
 class FencedException(ShutdownException):
     """A destination refused a write because a later owner of the shard, with a greater epoch, has written there.
 
-    The lease is lost, whatever the worker believes; no part of the refused write was stored. Destinations raise it, and
-    a sink of your own that compares ``ShardInfo.epoch`` should raise it too.
+    The lease is lost, even if the worker does not know it yet; no part of the refused write was stored. Destinations
+    raise it, and a sink of your own that compares ``ShardInfo.epoch`` should raise it too.
     """
 
 

@@ -45,8 +45,8 @@ class InitializationInput:
     ``ClientConfig.trimmed_data_policy`` has accepted the loss; ``initial_checkpoint`` is then the oldest record
     left."""
     fleet_has_processed: bool = False
-    """Whether rows of the status table show that records of any shard were processed, so that the place in which this
-    fleet stores them must exist."""
+    """Whether rows of the status table show that records of any shard were processed, so that this fleet's destination
+    must exist."""
     is_replay: bool = False
     """Whether ``replay_parked`` delivers parked records again, instead of a worker delivering the shard.
 
@@ -284,7 +284,7 @@ class ILeaseManager(ABC):
         return lease.counter
 
     def forget_epoch(self, lease_key: str) -> None:  # noqa: B027  # nothing to forget where nothing is kept
-        """Drop what ``draw_epoch`` keeps for a key whose shard has left the stream for good."""
+        """Drop the number that ``draw_epoch`` keeps for a key whose shard has left the stream for good."""
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew ``leases``; return one answer per lease, in order. Override it where the store needs fewer requests."""
@@ -378,7 +378,7 @@ class IMetrics(ABC):
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
         """Add a value to a histogram."""
 
-    def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not everybody keeps series
+    def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not every receiver keeps series
         """End the series with these labels, because its shard is no longer held. It may begin again later."""
 
 

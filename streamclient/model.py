@@ -244,7 +244,7 @@ class TrimmedRange:
 
     def __str__(self) -> str:
         return (
-            f"records behind position {readable_position(self.position)} are past the stream's retention and lost: "
+            f"records after position {readable_position(self.position)} are past the stream's retention and lost: "
             f"from after {self._last_processed()} up to before {self._first_left()}"
         )
 
@@ -257,7 +257,7 @@ class TrimmedRange:
 
     def _first_left(self) -> str:
         if self.first_left is None:
-            return "whatever comes next, as nothing is left"
+            return "the next record to come, as no record is left"
         return f"the record {self.first_left} of {utc_text(self.first_left.timestamp_micros)}, the oldest one left"
 
 

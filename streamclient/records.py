@@ -106,22 +106,22 @@ def readable_position(text: str) -> str:
         data = base64.b64decode(text, validate=True)
         stream_end = 1 + data[0]
         shard_end = stream_end + 1 + data[stream_end]
-        place_end = shard_end + 1 + data[shard_end]
+        position_end = shard_end + 1 + data[shard_end]
     except (binascii.Error, ValueError, IndexError):
         is_name = text.isupper() or len(text) <= LONGEST_PLAIN_POSITION
         return text if is_name else f"iterator ...{text[-8:]}"
-    place = data[shard_end + 1 : place_end]
-    if place_end != len(data) - 1 or not place:
+    position = data[shard_end + 1 : position_end]
+    if position_end != len(data) - 1 or not position:
         return text if len(text) <= LONGEST_PLAIN_POSITION else f"iterator ...{text[-8:]}"
-    layout = _PLACES.get(len(place))
-    numbers = place.hex() if layout is None else "/".join(str(number) for number in layout.unpack(place))
+    layout = _LAYOUTS.get(len(position))
+    numbers = position.hex() if layout is None else "/".join(str(number) for number in layout.unpack(position))
     return f"iterator {numbers}"
 
 
 LONGEST_PLAIN_POSITION = 24
 """Texts of at most this length are not iterators of a service, and are shown as they are."""
 
-_PLACES = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
+_LAYOUTS = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
 """The layouts of the local server and of the only documented iterator of the real service; other lengths are shown as
 hex."""
 
@@ -275,7 +275,7 @@ def record_of_cells(
 
 
 _new_record = StreamRecord.__new__
-_SLOTS = tuple([_setter(getattr(StreamRecord, one.name)) for one in fields(StreamRecord)])
+_SLOTS = tuple([_setter(getattr(StreamRecord, attribute.name)) for attribute in fields(StreamRecord)])
 
 
 def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:

@@ -62,14 +62,14 @@ def test_what_says_nothing_about_weekdays_in_numbers_stays_as_it_is() -> None:
     ("given", "complaint"),
     [
         ("hourly", "cron must be a cron expression of five fields, such as '0 * * * *', not 'hourly': "),
-        (60, "'0 * * * *', not 60: it is no string"),
+        (60, "'0 * * * *', not 60: it is not a string"),
         ("", "cron must be a cron expression of five fields"),
         ("* * * *", "cron must be a cron expression of five fields"),
         ("61 * * * *", "cron must be a cron expression of five fields"),
         ("0 4 * * 8", "cron must be a cron expression of five fields"),
         ("0 4 * * 5-1", "cron must be a cron expression of five fields"),
         ("0 4 * * 1-5/0", "cron must be a cron expression of five fields"),
-        ("0 0 30 2 *", "cron must be a cron expression whose time comes, not '0 0 30 2 *'"),
+        ("0 0 30 2 *", "cron must be a cron expression that fires, not '0 0 30 2 *'"),
     ],
 )
 def test_an_expression_that_is_none_is_refused_with_its_name(given: object, complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""SVG as text: boxes, arrows, bars. Only what the pictures of the documentation need, so that no library is."""
+"""SVG as text: boxes, arrows and bars, as far as the pictures of the documentation need them, without a library."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from html import escape
 from attrs import define, field, frozen
 
 INK, FAINT, FILL, LINE, STRONG = "#1f2937", "#667085", "#eef3fb", "#3b5b92", "#b4540a"
-"""Colours: text, what matters less, inside of boxes, outlines, and what the eye shall find."""
+"""The colours of text, of less important text, of the inside of boxes, of outlines, and of highlights."""
 
 LINE_HEIGHT = 13
 
 
 @define
 class Picture:
-    """Shapes on white paper, in the order in which they are drawn; units are those of a screen's pixels."""
+    """Shapes on white paper, in the order in which they are drawn. Units are a screen's pixels."""
 
     width: float
     height: float
     title: str
-    """For those who cannot see it."""
+    """The title, for readers who cannot see the picture."""
     _shapes: list[str] = field(factory=list)
 
     def box(self, x: float, y: float, width: float, height: float, *, fill: str = FILL, line: str = LINE) -> None:
-        """A rectangle by its upper left corner."""
+        """Draw a rectangle, given by its upper left corner."""
         self._shapes.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="4" fill="{fill}" '
             f'stroke="{line}"/>'
@@ -34,21 +34,21 @@ class Picture:
     def text(
         self, x: float, y: float, text: str, *, colour: str = INK, anchor: str = "middle", bold: bool = False
     ) -> None:
-        """One line; ``y`` is that of its middle, ``anchor`` is ``start``, ``middle`` or ``end``."""
+        """Write a line of text whose middle is at the height ``y``; ``anchor`` is ``start``, ``middle`` or ``end``."""
         weight = ' font-weight="bold"' if bold else ""
         place = f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}"{weight}'
-        # A white outline below keeps it readable where lines cross it.
+        # A white outline below the text keeps it readable where lines cross it.
         self._shapes.append(f'{place} stroke="#ffffff" stroke-width="3" aria-hidden="true">{escape(text)}</text>')
         self._shapes.append(f'{place} fill="{colour}">{escape(text)}</text>')
 
     def lines(self, x: float, y: float, lines: Sequence[str], *, colour: str = INK, anchor: str = "middle") -> None:
-        """Several lines around a middle."""
+        """Write several lines of text, whose common middle is at the height ``y``."""
         first = y - (len(lines) - 1) * LINE_HEIGHT / 2
         for number, line in enumerate(lines):
             self.text(x, first + number * LINE_HEIGHT, line, colour=colour, anchor=anchor)
 
     def line(self, points: Sequence[tuple[float, float]], *, colour: str = FAINT, dashed: bool = False) -> None:
-        """Straight from point to point."""
+        """Draw straight lines from point to point."""
         path = " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dashes = ' stroke-dasharray="4 3"' if dashed else ""
         self._shapes.append(f'<path d="M{path}" fill="none" stroke="{colour}"{dashes}/>')
@@ -61,7 +61,7 @@ class Picture:
         bend: float = 0.0,
         colour: str = FAINT,
     ) -> tuple[float, float]:
-        """An arrow that bends to its left by so much; answers with the middle of its curve."""
+        """Draw an arrow that bends to its left by ``bend``, and return the middle of its curve."""
         (x1, y1), (x2, y2) = begin, end
         length = math.hypot(x2 - x1, y2 - y1) or 1.0
         x = (x1 + x2) / 2 + 2 * bend * (y2 - y1) / length
@@ -81,7 +81,7 @@ class Picture:
         self._shapes.append(f'<polygon points="{points}" fill="{colour}"/>')
 
     def svg(self) -> str:
-        """The whole as a document."""
+        """Return the picture as an SVG document."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
             f'width="{self.width:.0f}" font-family="sans-serif" font-size="11" role="img">'
@@ -92,24 +92,24 @@ class Picture:
 
 @frozen(kw_only=True)
 class Edge:
-    """An arrow between two nodes of a graph, and what is written on it."""
+    """An arrow between two nodes of a graph, with its labels."""
 
     begin: str
     end: str
     labels: Sequence[str]
     bend: float = 14.0
-    """How far it bends to its left; below 0, to its right, and an arrow back to its own node goes below that."""
+    """The distance by which the arrow bends to its left. Below 0 it bends to its right, or loops below its node."""
     at: float = 0.5
-    """Where its labels stand, as a share of the way: arrows that cross need not have theirs in the same place."""
+    """The place of the labels, as a share of the way. Arrows that cross can have theirs in different places."""
 
 
 NODE_WIDTH, NODE_HEIGHT = 104.0, 34.0
 STEEP = 2.0
-"""An arrow that goes so many times farther down than right has its labels beside it, any other upon it."""
+"""The ratio of height to width from which an arrow has its labels beside it. A flatter one has them on it."""
 
 
 def draw_graph(picture: Picture, nodes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> None:
-    """Named boxes by their middles, and labelled arrows; both directions between two nodes bend apart."""
+    """Draw named boxes, given by their middles, and labelled arrows. Opposite arrows between two nodes bend apart."""
     for edge in edges:
         if edge.begin != edge.end:
             picture.arrow(*_ends(nodes, edge), bend=edge.bend)
@@ -128,7 +128,7 @@ def _ends(nodes: Mapping[str, tuple[float, float]], edge: Edge) -> tuple[tuple[f
 
 
 def _label(picture: Picture, nodes: Mapping[str, tuple[float, float]], edge: Edge) -> None:
-    """Upon the arrow, or on the side to which a steep one bends."""
+    """Write the labels on the arrow, or beside a steep one on the side to which it bends."""
     (x1, y1), (x2, y2) = _ends(nodes, edge)
     length = math.hypot(x2 - x1, y2 - y1)
     height = 4 * edge.bend * edge.at * (1 - edge.at)
@@ -143,14 +143,14 @@ def _label(picture: Picture, nodes: Mapping[str, tuple[float, float]], edge: Edg
 
 
 def _loop(picture: Picture, node: tuple[float, float], labels: Sequence[str], side: int) -> None:
-    """From the node's upper edge back to it, or, with ``side`` 1, from its lower edge."""
+    """Draw an arrow from the node's upper edge back to it, or with ``side`` 1 from its lower edge."""
     x, y = node[0], node[1] + side * NODE_HEIGHT / 2
     picture.arrow((x - 18, y), (x + 18, y), bend=-16 * side)
     picture.lines(x, y + side * (18 + len(labels) * LINE_HEIGHT / 2), labels, colour=LINE)
 
 
 def _border(node: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
-    """Where the line from the node's middle to a point leaves its box."""
+    """Return the point where the line from the node's middle to ``towards`` leaves the node's box."""
     x, y = towards[0] - node[0], towards[1] - node[1]
     share = min(
         (NODE_WIDTH / 2 + 2) / abs(x) if x else math.inf,

@@ -1,7 +1,7 @@
-"""Figures of journeys: how much of the house one of them touches.
+"""Figures of journeys: the part of the house that one of them touches.
 
-A *journey* is one thing that happens in a real worker beside a real local Tablestore. Every function of the package
-that runs for it is counted, on whatever thread, from the moment it begins until it has happened.
+A *journey* is one event in a real worker beside a real local Tablestore, from its beginning to its end. It counts every
+function of the package that runs meanwhile, on whatever thread.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ QUIET = ClientConfig(
     sync_shard_interval_millis=600_000,
     signal_interval_millis=30_000,
 )
-"""Whatever is not the journey comes seldom, so that it leaves no footprints of its own."""
+"""A configuration under which other work is rare, so that it leaves no footprints during a journey."""
 
 PATIENCE_SECONDS = 120.0
-"""A journey that has not happened by then never will; the script fails."""
+"""The time after which a journey that has not ended is taken for failed. The script then fails."""
 
 
 class Footprints:
-    """Functions of the package that ran while it was recording, on every thread but the main one."""
+    """The functions of the package that run during a recording, on every thread but the main one."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str]] = set()
         self._is_recording = False
 
     def install(self) -> None:
-        """Watch all threads that start later; the main one plays the outside world."""
+        """Watch all threads that start later. The main one plays the outside world."""
         threading.setprofile(self._notice)
 
     @contextmanager
     def recording(self) -> Iterator[set[tuple[str, str]]]:
-        """Collect file and name of each function that is entered."""
+        """Collect the file and the name of each function that is entered."""
         self._seen = set()
         self._is_recording = True
         try:
@@ -91,27 +91,27 @@ class Footprints:
 
 
 class Resting(IRecordProcessor):
-    """Says when it begins and when it has stored a record."""
+    """Sets an event when it begins, and one when it has stored a record."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
         self.has_stored = threading.Event()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Take note."""
+        """Set the event of the beginning."""
         self.has_begun.set()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Store the position behind the records."""
+        """Store the position after the records."""
         process_records_input.checkpointer.checkpoint()
         self.has_stored.set()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def make_table(client: Any) -> None:
-    """A table with a stream and one shard."""
+    """Create a table with a stream and one shard."""
     meta = TableMeta(TABLE, [("id", "STRING")])
     throughput = ReservedThroughput(CapacityUnit(0, 0))
     stream = StreamSpecification(True, 24)
@@ -119,18 +119,18 @@ def make_table(client: Any) -> None:
 
 
 def put_row(client: Any) -> None:
-    """One change."""
+    """Write one change."""
     client.put_row(TABLE, Row([("id", "a")], [("city", "Hangzhou")]), Condition(RowExistenceExpectation.IGNORE))
 
 
 def await_event(event: threading.Event, what: str) -> None:
-    """Wait for one step of a journey."""
+    """Wait for a step of a journey; ``what`` names it in the error if it takes too long."""
     if not event.wait(PATIENCE_SECONDS):
         raise SystemExit(f"{what} did not happen within {PATIENCE_SECONDS:.0f} s")
 
 
 def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """What happens in a worker, beside a server in a process of its own."""
+    """Yield the journeys in a worker, beside a server in a process of its own: each name, with its footprints."""
     with server_process() as endpoint:
         client = OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
         make_table(client)
@@ -168,7 +168,7 @@ def worker_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str
 
 
 def server_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str, str]]]]:
-    """What happens in the local Tablestore."""
+    """Yield the journeys in the local Tablestore: each name, with its footprints."""
     with LocalTablestore() as server:
         client = server.client()
         make_table(client)
@@ -187,7 +187,7 @@ def server_journeys(footprints: Footprints) -> Iterator[tuple[str, set[tuple[str
 
 @contextmanager
 def server_process() -> Iterator[str]:
-    """The endpoint of a local Tablestore in a process of its own."""
+    """Run a local Tablestore in a process of its own; yield its endpoint."""
     command = [sys.executable, "-m", "streamclient", "server", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -198,13 +198,13 @@ def server_process() -> Iterator[str]:
 
 
 def lease_of(manager: LeaseManager) -> Lease:
-    """The lease of the one shard."""
+    """Return the lease of the only shard."""
     (lease,) = manager.list_leases()
     return lease
 
 
 def await_true(is_true: Callable[[], bool], what: str) -> None:
-    """Look again and again, from the main thread, which leaves no footprints."""
+    """Poll ``is_true`` from the main thread, which leaves no footprints, until it holds."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_true():
         if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ def await_true(is_true: Callable[[], bool], what: str) -> None:
 
 
 def print_journeys() -> None:
-    """One table: files of the core, files in all, functions, per journey."""
+    """Print one table: for each journey its files in the core, its files in all, and its functions."""
     footprints = Footprints()
     footprints.install()
     print(f"{'journey':<34}{'files of core':>14}{'files':>8}{'functions':>11}")

@@ -1,9 +1,7 @@
-"""The pictures of the documentation, each drawn from what it shows.
+"""The pictures of the documentation, each drawn from its source: tables of the code, a stream, a history, a page.
 
-That is: tables of the code, a real stream, a simulated history, the figures of a page. ``python -m tools.pictures
-FOLDER`` writes them all, and so does every build of the documentation.
-
-All are the same each time they are drawn. Places on the paper are chosen by hand; what stands there is not.
+Every build of the documentation writes them all: see ``write_pictures``. They are the same each time they are drawn.
+Places on the paper are chosen by hand, their content is not.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from tools.plots import CURVES, draw_curves, draw_plot, plotted_groups
 from tools.structure import draw_floors
 
 WIDE = 760.0
-"""Of a picture: what a page has room for."""
+"""The width of a picture, for which a page has room."""
 
 
 # --- the shards of a stream ----------------------------------------------------------------------------------------
@@ -54,7 +52,7 @@ SHARD_HEIGHT = 34.0
 
 
 def draw_lineage() -> str:
-    """A stream of the local Tablestore after two splits and a merge: time goes right, keys go down."""
+    """Draw a stream of the local Tablestore after two splits and a merge: time to the right, keys downwards."""
     with LocalTablestore() as local:
         make_table(local.client())
         left, right = local.split(TABLE, at="m")
@@ -98,7 +96,7 @@ def _key_text(end: str) -> str:
 
 
 def _join(picture: Picture, parent: tuple[float, ...], child: tuple[float, ...]) -> None:
-    """An arrow at the middle of the keys that both have."""
+    """Draw an arrow from parent to child at the middle of the keys that both have."""
     low, high = max(parent[1], child[1]), min(parent[1] + parent[3], child[1] + child[3])
     y = (low + high) / 2
     picture.arrow((parent[0] + parent[2], y), (child[0], y), colour=LINE)
@@ -131,11 +129,11 @@ SENT: Mapping[str, tuple[Callable[[Lease], LeaseWrite], tuple[str, ...]]] = {
     "release": (leases.release, (HELD,)),
     "delete": (leases.delete, (FINISHED, FREE)),
 }
-"""Writes, and in which states they are sent. Which state follows is asked of the writes themselves."""
+"""The writes by name, each with the states in which it is sent. The writes themselves give the next state."""
 
 
 def lease_state(lease: Lease | None) -> str:
-    """In which state a row is."""
+    """Return the state of a row."""
     if lease is None:
         return ABSENT
     if lease.is_handed_over:
@@ -148,7 +146,7 @@ def lease_state(lease: Lease | None) -> str:
 
 
 def lease_steps() -> Mapping[tuple[str, str], list[str]]:
-    """From state to state: the writes that lead there."""
+    """Return the names of the writes that lead from one state to another."""
     steps: dict[tuple[str, str], list[str]] = defaultdict(list)
     steps[ABSENT, lease_state(leases.create(_ROW).result)].append(WriteKind.CREATE.value)
     for name, (write, states) in SENT.items():
@@ -158,11 +156,11 @@ def lease_steps() -> Mapping[tuple[str, str], list[str]]:
 
 
 DIAGONALS = {(HELD, HANDED_OVER): 0.7, (HANDED_OVER, HELD): 0.3}
-"""Where labels stand that would be upon others in the middle."""
+"""The places of labels that would cover others in the middle of their arrows, as shares of the way."""
 
 
 def draw_lease_states() -> str:
-    """The life of a row of the status table."""
+    """Draw the life of a lease in the status table."""
     places = {
         ABSENT: (90.0, 280.0),
         FREE: (90.0, 120.0),
@@ -213,16 +211,19 @@ LABELS_AT: Mapping[tuple[Phase, Phase], float] = {
     (Phase.STARTING, Phase.CLOSING): 0.4,
     (Phase.BACKING_OFF, Phase.ENDED): 0.6,
 }
-"""Where arrows cross."""
+"""The places of labels on arrows that cross, as shares of the way."""
 
 BENDS = {("parking", "parking"): -14.0, ("starting", "closing"): 0.0}
 
 FRAME = (280.0, 40.0, 460.0, 340.0)
-"""Around the phases that are PROCESSING."""
+"""The box around the phases that are PROCESSING: left, top, width, height."""
 
 
 def consumer_steps() -> Mapping[tuple[str, str], list[str]]:
-    """From phase to phase: the outcomes that lead there. What all PROCESSING phases share begins at that name."""
+    """Return the outcomes that lead from one phase to another.
+
+    A step from PROCESSING to another state, which all its phases share, begins at that name.
+    """
     steps: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (phase, outcome), after in TRANSITIONS.items():
         is_inside = PUBLIC_STATES[phase] is ShardState.PROCESSING
@@ -234,7 +235,7 @@ def consumer_steps() -> Mapping[tuple[str, str], list[str]]:
 
 
 def draw_consumer_states() -> str:
-    """The life of one shard's consumer."""
+    """Draw the life of one shard's consumer."""
     picture = Picture(WIDE, 640, "States of a shard's consumer")
     x, y, width, height = FRAME
     picture.box(x, y, width, height, fill="#ffffff", line=FAINT)
@@ -267,11 +268,11 @@ def _in_rows(names: list[str], each: int) -> list[str]:
 
 OLD, NEW = "worker-1", "worker-2"
 JOINS_AT = 30.0
-"""Seconds after which the second worker starts: the first one holds everything then, and rests between heartbeats."""
+"""Seconds after which the second worker starts. By then the first holds all leases and rests between heartbeats."""
 
 
 def hand_over(seed: int = 1) -> list[Entry]:
-    """What happens in a simulated fleet from the mark of a shard to the first read of its new owner."""
+    """Return the trace of a simulated fleet from the mark of a shard to the first read by its new owner."""
     starts = (Action(at=0.0, do=Do.START, who=OLD), Action(at=JOINS_AT, do=Do.START, who=NEW))
     signals = ClientConfig().signal_interval_millis
     plan = Plan(seed=seed, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0)
@@ -293,7 +294,7 @@ def _is(entry: Entry, worker: str, what: str, key: str) -> bool:
 
 
 def draw_hand_over() -> str:
-    """The rows of the trace from top to bottom; who writes, and what the row of the lease says afterwards."""
+    """Draw the trace from top to bottom: which worker writes, and the row of the lease after each write."""
     entries = hand_over()
     step, top = 38.0, 62.0
     lanes = {OLD: 150.0, "row": 380.0, NEW: 610.0}
@@ -306,7 +307,7 @@ def draw_hand_over() -> str:
     picture.box(lanes[OLD] - 6, 34, 12, reads_until - 34)
     picture.box(lanes[NEW] - 6, bottom, 12, 20)
     stopped = next(entry[0] for entry in entries if entry[2] == "ends reading")
-    silence = f"nobody reads the shard for {entries[-1][0] - stopped:.2f} s"
+    silence = f"no worker reads the shard for {entries[-1][0] - stopped:.2f} s"
     picture.text(lanes["row"], bottom + 36, silence, colour=STRONG)
     for number, (at, actor, what, _, detail) in enumerate(entries):
         y = top + number * step
@@ -328,19 +329,19 @@ def draw_hand_over() -> str:
 # --- the commit of a batch -----------------------------------------------------------------------------------------
 
 LETTERS = 66
-"""In a line of a step."""
+"""The characters in a line of a step."""
 
 
 def commit_steps() -> list[str]:
-    """The steps of a commit, in order, as the module says them that carries them out."""
-    import streamclient.spark.processor.batch  # noqa: PLC0415 -- the rest of the pictures does not need it
+    """Return the steps of a commit, in order, from the docstring of the module that carries them out."""
+    import streamclient.spark.processor.batch  # noqa: PLC0415 -- the other pictures do not need it
 
     text = inspect.getdoc(streamclient.spark.processor.batch) or ""
     return [" ".join(step.split()) for step in re.findall(r"^\d\. (.*?)(?=^\d\. |\Z)", text, re.DOTALL | re.MULTILINE)]
 
 
 def draw_commit() -> str:
-    """Those steps, and what a crash at each of them leads to."""
+    """Draw the steps of a commit, with the effect of a crash at each of them."""
     steps = [textwrap.wrap(f"{number}. {step}", LETTERS) for number, step in enumerate(commit_steps(), 1)]
     heights = [len(lines) * LINE_HEIGHT + 16.0 for lines in steps]
     tops = [20 + sum(heights[:number]) + 18 * number for number in range(len(steps))]
@@ -355,9 +356,9 @@ def draw_commit() -> str:
         for words in ("prepares its checkpoint", "stores its end position")
     )
     crashes = [
-        (0, prepared, "a crash here: nothing is stored;", "the shard's records are read and cut anew"),
-        (prepared + 1, stored - 1, "a crash here: the very batch comes again, or", "is found in the destination"),
-        (stored, stored, "a crash here: shards whose position is stored", "go on behind it, the others as above"),
+        (0, prepared, "a crash here: nothing is stored;", "the shard's records are read and cut again"),
+        (prepared + 1, stored - 1, "a crash here: the same batch comes again, or", "is found in the destination"),
+        (stored, stored, "a crash here: shards whose position is stored", "go on after it, the others as above"),
         (stored + 1, len(steps) - 1, "a crash here: nothing comes again", ""),
     ]
     for first, last, *texts in crashes:
@@ -371,15 +372,15 @@ def draw_commit() -> str:
 
 COLUMNS, LINES = 80, 15
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""What ``rich`` would load from elsewhere; a page loads nothing from other places."""
+"""The fonts that ``rich`` would load from the network. A page loads nothing from other places."""
 
 NOON = 1_767_268_800_000_000
 TICK = 2.0
-"""Seconds between the two readings that rates are taken from."""
+"""Seconds between the two readings that give the rates."""
 
 
 def fleet(records_since: float) -> FleetFacts:
-    """Two workers that live and one that died, some seconds after their progress was 1,000 records."""
+    """Return two live workers and a dead one, ``records_since`` seconds after their progress was 1,000 records."""
     now = NOON + round(records_since * 1_000_000)
     rows = {}
     for shard, owner, beat, rate in (
@@ -412,7 +413,7 @@ def fleet(records_since: float) -> FleetFacts:
 
 
 def draw_top() -> str:
-    """What ``streamclient top`` shows of that fleet on a terminal of 80 columns."""
+    """Draw the screen of ``streamclient top`` for that fleet, on a terminal of 80 columns."""
     text = full_screen(overview(fleet(TICK), fleet(0.0)), COLUMNS, LINES)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, legacy_windows=False)
     console.print(Text(text, no_wrap=True, overflow="ellipsis"))
@@ -423,7 +424,7 @@ def draw_top() -> str:
 
 
 def pictures() -> Mapping[str, Callable[[], str]]:
-    """Every picture by the name of its file."""
+    """Return the functions that draw the pictures, by the name of the file."""
     plots = {f"benchmarks-{group}.svg": partial(draw_plot, group) for group in plotted_groups()}
     plots |= {f"{name}.svg": partial(draw_curves, name) for name in CURVES}
     return {
@@ -439,7 +440,7 @@ def pictures() -> Mapping[str, Callable[[], str]]:
 
 
 def write_pictures(folder: Path) -> None:
-    """Draw them all into a folder."""
+    """Draw all pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures().items():
         (folder / name).write_text(draw(), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Measured figures as plots; a figure that is not in a table of a page cannot be in a plot.
+"""Measured figures as plots. Every figure in a plot is also in a table of a page.
 
-Bars are drawn of the tables on the page about benchmarks, curves of a file that a benchmark wrote, as is their table.
+Bars show the tables on the page about benchmarks. Curves and the table beside them show a file that a benchmark wrote.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LAKE = DOCS / "figures" / "lake.json"
 HEAD = "| what | how | median | ratio | also |"
 LEAST_TO_COMPARE = 2
 LOGARITHMIC_FROM = 30.0
-"""Largest figure over the smallest beyond which equal lengths mean equal factors."""
+"""The ratio of largest to smallest figure above which a plot is logarithmic: equal lengths mean equal factors."""
 
 WIDE, LABELS, BARS, ROW_HEIGHT, HEAD_HEIGHT = 760.0, 380.0, 270.0, 20.0, 26.0
-"""Of the paper, of the names on its left, of the longest bar, and of what stands above each other."""
+"""The widths of the paper, of the names on its left and of the longest bar; the heights of a row and of a heading."""
 
 
 @frozen
@@ -32,14 +32,14 @@ class Figure:
 
     group: str
     compared: str
-    """What is compared; empty where the whole group is."""
+    """The name of the comparison; empty if the whole group is one."""
     name: str
     value: float
     unit: str
 
 
 def figures(text: str) -> list[Figure]:
-    """All rows of all tables of the page, in order."""
+    """Return all rows of all tables of a page, in order."""
     found = []
     for table in text.split(HEAD)[1:]:
         for line in table.splitlines()[2:]:
@@ -53,7 +53,7 @@ def figures(text: str) -> list[Figure]:
 
 
 def plotted(group: str) -> list[list[Figure]]:
-    """The comparisons of a group that a plot shows: rates with something beside them, of one unit."""
+    """Return the comparisons of a group that a plot shows: at least two rates of one unit each."""
     rows = [row for row in figures(PAGE.read_text()) if row.group == group]
     parts: dict[tuple[str, str], list[Figure]] = {}
     for row in rows:
@@ -62,13 +62,13 @@ def plotted(group: str) -> list[list[Figure]]:
 
 
 def plotted_groups() -> list[str]:
-    """Groups with something to plot, in the page's order."""
+    """Return the groups with comparisons to plot, in the page's order."""
     names = dict.fromkeys(row.group for row in figures(PAGE.read_text()))
     return [name for name in names if plotted(name)]
 
 
 def draw_plot(group: str) -> str:
-    """One bar for each row; bars of one plot are to one scale."""
+    """Draw one bar for each row of a group, all to one scale."""
     parts = plotted(group)
     units = list(dict.fromkeys(part[0].unit for part in parts))
     rows = sum(len(part) for part in parts)
@@ -94,22 +94,22 @@ def draw_plot(group: str) -> str:
 
 
 class _Scale:
-    """From figures to lengths."""
+    """The lengths of bars for figures."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._most, least = max(values), min(values)
         self.is_logarithmic = self._most / least > LOGARITHMIC_FROM
         self._begin = 10.0 ** math.floor(math.log10(least) - 0.3)
-        """Where a bar has no length; on a logarithmic scale below the least figure, so that each has a bar."""
+        """The figure whose bar has no length on a logarithmic scale; it is below the least, so that each has a bar."""
 
     def length(self, value: float) -> float:
-        """Of the bar."""
+        """Return the length of the bar for ``value``."""
         if not self.is_logarithmic:
             return BARS * value / self._most
         return BARS * math.log(value / self._begin) / math.log(self._most / self._begin)
 
     def ticks(self) -> list[float]:
-        """Powers of ten, on a logarithmic scale."""
+        """Return the powers of ten on a logarithmic scale; none on a linear one."""
         if not self.is_logarithmic:
             return []
         first, last = round(math.log10(self._begin)), math.floor(math.log10(self._most))
@@ -119,28 +119,28 @@ class _Scale:
 # --- by the number of shards ----------------------------------------------------------------------------------------
 
 CURVES = {"lake-rows": ROWS, "lake-latency": LATENCY, "lake-bytes": BYTES, "lake-requests": REQUESTS}
-"""What each curve plot shows, by its name."""
+"""The unit of the figures in each plot of curves, by the plot's name."""
 
 LAKE_HEAD = " | ".join(["Shards in the commit", "Destination", *CURVES.values()])
 
 PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300.0, 70.0, 110.0, 34.0, 40.0
-"""Of the paper, and what is left free around the curves: for numbers on the left, for names on the right."""
+"""The height of the paper, and the margins around the curves: for numbers on the left, for names on the right."""
 
 COLOURS = (LINE, STRONG, "#2e7d4f")
 
 
 def lake_lines() -> list[Line]:
-    """The measured rows of commits by the number of their shards."""
+    """Return the measured figures of commits, by the number of their shards."""
     return from_json(LAKE.read_text(encoding="utf-8"))
 
 
 def lake_run() -> str:
-    """With which command they were measured, where, and how busy the machine was."""
+    """Return the command that measured these figures, with the machine and how busy it was."""
     return run_of(LAKE.read_text(encoding="utf-8"))
 
 
 def lake_rows() -> list[str]:
-    """The rows of their table, below ``LAKE_HEAD``."""
+    """Return the rows of the table of these figures, for below ``LAKE_HEAD``."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in lake_lines():
         found.setdefault(parts_of(line.name), {})[line.unit] = line.figure
@@ -155,7 +155,7 @@ def _shown(figure: float | None) -> str:
 
 
 def draw_curves(name: str) -> str:
-    """One curve for each destination, by the number of shards; equal lengths mean equal factors, both ways."""
+    """Draw one curve for each destination, by the number of shards, with both axes logarithmic."""
     unit = CURVES[name]
     curves: dict[str, list[tuple[int, float]]] = {}
     for line in lake_lines():
@@ -184,7 +184,7 @@ def draw_curves(name: str) -> str:
 
 
 class _Paper:
-    """From figures to places, by their logarithms; decades are whole."""
+    """The places of figures on logarithmic paper with whole decades."""
 
     def __init__(self, shards: Sequence[int], figures: Sequence[float]) -> None:
         self._first, self._last = math.log10(min(shards)), math.log10(max(shards))
@@ -192,11 +192,11 @@ class _Paper:
         self.most = max(math.ceil(math.log10(max(figures))), self.least + 1)
 
     def x(self, shards: int) -> float:
-        """From left to right; a single number of shards stands on the left."""
+        """Return the distance from the left for a number of shards. If there is a single number, it is on the left."""
         share = (math.log10(shards) - self._first) / ((self._last - self._first) or 1.0)
         return LEFT + 24 + (WIDE - RIGHT - LEFT - 48) * share
 
     def y(self, figure: float) -> float:
-        """From the bottom up."""
+        """Return the height for a figure, as SVG counts it from the top."""
         share = (math.log10(figure) - self.least) / (self.most - self.least)
         return PLOT_HEIGHT - BOTTOM - (PLOT_HEIGHT - BOTTOM - TOP) * share

@@ -1,7 +1,7 @@
-"""Figures of the house: how much of it there is, who imports whom, and how much of it one journey touches.
+"""Figures of the house: its size, the imports between its modules, and the part of it that one journey touches.
 
-``python tools/structure.py`` prints all of it; ``--static`` only what can be read from the source. Journeys are run by
-``tools/journeys.py``.
+``python tools/structure.py`` prints all figures; ``--static`` prints only those that the source alone gives.
+``tools/journeys.py`` runs the journeys.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COMPILED = {
     "streamclient.wire.columns",
     "streamclient.wire.columns.records_by_column",
 }
-"""The compiled codec imports nothing, so it lies below every floor; records live in its storage. The readable twin of
-its columns imports only values, which are shown by column through it."""
+"""Modules below every floor. The compiled codec imports nothing, and records live in its storage. The readable twin of
+its columns imports only values, which use it to show themselves by column."""
 
 VALUES = {"config", "errors", "interfaces", "model", "records", "_version"}
-"""Modules that users meet by name. They stand beside ``base``, which needs some of them and is needed by others."""
+"""Modules that users meet by name. They are beside ``base``, which imports some of them and is imported by others."""
 
 FACES = {
     "streamclient",
@@ -45,13 +45,13 @@ FACES = {
     "streamclient.testing",
     "streamclient.tunnel",
 }
-"""What programs import from: documentation and samples use nothing else."""
+"""The modules that programs import from. Documentation and samples use no other."""
 
 BACK_AND_FORTH = ("core.settle.settle", "core.doubt.write_answered")
-"""Functions whose way through the core is long: how often it leaves their file, and comes back."""
+"""Functions whose way through the core is long. The figures count how often it leaves their file and comes back."""
 
 PICTURE_WIDTH, FLOOR_HEIGHT, ROOM_WIDTH, ROOM_HEIGHT = 720, 62, 92, 34
-"""Of the picture of the floors, in its own units: wide enough for the busiest floor, narrow enough for a page."""
+"""Sizes in the picture of the floors, in its own units: wide enough for the busiest floor, narrow enough for a page."""
 
 
 # --- modules -------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported_names(tree: ast.AST) -> Iterable[str]:
-    """Yield every name that a module imports, late and for types too: the module, and each name behind it."""
+    """Yield every name that a module imports, late and for types too: the module, then each name from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -83,7 +83,7 @@ def imported_names(tree: ast.AST) -> Iterable[str]:
 
 
 def imported_modules(tree: ast.AST, known: Iterable[str]) -> set[str]:
-    """Return the modules of ``known`` that a module imports; a package only for a name of its own."""
+    """Return the modules of ``known`` that a module imports. A package counts only for a name of its own."""
     known = set(known)
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -160,7 +160,7 @@ def room_arrows() -> dict[str, set[str]]:
 
 
 def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms from the ground up: each stands above all that it imports. Rooms of one circle share a floor."""
+    """Return the rooms of each floor, the lowest first: a room is above all that it imports; circles share a floor."""
     circle_of = {room: set(ring) for ring in circles(arrows) for room in ring}
     height: dict[str, int] = {}
 
@@ -253,7 +253,7 @@ def names_twice() -> dict[str, list[str]]:
 
 
 def short_files_of_one_caller() -> list[str]:
-    """Return files under ``SHORT_FILE_LINES`` lines that one module imports: they may belong into it."""
+    """Return the files under ``SHORT_FILE_LINES`` lines with a single importer, which might take them in."""
     callers: dict[str, set[str]] = defaultdict(set)
     for name, others in module_arrows().items():
         for other in others:
@@ -268,10 +268,10 @@ def short_files_of_one_caller() -> list[str]:
 
 
 def back_and_forth(name: str) -> tuple[int, int]:
-    """Count how often a reader of a function leaves a file, and comes back to one because there is more to read in it.
+    """Count how often a reader of the function ``name`` leaves a file, and comes back to one to read on in it.
 
-    The reader follows each call once, in the order of the text, into any function of the core. A name that several
-    functions have is followed only within its own file.
+    The reader follows each call once, in the order of the text, into any function of the core. If several functions
+    share a name, it is followed only within its own file.
     """
     module, function = f"streamclient.{name}".rsplit(".", 1)
     functions = {
@@ -307,7 +307,7 @@ def _calls_of(function: ast.FunctionDef) -> list[str]:
 
 
 def print_source() -> None:
-    """Print files, lines, classes, names that mean two things, long functions, rooms, floors, arrows, circles."""
+    """Print the figures that the source gives: sizes, names used twice, long functions, rooms, floors and circles."""
     known = modules()
     classes: dict[str, list[str]] = defaultdict(list)
     long_functions = 0
@@ -350,7 +350,7 @@ def print_source() -> None:
 def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--static", action="store_true", help="only what can be read from the source")
+    parser.add_argument("--static", action="store_true", help="only the figures that the source alone gives")
     options = parser.parse_args()
     print_source()
     if not options.static:

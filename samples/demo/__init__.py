@@ -2,5 +2,5 @@
 
 import logging
 
-# On most Pythons the SDK warns at import that its native codec is missing; nobody who watches a demo can use that.
+# On most Pythons the SDK warns at import that its native codec is missing, which does not concern a demo.
 logging.getLogger("tablestore").setLevel(logging.ERROR)

@@ -22,17 +22,17 @@ WRITE_SECONDS = 30.0
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Options of the demo."""
+    """Parse the options of the demo."""
     parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="what is written; the same seed writes the same")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the changes; the same seed writes the same")
     parser.add_argument("--changes", type=int, default=CHANGES)
-    parser.add_argument("--seconds", type=float, default=WRITE_SECONDS, help="about how long to write")
+    parser.add_argument("--seconds", type=float, default=WRITE_SECONDS, help="approximate duration of the writes")
     parser.add_argument("--output", type=Path, default=Path("demo-output"))
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run the demo; 0 only if lake and table are equal."""
+    """Run the demo; return 0 only if lake and table are equal."""
     options = parse_arguments()
     try:
         find_java()
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def judge(stage: Stage, acknowledged: int) -> Outcome:
-    """Compare everything, without Spark and without what wrote the lake."""
+    """Compare lake, table and stream, without Spark and without the code that wrote the lake."""
     stream_id = stage.streams.list_stream(TABLE)[0].stream_id
     return compare(
         stage.lake,
@@ -70,7 +70,7 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
 
 
 def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:
-    """What happened, for a person."""
+    """Print the outcome for people."""
     look = f"{sys.executable} -m samples.demo.look {stage.lake}"
     print(
         f"\n"
@@ -78,7 +78,7 @@ def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:
         f"  the fleet delivered {outcome.delivered} of them, {outcome.repeats} again after the kill\n"
         f"  in the lake: {outcome.lost} missing, {outcome.duplicates_in_lake} twice, {outcome.invented} unknown\n"
         f"  order: {outcome.out_of_order} changes out of order within their key\n"
-        f"  the table has {outcome.table_rows} rows; {outcome.different_rows} differ from what the lake leads to\n"
+        f"  the table has {outcome.table_rows} rows; {outcome.different_rows} differ from the rows of the lake\n"
         f"  took {seconds:.0f} s; everything is in {stage.directory}\n"
         f"  look into the lake: {look}\n"
     )

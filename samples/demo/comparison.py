@@ -1,7 +1,7 @@
-"""Compares what the fleet left in the Delta table with the source table and with the stream's own history.
+"""The comparison of the Delta table with the source table and with the stream's own history.
 
-The Delta table is read by ``deltalake`` and ``pyarrow``, and its changes are folded here: nothing of the package that
-wrote it takes part in judging it.
+``deltalake`` and ``pyarrow`` read the Delta table, and this module folds its changes: the package that wrote the table
+takes no part in judging it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Row = dict[str, Any]
 
 @frozen
 class Outcome:
-    """What was counted; ``is_ok`` only if everything that must be zero is, and the sums agree."""
+    """The counts of the comparison. It ``is_ok`` only if all counts of errors are zero and the sums agree."""
 
     acknowledged: int
     """Writes that the server acknowledged to the writer."""
     changes: int
     """Records in the stream."""
     delivered: int
-    """Different changes that were handed to processors."""
+    """Distinct changes that were delivered to processors."""
     repeats: int
-    """Changes handed out again, after the kill; at-least-once allows them, the lake must not show them."""
+    """Changes delivered again after the kill. At-least-once allows them, but the lake must not show them."""
     lost: int
     """Changes of the stream that are not in the lake."""
     invented: int
-    """Changes in the lake that are not in the stream, or whose total is not what Spark should have made of them."""
+    """Changes in the lake that are not in the stream, or whose total is not the one that Spark should compute."""
     out_of_order: int
     """Changes of a key delivered before an earlier one, or before their parent shard had ended, or misplaced in the
     lake."""
     duplicates_in_lake: int
     table_rows: int
     different_rows: int
-    """Rows of the table that the lake's changes do not lead to, and the other way round."""
+    """Rows of the table that do not result from the lake's changes, and the other way round."""
 
     @property
     def is_ok(self) -> bool:
@@ -57,7 +57,7 @@ class Outcome:
         return not any(wrong) and self.acknowledged == self.changes == self.delivered > 0
 
     def last_line(self) -> str:
-        """The demo's verdict."""
+        """Return the demo's verdict."""
         verdict = "ok" if self.is_ok else "failed"
         return (
             f"demo: {verdict} changes={self.changes} delivered={self.delivered} lost={self.lost} "
@@ -94,8 +94,8 @@ def compare(
 
 
 def _changes(lake: Path) -> Iterator[Row]:
-    """The rows of the Delta table."""
-    # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+    """Yield the rows of the Delta table."""
+    # Without pyarrow's threads, with which about half of all processes abort at their end.
     for row in DeltaTable(lake).to_pyarrow_dataset().to_table(use_threads=False).to_pylist():
         yield {**row, "key": _key(row), "place": (row["_epoch"], row["_timestamp"], row["_row_index"])}
 
@@ -109,7 +109,7 @@ def _identity(change: Row) -> Key:
 
 
 def _truth(history: Sequence[ShardHistory]) -> Iterator[Key]:
-    """Identity of every record in the stream, read without the workers."""
+    """Yield the identity of every record in the stream, read without the workers."""
     for shard in history:
         for record in shard.records:
             info = record.sequence_info
@@ -118,14 +118,14 @@ def _truth(history: Sequence[ShardHistory]) -> Iterator[Key]:
 
 
 def _has_its_total(change: Row) -> bool:
-    """Whether Spark did its part: the price of all items, where the change tells both."""
+    """Return whether Spark computed the total: the price of all items, if the change has both columns."""
     if change["amount"] is None or change["items"] is None:
         return change["total"] is None
     return bool(abs(change["total"] - change["amount"] * change["items"]) < 0.01)
 
 
 def _fold(changes: Sequence[Row]) -> dict[Key, Row]:
-    """The rows that changes lead to, by the rules of the table, the oldest change first."""
+    """Return the rows that result from ``changes``, oldest first, by the rules of the table."""
     rows: dict[Key, Row] = {}
     for change in changes:
         key, puts = change["key"], {name: change[name] for name, _ in change["_versions"]}
@@ -140,7 +140,7 @@ def _fold(changes: Sequence[Row]) -> dict[Key, Row]:
 
 
 def _misplaced(changes: Sequence[Row]) -> int:
-    """Changes whose writer's number is smaller than that of an earlier change of the same key."""
+    """Count the changes whose revision is smaller than that of an earlier change of the same key."""
     revisions: dict[Key, list[int]] = {}
     for change in changes:
         if change["revision"] is not None:
@@ -149,7 +149,7 @@ def _misplaced(changes: Sequence[Row]) -> int:
 
 
 def _table(client: OTSClient, table: str) -> dict[Key, Row]:
-    """The rows of the source table."""
+    """Return the rows of the source table."""
     return {
         _key(dict(key)): {name: value for name, value, _ in cells if name in ATTRIBUTES}
         for key, cells in _scan(client, table)

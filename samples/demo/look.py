@@ -1,4 +1,4 @@
-"""Look with Spark into a Delta table that the demo left: ``python -m samples.demo.look PATH``."""
+"""Show a Delta table of the demo with Spark: ``python -m samples.demo.look PATH``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from samples.demo.comparison import KEY
 
 
 def main(path: str) -> None:
-    """Show counts, some changes, and the rows that they lead to."""
+    """Show counts, the first changes, and the first of the resulting rows."""
     spark = local_session("look")
     changes = read_delta(spark, path)
     changes.groupBy("_operation").agg(f.count("*").alias("changes")).orderBy("_operation").show()

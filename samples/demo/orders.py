@@ -9,17 +9,17 @@ from enum import Enum
 from attrs import field, frozen
 
 Key = tuple[tuple[str, str], tuple[str, int]]
-"""Primary key of the orders table: customer, then order id."""
+"""A primary key of the orders table: customer, then order id."""
 
 CUSTOMERS = 400
 HOT_CUSTOMER_EXPONENT = 1.1
-"""Zipf exponent of the customers: a few make most of the traffic, as in real shops."""
+"""The Zipf exponent of the customers: a few make most of the traffic, as in real shops."""
 
 STATUSES = ("created", "paid", "packed", "shipped", "delivered")
 
 
 class Kind(Enum):
-    """What a change does to its row."""
+    """The effect of a change on its row."""
 
     PUT = "put"
     UPDATE = "update"
@@ -45,7 +45,7 @@ class _Shop:
 
 
 def changes(seed: int, count: int) -> Iterator[Change]:
-    """The first ``count`` changes of the shop with this seed; the same seed gives the same changes everywhere."""
+    """Yield the first ``count`` changes of the shop with ``seed``; the same seed gives the same changes everywhere."""
     weights = tuple(1 / (rank + 1) ** HOT_CUSTOMER_EXPONENT for rank in range(CUSTOMERS))
     shop = _Shop(random.Random(seed), weights)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What happens in the demo, and when: the writer's progress is the clock, so that the story is the same everywhere."""
+"""The story of the demo. The writer's progress is its clock, so that the story is the same everywhere."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ STATUS_TABLE = "orders_status"
 FIRST_WORKERS = ("worker-1", "worker-2", "worker-3")
 LATE_WORKER = "worker-4"
 CATCH_UP_SECONDS = 60.0
-"""Bound for reading what is left after the last write; usually a few seconds."""
+"""The time-out for reading the remaining records after the last write, usually a few seconds."""
 READY_SECONDS = 120.0
-"""Bound for a worker's Spark to start; 5 to 15 seconds on two idle cores."""
+"""The time-out for a worker's Spark to start, which takes 5 to 15 seconds on two idle cores."""
 TICK_SECONDS = 0.25
 PROGRESS_SECONDS = 3.0
 
 
 @frozen
 class Beat:
-    """Something that happens once the writer has written this share of its changes."""
+    """An event that happens once the writer has written ``share`` of its changes."""
 
     share: float
     action: Callable[[], str]
@@ -38,7 +38,7 @@ class Beat:
 
 @define
 class Stage:
-    """Everything that the demo runs."""
+    """The server, the fleet and the folder of a run."""
 
     directory: Path
     local: LocalTablestore
@@ -49,11 +49,11 @@ class Stage:
 
     @property
     def lake(self) -> Path:
-        """Where the workers write."""
+        """The path of the Delta table."""
         return self.directory / "lake"
 
     def start_worker(self, name: str) -> str:
-        """Start a worker process; returns at once."""
+        """Start a worker process, and return at once."""
         arguments = {
             "endpoint": self.local.endpoint,
             "access-key-id": self.local.access_key_id,
@@ -73,7 +73,7 @@ class Stage:
         return f"{name} starts"
 
     def kill_busiest(self) -> str:
-        """Shoot the worker that reads the most shards: no clean-up, no hand-over."""
+        """Kill the worker that reads the most shards, without clean-up or hand-over."""
         reading = Counter(lease.owner for lease in self.leases() if not lease.is_finished)
         victim = max(self.fleet.running(), key=lambda process: reading[process.name])
         victim.kill()
@@ -99,19 +99,19 @@ class Stage:
         return TablestoreStreamApi(self.client)
 
     def leases(self) -> list[Lease]:
-        """The status table as it is now; empty before the first worker made it."""
+        """Return the current leases; none before the first worker has created the status table."""
         if STATUS_TABLE not in self.client.list_table():
             return []
         stream_id = self.streams.list_stream(TABLE)[0].stream_id
         return list(LeaseManager(self.client, STATUS_TABLE, stream_id).list_leases())
 
     def delivered(self) -> int:
-        """Records handed to processors so far, repeats included."""
+        """Count the records delivered to processors so far, repeats included."""
         return sum(len(delivery.records) for delivery in read_deliveries(self.directory.glob("*.lines")))
 
 
 def script(stage: Stage) -> list[Beat]:
-    """The story: shards split and merge under the fleet, one worker dies, another joins."""
+    """Return the story: shards split and merge under the fleet, one worker dies, another joins."""
     return [
         Beat(0.05, stage.split_largest),
         Beat(0.10, stage.split_largest),
@@ -127,7 +127,7 @@ def script(stage: Stage) -> list[Beat]:
 
 
 def play(stage: Stage, *, seed: int, count: int, seconds: float) -> int:
-    """Play the whole story, up to the fleet's clean end; returns how many changes the server acknowledged."""
+    """Play the whole story, up to the fleet's clean end; return the number of acknowledged changes."""
     make_table(stage.client)
     for name in FIRST_WORKERS:
         stage.say(stage.start_worker(name))
@@ -146,17 +146,17 @@ def play(stage: Stage, *, seed: int, count: int, seconds: float) -> int:
 
 
 def ticks(bound_seconds: float) -> Iterator[None]:
-    """Something to loop over that ends, with an error, after a while."""
+    """Yield at regular intervals; raise ``TimeoutError`` after ``bound_seconds``."""
     pause = threading.Event()
     deadline = time.monotonic() + bound_seconds
     while time.monotonic() < deadline:
         yield
         pause.wait(TICK_SECONDS)
-    raise TimeoutError(f"nothing came of it within {bound_seconds:.0f} s")
+    raise TimeoutError(f"the awaited state was not reached within {bound_seconds:.0f} s")
 
 
 def wait_until_ready(stage: Stage) -> None:
-    """Wait for the first Spark; the others join while the writer is already at work."""
+    """Wait for the first worker's Spark. The others join while the writer already writes."""
     for _ in ticks(READY_SECONDS):
         failed = [process for process in stage.fleet.processes.values() if not process.is_running]
         if failed:
@@ -166,7 +166,7 @@ def wait_until_ready(stage: Stage) -> None:
 
 
 def follow(stage: Stage, writer: Writer, count: int) -> None:
-    """Show progress, and let each beat happen at its share of the writer's work."""
+    """Show progress, and run each beat at its share of the writer's changes."""
     beats = script(stage)
     shown = 0.0
     for _ in ticks(600):
@@ -180,7 +180,7 @@ def follow(stage: Stage, writer: Writer, count: int) -> None:
 
 
 def progress(stage: Stage, writer: Writer) -> str:
-    """One line: what is written and delivered, and who reads how many shards."""
+    """Return one line: the changes written and delivered, and the number of shards that each worker reads."""
     leases = stage.leases()
     reading = Counter(lease.owner for lease in leases if lease.owner and not lease.is_finished)
     owners = "  ".join(f"{process.name}: {reading[process.name]}" for process in stage.fleet.running())

@@ -1,7 +1,7 @@
 """One worker process of the demo: leased shards, through Spark, into a Delta table.
 
-This is a whole production worker; only the intervals are shorter, so that a killed worker's shards move while one looks
-on, and each batch is also written down, so that the demo can check order and repeats afterwards.
+This is a whole production worker with two differences. Its intervals are shorter, so that a killed worker's shards move
+soon. It also records each batch, so that the demo can check order and repeats afterwards.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ QUICK = ClientConfig(
 )
 
 COMMIT_SECONDS = 4.0
-"""How long a commit is tried; less than a lease lasts."""
+"""The time for which a commit is tried; shorter than a lease."""
 
 SHORT_LIVED_JAVA = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""A Java that lives for a minute is better off without its second compiler and parallel collector, which it shares two
-cores with. A worker that runs for months is not: leave them out there."""
+"""Settings for a Java that runs for a minute on two cores: without its second compiler and its parallel collector. A
+worker that runs for months needs both; leave these settings out there."""
 
 
 def with_totals(frame: DataFrame, context: BatchContext) -> DataFrame:
-    """What Spark does here: one more column."""
+    """Add a column with the price of all items."""
     return frame.withColumn("total", f.round(f.col("amount") * f.col("items"), 2))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What the demo tells its workers."""
+    """Parse the options that the demo gives its workers."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = "endpoint access-key-id access-key-secret instance table status-table name lake lines ready"
     for name in names.split():

@@ -1,4 +1,4 @@
-"""Writes the orders to the table, at a steady pace, and counts what the server acknowledged."""
+"""The writer of the orders: it writes at a steady rate, and counts the acknowledged changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_table(client: OTSClient) -> None:
 
 
 class Writer:
-    """A thread that writes all changes over about ``seconds`` seconds. An error ends it and is raised by ``join``."""
+    """A thread that writes all changes within about ``seconds`` seconds. An error ends it, and ``join`` raises it."""
 
     def __init__(self, client: OTSClient, *, seed: int, count: int, seconds: float) -> None:
         self.acknowledged = 0
@@ -57,11 +57,11 @@ class Writer:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the thread has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for the end; raises what went wrong."""
+        """Wait for the end, and raise the error that ended the thread, if any."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -85,7 +85,7 @@ class Writer:
 
 
 def _batches(source: Iterator[Change]) -> Iterator[list[Change]]:
-    """Cut into batches in which no key occurs twice: the order inside one batch is the server's."""
+    """Cut ``source`` into batches in which no key occurs twice: the server decides the order within a batch."""
     batch: list[Change] = []
     keys: set[Key] = set()
     for change in source:

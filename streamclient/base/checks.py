@@ -165,7 +165,7 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
         parts = urlsplit(endpoint)
         host, port = parts.hostname or "", parts.port
         host.encode("idna")  # sockets do the same and refuse empty and long labels
-        why = "nobody listens at port 0" if port == 0 else "" if host else "it has no host"
+        why = "no server listens at port 0" if port == 0 else "" if host else "it has no host"
     except ValueError as error:  # a UnicodeError is one
         why = str(error)
     if why:
@@ -245,10 +245,10 @@ def deferring(called: object, *, may_yield: bool = False) -> str:
         return ""  # a call makes an instance
     while isinstance(called, partial):
         called = called.func
-    for each in (called, getattr(type(called), "__call__", None)):  # noqa: B004
+    for function in (called, getattr(type(called), "__call__", None)):  # noqa: B004
         for is_so, kind in _DEFERRING:
-            if is_so(each) and not (may_yield and kind == "a generator"):
-                return f"it is {kind}, whose calls nobody runs; {PLAIN}"
+            if is_so(function) and not (may_yield and kind == "a generator"):
+                return f"it is {kind}, whose calls are never run; {PLAIN}"
     return ""
 
 
@@ -287,7 +287,7 @@ def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
             with suppress(Exception):
                 close()
             break
-    raise ConfigurationError(f"{call} returned {given}, which nobody runs, so its work is not done: {PLAIN}")
+    raise ConfigurationError(f"{call} returned {given}, which is never run, so its work is not done: {PLAIN}")
 
 
 _PLAIN_ANSWERS = (bool, int, float, str, bytes, list, tuple, dict)
@@ -370,9 +370,17 @@ def explains_names(made: _Made) -> _Made:
 
 def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
     parameters = inspect.signature(call).parameters.values()
-    named = [each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    known = [each.name for each in named if each.name != "self"]
-    needed = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty}
+    named = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    known = [parameter.name for parameter in named if parameter.name != "self"]
+    needed = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    }
 
     @wraps(call)
     def checked(*arguments: Any, **settings: Any) -> Any:
@@ -391,10 +399,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the most similar setting, or a list of all settings.
 
     Only letters and digits count: ``setLeaseDurationMillis`` of the Java client is ``lease_duration_millis``, and so is
-    ``leasedurationmillis``, as Spark hands it over.
+    ``leasedurationmillis``, as Spark passes it.
     """
     names = sorted(known)
-    return _hint(_letters(name), {_letters(each): each for each in names}) or f"; it has {', '.join(names)}"
+    return _hint(_letters(name), {_letters(option): option for option in names}) or f"; it has {', '.join(names)}"
 
 
 def words(name: str) -> str:
@@ -407,10 +415,10 @@ def _letters(name: str) -> str:
 
 
 def _hint(given: str, known: dict[str, Any]) -> str:
-    found = get_close_matches(given, known, n=1, cutoff=CLOSE_ENOUGH)
-    if not found:
+    closest = get_close_matches(given, known, n=1, cutoff=CLOSE_ENOUGH)
+    if not closest:
         return ""
-    meant = known[found[0]]
+    meant = known[closest[0]]
     return f"; did you mean {meant.name if isinstance(meant, Enum) else meant}?"
 
 

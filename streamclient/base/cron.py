@@ -36,12 +36,12 @@ def named_weekdays(expression: str) -> str:
 
 
 def _named(part: str) -> str:
-    found = _NUMBERED_DAYS.fullmatch(part)
-    if found is None or part == "*":
+    match = _NUMBERED_DAYS.fullmatch(part)
+    if match is None or part == "*":
         return part
-    first, step = int(found["first"] or 0), int(found["step"] or 1)
-    is_one = found["first"] is not None and found["step"] is None
-    last = int(found["last"] or (first if is_one else len(WEEKDAYS) - 2))
+    first, step = int(match["first"] or 0), int(match["step"] or 1)
+    is_one = match["first"] is not None and match["step"] is None
+    last = int(match["last"] or (first if is_one else len(WEEKDAYS) - 2))
     return ",".join(WEEKDAYS[first : last + 1 : step]) or part
 
 
@@ -54,7 +54,7 @@ def check_expression(name: str, expression: object) -> None:
     now = datetime.now(timezone.utc)
     if _trigger(name, expression).get_next_fire_time(None, now) is None:
         raise ConfigurationError(
-            f"{name} must be a cron expression whose time comes, not {checks.shown(expression)}: there is no such day"
+            f"{name} must be a cron expression that fires, not {checks.shown(expression)}: this date does not exist"
         )
 
 
@@ -64,14 +64,14 @@ def _trigger(name: str, expression: object) -> Any:
 
     try:
         if not isinstance(expression, str):
-            raise ValueError("it is no string")
+            raise ValueError("it is not a string")
         fields = named_weekdays(expression).split()
         made = CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc)
         if fields[2][0] == "*" or fields[4][0] == "*":
             return made
         # Cron fires on a day that either of the two fields names, APScheduler on a day that both name.
         either = [*fields[:4], "*"], [*fields[:2], "*", *fields[3:]]
-        return OrTrigger([CronTrigger.from_crontab(" ".join(each), timezone=timezone.utc) for each in either])
+        return OrTrigger([CronTrigger.from_crontab(" ".join(fields), timezone=timezone.utc) for fields in either])
     except ValueError as error:
         raise ConfigurationError(
             f"{name} must be a cron expression of five fields, such as '0 * * * *', not {checks.shown(expression)}: "

@@ -95,7 +95,7 @@ class HeldLock:
 def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
     """Lock an open file until the block ends, after waiting for other holders. ``shared`` excludes writers only.
 
-    On Windows readers exclude each other, too.
+    On Windows readers exclude each other too.
     """
     descriptor = file.fileno()
     _lock(descriptor, shared=shared, waits=True)

@@ -53,13 +53,13 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, whatever foreign names and texts it contains, and bound its length.
+    """Put an entry on one line, with any foreign names and texts, and bound its length.
 
     Indented lines, as of a stack, stay below it. An entry in this form stays unchanged, with its template. Formatting
     errors are raised.
     """
     message = record.getMessage()
-    shown = _CONTINUES.join(printable(each, None) for each in message.rstrip("\n").split(_CONTINUES))
+    shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))
     if len(shown) > MOST_LOGGED_CHARACTERS:
         shown = printable(message, MOST_LOGGED_CHARACTERS)
     if shown != message.rstrip("\n"):
@@ -77,10 +77,10 @@ def _steady(kind: type[logging.Logger]) -> type[logging.Logger]:
 
 def logger(name: str) -> logging.Logger:
     """Return the logger ``name``, as ``logging.getLogger`` does, and make it steady."""
-    found = logging.getLogger(name)
-    if not isinstance(found, SteadyLogger):
-        found.__class__ = _steady(type(found))  # type: ignore[arg-type]  # a class is hashable; the program may have its own kind of loggers
-    return found
+    steady = logging.getLogger(name)
+    if not isinstance(steady, SteadyLogger):
+        steady.__class__ = _steady(type(steady))  # type: ignore[arg-type]  # a class is hashable; the program may have its own kind of loggers
+    return steady
 
 
 _told = threading.Lock()

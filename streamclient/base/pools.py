@@ -137,11 +137,11 @@ class DaemonPool(Executor):
         bell = threading.Lock()  # held until a call arrives: far cheaper to wait for than a condition
         bell.acquire()
         while True:
-            found = self._next_call(bell)
-            if found is None:
+            next_call = self._next_call(bell)
+            if next_call is None:
                 return
-            run_call(*found)
-            del found
+            run_call(*next_call)
+            del next_call
 
     def _next_call(self, bell: threading.Lock) -> tuple[Future[Any], Callable[[], Any]] | None:
         """Return the next call; ``None`` once this thread has left the pool."""

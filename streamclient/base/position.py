@@ -71,12 +71,12 @@ def no_progress(
     return ""
 
 
-def is_after(place: SequenceInfo, before: SequenceInfo | None) -> bool:
-    """Return whether a record at ``place`` may follow the last record taken of its shard, if any.
+def is_after(position: SequenceInfo, before: SequenceInfo | None) -> bool:
+    """Return whether a record at ``position`` may follow the last record taken of its shard, if any.
 
     A record without a time is accepted: rows of a tunnel's full data have none.
     """
-    return before is None or place > before or not (place.timestamp_micros and before.timestamp_micros)
+    return before is None or position > before or not (position.timestamp_micros and before.timestamp_micros)
 
 
 @frozen
@@ -108,7 +108,7 @@ class ReadTrail:
     """
 
     last: SequenceInfo | None = None
-    _place: str = ""
+    _position: str = ""
     """The position of the page with the last record; empty if it must not be read again."""
     _doubted: str = ""
     """The reader's former position, while the way is read again."""
@@ -118,32 +118,34 @@ class ReadTrail:
         """Whether the way to the last record is being read again."""
         return bool(self._doubted)
 
-    def judge(self, asked: str, following: str | None, count: int, place: Callable[[int], SequenceInfo]) -> Judged:
+    def judge(
+        self, asked: str, following: str | None, count: int, position_of: Callable[[int], SequenceInfo]
+    ) -> Judged:
         """Judge the page that was read at ``asked``, without remembering it.
 
         Args:
             asked: the position that was read.
             following: the next position; ``None`` or the text of ``SHARD_END`` at the end of the shard.
             count: the number of records in the page.
-            place: returns the position of a record by its index.
+            position_of: returns the position of a record by its index.
         """
         if not count:
             return NEW if not self._doubted else Judged(f"the page has no records, and up to {self.last} it had some")
-        first = place(0)
+        first = position_of(0)
         if following == asked:
-            return Judged(no_progress(asked, following, first, place(count - 1), None))
+            return Judged(no_progress(asked, following, first, position_of(count - 1), None))
         if not self._doubted:
             return NEW if is_after(first, self.last) else Judged(no_progress("", "-", first, first, self.last))
-        taken = bisect_left(range(count), True, key=lambda index: is_after(place(index), self.last))
-        if taken and place(taken - 1) == self.last:
+        taken = bisect_left(range(count), True, key=lambda index: is_after(position_of(index), self.last))
+        if taken and position_of(taken - 1) == self.last:
             return Judged(taken=taken)
         if taken < count or following in (None, CheckpointPosition.SHARD_END):
-            return Judged(f"the page at the place of record {self.last} lacks it")
+            return Judged(f"the page at the position of record {self.last} lacks it")
         return Judged(taken=taken, is_way=True)
 
     def take(self, asked: str, last: SequenceInfo) -> None:
         """Remember the last record of a page that was read at ``asked``; full data has no positions, so no way back."""
-        self.last, self._place, self._doubted = last, asked if last.timestamp_micros else "", ""
+        self.last, self._position, self._doubted = last, asked if last.timestamp_micros else "", ""
 
     def arrive(self) -> None:
         """Note that the last record was met again; reading continues after it."""
@@ -151,15 +153,15 @@ class ReadTrail:
 
     def turn(self, asked: str) -> str:
         """Return the position to read after a doubtful page at ``asked``."""
-        if self._doubted or not self._place:
+        if self._doubted or not self._position:
             there, self._doubted = self._doubted or asked, ""
             return there
         self._doubted = asked
-        return self._place
+        return self._position
 
     def forget_way(self) -> str:
         """Return the reader's former position, because the records before it have left the stream."""
-        there, self._doubted, self._place = self._doubted, "", ""
+        there, self._doubted, self._position = self._doubted, "", ""
         return there
 
 

@@ -285,13 +285,13 @@ def described(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of an error, with messages of one line each; a long one loses its beginning."""
     text = "".join(traceback.format_exception(error))
-    for each in _chain(error):
+    for link in _chain(error):
         try:
-            told = str(each)
+            told = str(link)
         except Exception:  # its traceback says so
             continue
         if len(told) > MOST_ERROR_CHARACTERS or not told.isprintable():
-            text = text.replace(told, "\n".join(map(printable, _lines(each, told))))
+            text = text.replace(told, "\n".join(map(printable, _lines(link, told))))
     lines = (printable(line, None) for line in text.rstrip("\n").split("\n"))
     return "\n".join(lines)[-MOST_TRACEBACK_CHARACTERS:]
 
@@ -309,13 +309,13 @@ def _lines(error: BaseException, told: str) -> list[str]:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and the other errors of its traceback, each once."""
-    found, waiting = {}, [error]
+    known, waiting = {}, [error]
     while waiting:
-        each = waiting.pop()
-        if id(each) not in found:
-            found[id(each)] = each
-            yield each
-            more = (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
+        link = waiting.pop()
+        if id(link) not in known:
+            known[id(link)] = link
+            yield link
+            more = (link.__cause__, link.__context__, *getattr(link, "exceptions", ()))
             waiting += [other for other in more if isinstance(other, BaseException)]
 
 
@@ -340,7 +340,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Make the value for an error; never raises, whatever the error does."""
+        """Make the value for an error. Never raises, even if the error's own methods do."""
         return cls(
             error,
             described(error),

@@ -25,30 +25,30 @@ else:
     import tomli as tomllib
 
 Complain = Callable[[str], object]
-"""Takes one mistake."""
+"""A function that takes one mistake."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @frozen
 class Setting:
-    """One setting: its names, its meaning, and the values that it takes."""
+    """One setting: its names, its meaning, and its possible values."""
 
     name: str
     text: str = ""
     """The meaning, for the documentation and ``--help``."""
     check: Check = checks.text
-    """Of the value that ``read`` returns."""
+    """The check of the value that ``read`` returns."""
     read: Callable[[Any], Any] = lambda value: value
-    """Turns what was given into the value, or raises; a ``ConfigurationError`` then says why."""
+    """A function that turns the given value into the setting's, or raises; a ``ConfigurationError`` says why."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
-    """Name and value of another setting that makes this one needed."""
+    """The name and the value of another setting that make this setting needed."""
     only_with: tuple[str, Enum] | None = None
-    """Name and value of another setting; with another value this one is refused."""
+    """The name and the value of another setting; with another value there, this setting is refused."""
     variable: str = ""
-    """Looked up in the environment if the setting is not given."""
+    """The variable of the environment that is read if the setting is not given."""
     others: tuple[str, ...] = ()
     """Other spellings."""
     attribute: str = field()
@@ -59,7 +59,7 @@ class Setting:
         return words(self.name)
 
     def value(self, label: str, given: Any) -> Any:
-        """Return the value of what was given; ``label`` names the setting in a refusal.
+        """Return the value of ``given``; ``label`` names the setting in a refusal.
 
         Raises:
             ConfigurationError: the setting takes no such value.
@@ -91,7 +91,7 @@ class Section:
     settings: Sequence[Setting]
     noun: str = "key"
     prefix: str = field()
-    """Stands before the name of a setting in a refusal of its value."""
+    """The text before the name of a setting in a refusal of its value."""
     ignores_case: bool = False
     instead: Mapping[str, str] = {}
     """Names that are refused with this advice."""
@@ -102,36 +102,36 @@ class Section:
 
     def read(self, given: Any, environment: Mapping[str, str], complain: Complain) -> dict[str, Any]:
         """Return the values by attribute: those given, else those of the environment, else the defaults."""
-        values = {each.attribute: each.default for each in self.settings if each.default is not None}
+        values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
             complain(f"{self.name} must be a section, not {shown(given)}")
             return values
         contents = self._by_name(given, complain)
-        for each in self.settings:
-            content = contents.get(each.name, environment.get(each.variable) or None)
+        for setting in self.settings:
+            content = contents.get(setting.name, environment.get(setting.variable) or None)
             if content is None:
                 continue
-            contents[each.name] = content
+            contents[setting.name] = content
             try:
-                values[each.attribute] = each.value(self.prefix + each.name, content)
+                values[setting.attribute] = setting.value(self.prefix + setting.name, content)
             except ConfigurationError as error:
                 complain(str(error))
-        by_name = {each.name: values.get(each.attribute) for each in self.settings}
-        for each in self.settings:
-            misuse = self._misuse(each, is_given=each.name in contents, by_name=by_name)
+        by_name = {setting.name: values.get(setting.attribute) for setting in self.settings}
+        for setting in self.settings:
+            misuse = self._misuse(setting, is_given=setting.name in contents, by_name=by_name)
             if misuse:
                 complain(misuse)
         return values
 
     def _by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
         fold = str.lower if self.ignores_case else str
-        known = {fold(spelling): each for each in self.settings for spelling in (each.name, *each.others)}
+        known = {fold(spelling): entry for entry in self.settings for spelling in (entry.name, *entry.others)}
         contents: dict[str, Any] = {}
         for spelling, content in given.items():
             setting = known.get(fold(spelling))
             if setting is None:
                 advice = self.instead.get(fold(spelling))
-                hint = f": {advice}" if advice else did_you_mean(spelling, [each.name for each in self.settings])
+                hint = f": {advice}" if advice else did_you_mean(spelling, [entry.name for entry in self.settings])
                 complain(f"{self.name} has no {self.noun} {spelling}{hint}")
             elif contents.setdefault(setting.name, content) != content:
                 complain(f"the spellings of the {self.noun} {setting.name} are the same and differ in value")
@@ -140,11 +140,11 @@ class Section:
     def _misuse(self, setting: Setting, *, is_given: bool, by_name: Mapping[str, Any]) -> str:
         """Return why a setting must not be given, or must be, beside the others; empty if all is right."""
         other, wanted = (setting.only_with if is_given else setting.needed_with) or ("", None)
-        found = by_name.get(other)
-        beside = f" with {other} {found.value!r}" if found is not None else ""
+        beside_value = by_name.get(other)
+        beside = f" with {other} {beside_value.value!r}" if beside_value is not None else ""
         if is_given:
-            return f"{self.prefix}{setting.name} is not used{beside}" if found not in (None, wanted) else ""
-        if not setting.is_needed and (found is None or found is not wanted):
+            return f"{self.prefix}{setting.name} is not used{beside}" if beside_value not in (None, wanted) else ""
+        if not setting.is_needed and (beside_value is None or beside_value is not wanted):
             return ""
         elsewhere = f", or the variable {setting.variable} in the environment" if setting.variable else ""
         return f"{self.name} needs the {self.noun} {setting.name}{beside}{elsewhere}"
@@ -163,7 +163,7 @@ def load_document(path: Path, *, is_toml: bool) -> Any:
     try:
         return tomllib.loads(text) if is_toml else json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"{path} is no {'TOML' if is_toml else 'JSON'}: {error}") from error
+        raise ConfigurationError(f"{path} is not {'TOML' if is_toml else 'JSON'}: {error}") from error
 
 
 def read_sections(
@@ -172,14 +172,14 @@ def read_sections(
     """Return the values of each section by its name; a text ``${NAME}`` stands for a variable of the environment."""
     known = {section.name: section for section in sections}
     for name in document.keys() - known.keys():
-        complain(f"there is no section {name}{did_you_mean(name, known)}")
+        complain(f"section {name} does not exist{did_you_mean(name, known)}")
     contents = {name: _expanded(name, document.get(name, {}), environment, complain) for name in known}
     return {name: section.read(contents[name], environment, complain) for name, section in known.items()}
 
 
 def _expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
     if isinstance(content, dict):
-        return {key: _expanded(f"{label}.{key}", each, environment, complain) for key, each in content.items()}
+        return {key: _expanded(f"{label}.{key}", value, environment, complain) for key, value in content.items()}
     if not isinstance(content, str):
         return content
     for name in _VARIABLE.findall(content):
@@ -189,6 +189,6 @@ def _expanded(label: str, content: Any, environment: Mapping[str, str], complain
 
 
 def require_no_mistakes(title: str, mistakes: Sequence[str]) -> None:
-    """Raise a ``ConfigurationError`` with one line for each mistake, if there are any."""
+    """Raise a ``ConfigurationError`` with one line for each mistake, unless ``mistakes`` is empty."""
     if mistakes:
-        raise ConfigurationError(f"{title} cannot work:", *(f"  {each}" for each in mistakes))
+        raise ConfigurationError(f"{title} cannot work:", *(f"  {mistake}" for mistake in mistakes))

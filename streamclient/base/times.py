@@ -21,7 +21,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": SECONDS_PER_HOUR, "d": SECONDS_PER_DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 _MICROS_BEGIN = 10**14
-"""Milliseconds beyond it are after the year 5138: whoever writes them means a smaller unit."""
+"""The smallest number that counts as microseconds: as milliseconds it would be in the year 5138."""
 
 
 def now_micros() -> int:
@@ -45,7 +45,7 @@ def utc_text(micros: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``6 d 4 h``: two units at most, never a false precision."""
+    """Return a duration in at most two units: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``6 d 4 h``."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -72,7 +72,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``15m``, ``2h``, ``1d`` or a sum such as ``1h30m``.
 
     Raises:
-        ConfigurationError: the text is none of these, or zero.
+        ConfigurationError: the text has another form, or is zero.
     """
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
@@ -84,7 +84,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_moment(text: str, now: int) -> int:
-    """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``; ``now`` is in them, too.
+    """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``, relative to ``now``.
 
     Raises:
         ConfigurationError: the text is neither, or has no zone: which one was meant cannot be guessed.
@@ -151,6 +151,6 @@ def _iso_micros(given: str) -> int:
 
 
 def _unit_of(number: int) -> str:
-    """Return the unit in which a number since 1970 lies within some decades of the present."""
+    """Return the unit in which a number since 1970 is within some decades of the present."""
     units = ((10**11, "seconds"), (_MICROS_BEGIN, "milliseconds"), (10**17, "microseconds"))
     return next((unit for limit, unit in units if number < limit), "nanoseconds")

@@ -1,1 +1,1 @@
-"""Commands of the first hour: samples, tables, changes as they come, and a worker from a shell."""
+"""The command line: a module for each subcommand, and helpers that they share."""

@@ -1,4 +1,4 @@
-"""``streamclient control``: the admin surface of a running server, from the command line."""
+"""``streamclient control``: control a running local Tablestore through its admin surface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 
 TIMEOUT_SECONDS = 30.0
-"""For one admin call; those never wait for anything but the engine's lock."""
+"""Time for one admin call, which waits for nothing but the engine's lock."""
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -111,7 +111,7 @@ def _add_fault_actions(actions: Actions) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action and print what came of it; the exit code."""
+    """Do the action and print its result; return the exit code."""
     connection = connection_of(arguments)
     answer, show = arguments.call(_Session(connection.endpoint, connection.access_key_secret), arguments)
     if arguments.json:
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Session:
-    """Calls to one server."""
+    """The admin calls to one server."""
 
     def __init__(self, endpoint: str, secret: str) -> None:
         self._endpoint = endpoint
@@ -148,7 +148,7 @@ class _Session:
         try:
             parts = urlsplit(self._endpoint)
             host, port = parts.hostname if parts.scheme == "http" else None, parts.port
-        except ValueError:  # of a port that is no number, for example
+        except ValueError:  # for example a port that is not a number
             host = None
         if not host:
             raise CommandFailed(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}")
@@ -165,7 +165,7 @@ class _Session:
 
 
 Outcome = tuple[dict[str, Any], str | Callable[[], None]]
-"""The server's answer, and the same for people: a text, or what prints a table."""
+"""The server's answer, and the same for people: a text, or a function that prints a table."""
 
 
 def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:
@@ -199,7 +199,7 @@ def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _full_id(session: _Session, table: str, given: str | None) -> str | None:
-    """The shard whose id this is, or begins with it."""
+    """Return the id of the shard that begins with ``given``."""
     if given is None:
         return None
     listed = session.call("GET", "shards", {"table": table})["shards"]
@@ -214,7 +214,7 @@ def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
 
 
 def _key(text: str) -> Any:
-    """JSON where it is a number, a string, a list or an object; any other text stands for itself."""
+    """Return the value of JSON that is an integer, a string, a list or an object; any other text stands for itself."""
     try:
         value = json.loads(text)
     except ValueError:

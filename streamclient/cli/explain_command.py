@@ -1,4 +1,4 @@
-"""``streamclient explain``: why a shard moves or does not."""
+"""``streamclient explain``: say why a shard moves or does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandF
 from streamclient.errors import ConfigurationError
 
 OBSERVE_SECONDS = 2.0
-"""Between two readings of the rows: enough to see a busy shard's position move, short enough to wait for."""
+"""Time between two reads of the rows: enough to see a busy shard's position move, short enough to wait for."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,14 +29,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         default=OBSERVE_SECONDS,
         metavar="SECONDS",
-        help="read the rows twice, so far apart, to see what moves; 0 reads once (default: %(default)s)",
+        help="read the rows twice, SECONDS apart, to see what moves; 0 reads once (default: %(default)s)",
     )
     parking_options(parser)
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain one shard with the evidence, or all with a line for each."""
+    """Explain one shard with its evidence, or all shards with a line for each; return the exit code."""
     from streamclient.cli.lease_views import (  # noqa: PLC0415
         all_shards,
         named_shard,
@@ -65,11 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(explanations_document(facts, verdicts))
     elif reason:
-        pass  # it ends the command
+        pass  # the reason ends the command below
     elif arguments.all:
-        print_text(*map(shard_shortener(facts), [each.first_line for each in verdicts] or ["no shards"]))
+        print_text(*map(shard_shortener(facts), [verdict.first_line for verdict in verdicts] or ["no shards"]))
     else:
         print_explanation(facts, verdicts[0])
     if reason:
         raise CommandFailed(f"{reason}. {explain(facts, arguments.shard or '').situation.advice}")
-    return EXIT_DONE if all(each.situation.moves for each in verdicts) else EXIT_REFUSED
+    return EXIT_DONE if all(verdict.situation.moves for verdict in verdicts) else EXIT_REFUSED

@@ -1,4 +1,4 @@
-"""The actions of ``streamclient leases`` that change something."""
+"""The actions of ``streamclient leases`` that change leases."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
 def rewind(site: Site, arguments: argparse.Namespace) -> int:
     """Read a shard again from an earlier position."""
-    _one_of("--to", arguments.to, refused=("latest", "end"), instead="skip")
+    _require_other("--to", arguments.to, refused=("latest", "end"), instead="skip")
 
     def prepare(facts: FleetFacts) -> Planner:
         lease = _lease(facts, arguments.shard)
         target = _target(site, facts, lease, arguments.to)
         if lease is not None and _direction(site, lease, target) is TargetDirection.FORTH:
             raise ConfigurationError(
-                f"{target.text} lies in front of the checkpoint of shard {arguments.shard}: going there skips records; "
-                "use `leases skip`"
+                f"{target.text} is after the checkpoint of shard {arguments.shard}: going there skips records; use "
+                "`leases skip`"
             )
         return partial(
             plans.plan_rewind, shard_id=arguments.shard, target=target, with_descendants=arguments.with_descendants
@@ -56,8 +56,8 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def skip(site: Site, arguments: argparse.Namespace) -> int:
-    """Go on at a later position, and say what that loses."""
-    _one_of("--to", arguments.to, refused=("oldest",), instead="rewind")
+    """Go on at a later position, and say how many records that loses."""
+    _require_other("--to", arguments.to, refused=("oldest",), instead="rewind")
 
     def prepare(facts: FleetFacts) -> Planner:
         lease = _lease(facts, arguments.shard)
@@ -67,18 +67,18 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
             return planner
         if _direction(site, lease, target) is TargetDirection.BACK:
             raise ConfigurationError(
-                f"{target.text} lies behind the checkpoint of shard {arguments.shard}; use `leases rewind`"
+                f"{target.text} is before the checkpoint of shard {arguments.shard}; use `leases rewind`"
             )
         distance = _reader(site).distance(arguments.shard, lease.checkpoint, target.checkpoint)
-        _accept(arguments, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
+        _require_consent(arguments, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
         return _noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
 
     return _run(site, arguments, prepare, wakes_all=True)
 
 
 def reset(site: Site, arguments: argparse.Namespace) -> int:
-    """Read everything again from a position."""
-    _one_of("--to", arguments.to, refused=("end",), instead="skip")
+    """Read all shards again from a position."""
+    _require_other("--to", arguments.to, refused=("end",), instead="skip")
 
     def prepare(facts: FleetFacts) -> Planner:
         leases = dict(sorted(facts.leases.items()))
@@ -93,20 +93,20 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
             f"{reader.distance(key, facts.leases[key].checkpoint, targets[key].checkpoint)} of shard {key}"
             for key in forth
         ]
-        _accept(arguments, f"this skips {', '.join(losses)}, which are never delivered")
+        _require_consent(arguments, f"this skips {', '.join(losses)}, which are never delivered")
         return _noting(planner, f"skipped and never delivered: {', '.join(losses)}")
 
     return _run(site, arguments, prepare, wakes_all=True)
 
 
 def accept_end(site: Site, arguments: argparse.Namespace) -> int:
-    """Let a shard end whose end the list of shards does not show."""
+    """Let a shard end although the list of shards does not show its end."""
 
     def prepare(facts: FleetFacts) -> Planner:
         if not arguments.yes and not arguments.dry_run:
             raise ConfigurationError(
-                f"if shard {arguments.shard} is open, whatever is written to it from now on is never delivered; add "
-                "--yes if you know that it is closed"
+                f"if shard {arguments.shard} is open, records written to it from now on are never delivered; add --yes "
+                "if you know that it is closed"
             )
         lease = _lease(facts, arguments.shard)
         ends_here = lease is not None and _reader(site).ends(arguments.shard, lease.checkpoint)
@@ -136,10 +136,10 @@ def move(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def pause(site: Site, arguments: argparse.Namespace) -> int:
-    """Hold shards without reading them, and wait until nobody reads them any more."""
+    """Hold shards without reading them, and wait until no worker reads them."""
     if not arguments.reason:
-        raise ConfigurationError("--reason is needed: whoever finds the shard paused wants to know why")
-    _check_selection(arguments)
+        raise ConfigurationError("--reason is needed: it tells other operators why the shard is paused")
+    _require_selection(arguments)
     wait_seconds = parse_duration(arguments.wait)
     until = None
     if arguments.lasting is not None:
@@ -161,7 +161,7 @@ def pause(site: Site, arguments: argparse.Namespace) -> int:
 
 def resume(site: Site, arguments: argparse.Namespace) -> int:
     """End pauses."""
-    _check_selection(arguments)
+    _require_selection(arguments)
 
     def prepare(facts: FleetFacts) -> Planner:
         shard_ids = _selected(facts, arguments, lambda lease: lease.pause is not None)
@@ -173,7 +173,7 @@ def resume(site: Site, arguments: argparse.Namespace) -> int:
 # --- positions -----------------------------------------------------------------------------------------------------
 
 
-def _one_of(option: str, value: str, *, refused: Sequence[str], instead: str) -> None:
+def _require_other(option: str, value: str, *, refused: Sequence[str], instead: str) -> None:
     if value in refused:
         raise ConfigurationError(f"{option} {value} is not for this action; see `leases {instead}`")
 
@@ -183,7 +183,7 @@ def _reader(site: Site) -> TargetReader:
 
 
 def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Target:
-    """The position; for a shard without lease, of which the plan says so, none is looked up."""
+    """Look the position up; for a shard without lease, which the plan refuses, return a stand-in."""
     if lease is None:
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text=text)
     return _reader(site).resolve(lease.lease_key, text, facts.now_micros)
@@ -205,14 +205,14 @@ def _lease(facts: FleetFacts, shard_id: str) -> Lease | None:
     return facts.lease(shard_id)
 
 
-def _accept(arguments: argparse.Namespace, loss: str) -> None:
+def _require_consent(arguments: argparse.Namespace, loss: str) -> None:
     if not arguments.yes and not arguments.dry_run:
         raise ConfigurationError(f"{loss}; add --yes to accept that")
 
 
 def _noting(planner: Planner, note: str) -> Planner:
     def plan(facts: FleetFacts, still: object) -> ChangePlan:
-        return planner(facts, still).with_notes(note)  # type: ignore[arg-type]  # handed on as it came
+        return planner(facts, still).with_notes(note)  # type: ignore[arg-type]  # passed on unchanged
 
     return plan
 
@@ -220,14 +220,14 @@ def _noting(planner: Planner, note: str) -> Planner:
 # --- selection -----------------------------------------------------------------------------------------------------
 
 
-def _check_selection(arguments: argparse.Namespace) -> None:
+def _require_selection(arguments: argparse.Namespace) -> None:
     given = sum((bool(arguments.shards), arguments.worker is not None, arguments.all))
     if given != 1:
         raise ConfigurationError("name either shards, or --worker WORKER, or --all")
 
 
 def _selected(facts: FleetFacts, arguments: argparse.Namespace, is_wanted: Callable[[Lease], bool]) -> list[str]:
-    """The shards that were named, or those of a worker or all, as far as the action makes sense for them."""
+    """Return the named shards; or those of a worker, or all, for which ``is_wanted`` holds."""
     if arguments.shards:
         return sorted(set(arguments.shards))
     owners = {lease.owner for lease in facts.leases.values()}
@@ -255,7 +255,7 @@ def _run(
 def _execute(
     site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
 ) -> tuple[OrderExecutor, OrderReport, Shortener]:
-    """Carry it out; what came of it, and what shortens ids in it, as they are in what is raised."""
+    """Carry the order out; return its report, and a function that shortens ids in a text. Errors have short ids."""
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)
@@ -272,7 +272,7 @@ def _execute(
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
-    """Put whole ids in the place of their beginnings, before anything is planned or written down."""
+    """Replace beginnings of ids in the arguments by whole ids, before anything is planned or written down."""
     if getattr(arguments, "shard", None):
         arguments.shard = named_shard(facts, arguments.shard)
     if getattr(arguments, "shards", None):
@@ -280,7 +280,7 @@ def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    """The command as typed, without the options that say where: those may hold secrets."""
+    """Return the command as typed, without the options of the connection, which may hold secrets."""
     words = [arguments.action]
     words += [arguments.shard] if getattr(arguments, "shard", None) else getattr(arguments, "shards", [])
     for name, option in (("to", "--to"), ("worker", "--worker"), ("lasting", "--for"), ("pause", "--pause")):
@@ -310,7 +310,7 @@ def _lines(report: OrderReport) -> list[str]:
         lines.append(f"shard {entry['shard']}: {entry['effect']}: {outcome}")
         if is_dry:
             lines.append(f"  {entry['write']}: {_columns(entry['before'])} -> {_columns(entry['after'])}")
-    lines += [f"shard {each.shard_id}: refused: {each.reason}" for each in report.plan.refusals]
+    lines += [f"shard {refusal.shard_id}: refused: {refusal.reason}" for refusal in report.plan.refusals]
     lines += [f"note: {note}" for note in (*report.plan.notes, *report.notes)]
     return [*lines, _summary(report)]
 

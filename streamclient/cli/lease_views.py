@@ -55,31 +55,31 @@ AUDIT_COLUMNS = (
 )
 
 HISTORY_ROWS = 50
-"""Changes that ``show`` names."""
+"""Most changes that ``show`` names."""
 
 CHANGES_READ = 200
-"""Newest audit rows in which ``explain`` looks for the last change of a shard."""
+"""Number of newest audit rows in which ``explain`` looks for the last change of a shard."""
 
 AUDIT_ROWS_READ = 10_000
-"""Newest audit rows that are looked through for those of one shard: two requests or three."""
+"""Number of newest audit rows in which changes of one shard are looked for: two or three requests."""
 
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
-    """All leases, and all shards that have none yet."""
+    """Print all leases, and all shards that have no lease yet."""
     facts = readable(FleetReader(site).collect(() if arguments.no_lag else None))
-    shards = [explain(facts, key) for key in all_shards(facts)]
-    leases = [lease_document(facts, each) for each in shards]
+    verdicts = [explain(facts, key) for key in all_shards(facts)]
+    leases = [lease_document(facts, verdict) for verdict in verdicts]
     if arguments.json:
         print_json({**fleet_document(facts), "leases": leases})
     else:
         short = shard_shortener(facts)
-        rows = [[short(cell) for cell in _line(each)] for each in leases]
+        rows = [[short(cell) for cell in _line(lease)] for lease in leases]
         print_table(COLUMNS, rows, "no leases: no worker has run yet")
     return EXIT_DONE
 
 
 def show_lease(site: Site, arguments: argparse.Namespace) -> int:
-    """One lease with everything that is known about it."""
+    """Print one lease with everything that is known about it."""
     collector = FleetReader(site)
     facts = with_parked(site, arguments, readable(collector.collect()))
     shard_id = named_shard(facts, arguments.shard)
@@ -105,7 +105,7 @@ def show_lease(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def list_audit(site: Site, arguments: argparse.Namespace) -> int:
-    """Operators' changes."""
+    """Print the changes by operators, newest first."""
     if arguments.limit <= 0:
         raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
     facts = readable(FleetReader(site).collect())
@@ -114,25 +114,25 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"records": [audit_document(record) for record in records]})
     else:
-        short = id_shortener({*all_shards(facts), *(each.shard_id for each in records)})
+        short = id_shortener({*all_shards(facts), *(record.shard_id for record in records)})
         rows = [
             (
-                utc_text(each.at_micros),
-                each.change_id,
-                each.who,
-                _without_shards(each.command, each.shard_id),
-                short(each.shard_id),
-                each.outcome,
-                each.reason,
+                utc_text(record.at_micros),
+                record.change_id,
+                record.who,
+                _without_shards(record.command, record.shard_id),
+                short(record.shard_id),
+                record.outcome,
+                record.reason,
             )
-            for each in records
+            for record in records
         ]
         print_table(AUDIT_COLUMNS, rows, "no changes by operators")
     return EXIT_DONE
 
 
 def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
-    """Save the state."""
+    """Save the state of the fleet in a file."""
     facts = readable(FleetReader(site).collect())
     text = snapshot_text(facts)
     if arguments.file == "-":
@@ -151,9 +151,9 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def report(site: Site, arguments: argparse.Namespace) -> int:
-    """Lag and time to loss, and the state saved in a directory if one is named."""
+    """Print lag and time to loss by groups of shards; save them with the state if ``--directory`` is given."""
     if arguments.keep is not None and arguments.directory is None:
-        raise ConfigurationError("--keep says how much stays in a --directory; name one")
+        raise ConfigurationError("--keep says how many reports stay in a --directory; name one")
     checks.optional(checks.positive).require("--keep", arguments.keep)
     kept = REPORTS_KEPT if arguments.keep is None else arguments.keep
     directory = None if arguments.directory is None else ReportDirectory(arguments.directory, kept)
@@ -176,21 +176,21 @@ def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:
 
 
 def compare(site: Site, arguments: argparse.Namespace) -> int:
-    """Compare two states."""
+    """Print the differences of two snapshots, or of a snapshot and the present state."""
     before = load_snapshot(Path(arguments.before))
     after = (
         snapshot_of(readable(FleetReader(site).collect()))
         if arguments.after is None
         else load_snapshot(Path(arguments.after))
     )
-    found = differences(before, after)
+    changes = differences(before, after)
     if arguments.json:
-        print_json({"differences": [{"subject": d.subject, "kind": d.kind, "text": d.text} for d in found]})
+        print_json({"differences": [{"subject": d.subject, "kind": d.kind, "text": d.text} for d in changes]})
     else:
         short = id_shortener(
-            each["shard"] for state in (before, after) for each in (*state["leases"], *state["shards"])
+            entry["shard"] for state in (before, after) for entry in (*state["leases"], *state["shards"])
         )
-        print_text(*([short(str(each)) for each in found] or ["no difference"]))
+        print_text(*([short(str(change)) for change in changes] or ["no difference"]))
     return EXIT_DONE
 
 
@@ -198,7 +198,7 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:
-    """The facts with the number of parked keys of each shard, if a store is named."""
+    """Return the facts with the number of parked keys of each shard, if a store is named."""
     if facts.stream.stream_id is None or not (arguments.parking_table or arguments.parking_directory):
         return facts
     if arguments.parking_table:
@@ -213,7 +213,7 @@ def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) ->
 
 
 def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
-    """The facts with operators' last changes, among the newest audit rows: one request."""
+    """Return the facts with operators' last changes, among the newest audit rows: one request."""
     if facts.trouble or facts.stream.stream_id is None:
         return facts
     changes: dict[str, OperatorChange] = {}
@@ -226,31 +226,31 @@ def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
 
 
 def all_shards(facts: FleetFacts) -> list[str]:
-    """Shards with a row, and shards that the stream lists; ancestors first."""
+    """Return the shards with a row, and the shards that the stream lists; ancestors first."""
     return facts.tree.ancestors_first({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
 
 
 def known_ids(facts: FleetFacts) -> set[str]:
-    """All shards, and the parents that they name."""
-    return {*all_shards(facts), *(each for parents in facts.parents.values() for each in parents)}
+    """Return all shards, and the parents that they name."""
+    return {*all_shards(facts), *(parent for parents in facts.parents.values() for parent in parents)}
 
 
 def shard_shortener(facts: FleetFacts) -> Callable[[str], str]:
-    """Replaces these ids by beginnings that tell them apart, on a terminal."""
+    """Return a function that shortens the ids of these shards in a text, on a terminal."""
     return id_shortener(known_ids(facts))
 
 
 def named_shard(facts: FleetFacts, given: str) -> str:
-    """The shard whose id this is, or begins with; the text itself if there is none.
+    """Return the shard whose id begins with ``given``; ``given`` itself if no id does.
 
     Raises:
-        ConfigurationError: several shards begin so.
+        ConfigurationError: several ids begin with ``given``.
     """
     return matching_id(given, all_shards(facts), "shard")
 
 
 def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
-    """The sentence, what to do, and the evidence."""
+    """Print the sentence, the advice, and the evidence."""
     lines = [
         verdict.first_line,
         f"  what to do: {verdict.situation.advice}",
@@ -260,7 +260,7 @@ def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
 
 
 def _without_shards(command: str, shard_id: str) -> str:
-    """The command for a table that has a column of shards."""
+    """Return the command without the shard, for a table that has a column of shards."""
     words = [word for word in command.split(" ") if word != shard_id]
     return " ".join(words)
 
@@ -285,7 +285,7 @@ def _seconds(value: float | None) -> str:
 
 
 def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
-    """Operators' changes, of one shard or of all, newest first."""
+    """Return at most ``limit`` changes by operators, of one shard or of all, newest first."""
 
     def read() -> list[AuditRecord]:
         wanted = limit if shard_id is None else AUDIT_ROWS_READ

@@ -63,15 +63,15 @@ def _add_views(actions: Actions) -> None:
     show = _add(actions, "show", "everything about one lease, with its history")
     show.add_argument("shard")
     parking_options(show)
-    audit = _add(actions, "audit", "what operators changed, newest first")
+    audit = _add(actions, "audit", "changes by operators, newest first")
     audit.add_argument("--shard", help="only changes of this shard")
     audit.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
     snapshot = _add(actions, "snapshot", "save the whole state as JSON")
     snapshot.add_argument("file", help="file to write; - is standard output")
-    report = _add(actions, "report", "lag and time to loss by groups of shards, and kept with a snapshot")
-    report.add_argument("--directory", metavar="DIR", help="where report and snapshot are saved; default: nowhere")
-    report.add_argument("--keep", type=int, metavar="N", help="how many times stay in it, the newest (default: 100)")
-    diff = _add(actions, "diff", "what differs between two snapshots, or between one and now")
+    report = _add(actions, "report", "lag and time to loss by groups of shards, saved with a snapshot if wanted")
+    report.add_argument("--directory", metavar="DIR", help="save report and snapshot here; default: nowhere")
+    report.add_argument("--keep", type=int, metavar="N", help="keep the N newest reports in it (default: 100)")
+    diff = _add(actions, "diff", "differences between two snapshots, or between one and now")
     diff.add_argument("before", help="a snapshot file")
     diff.add_argument("after", nargs="?", help="another one; default: the present state")
 
@@ -98,18 +98,18 @@ def _add_positions(actions: Actions) -> None:
     rewind.add_argument("shard")
     rewind.add_argument("--to", required=True, metavar="WHERE", help="oldest, a time, 2h-ago, or iterator:TEXT")
     rewind.add_argument(
-        "--with-descendants", action="store_true", help="read its children and theirs again, too, from their beginning"
+        "--with-descendants", action="store_true", help="also read its children and theirs again, from their beginning"
     )
-    skip = _add_change(actions, "skip", "go on at a later position; what lies before is lost", pauses=True)
+    skip = _add_change(actions, "skip", "go on at a later position; the records before it are lost", pauses=True)
     skip.add_argument("shard")
     skip.add_argument("--to", required=True, metavar="WHERE", help="latest, a time, end, or iterator:TEXT")
     skip.add_argument("--yes", action="store_true", help="accept the loss")
-    end = _add_change(actions, "accept-end", "let a shard end whose end the list of shards does not show")
+    end = _add_change(actions, "accept-end", "let a shard end although the list of shards does not show its end")
     end.add_argument("shard")
     end.add_argument("--yes", action="store_true", help="you vouch that the shard is closed")
     reset = _add_change(actions, "reset", "read all shards again from a position", pauses=True)
     reset.add_argument("--to", default="oldest", metavar="WHERE", help="oldest (default), latest, or a time")
-    reset.add_argument("--yes", action="store_true", help="accept the loss where a shard would go forward")
+    reset.add_argument("--yes", action="store_true", help="accept the loss if a shard would go forward")
 
 
 def _add_owners(actions: Actions) -> None:

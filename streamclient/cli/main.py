@@ -27,12 +27,12 @@ COMMANDS: Mapping[str, str] = {
     "replicate": "streamclient.cli.replicate_command",
     "simulate": "streamclient.cli.simulate_command",
 }
-"""The module of each subcommand, in the order in which they are met. Each offers ``add_command(commands)``, which adds
-its parser and has it run by ``terminal.running.runs``; each imports what is heavy inside ``run``."""
+"""The module of each subcommand, in the order of ``--help``. Each module offers ``add_command(commands)``, which adds
+the parser and hands its function to ``terminal.commands.runs``; heavy modules are imported inside that function."""
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser with these subcommands, all of them by default."""
+    """Return the parser with the subcommands ``names``, all of them by default."""
     parser = Parser(prog="streamclient", description="Tools of the Tablestore stream client.")
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -43,10 +43,10 @@ def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
+    """Run the command line, ``sys.argv`` by default; return the exit code. Wrong arguments exit with 2."""
     open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    # Making the parsers of all subcommands takes as long as many a subcommand itself.
+    # The parsers of all subcommands take as long to make as many a subcommand takes to run.
     named = [name for name in given[:1] if name in COMMANDS]
     parsed = make_parser(named or COMMANDS).parse_args(given)
     parsed.words = given

@@ -1,4 +1,4 @@
-"""``streamclient maintain``: keep a Delta table quick and small beside its writers, by cron expressions."""
+"""``streamclient maintain``: compact, clean and verify a Delta table beside its writers, by cron expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamclient.cli.verify_command import (
     add_application_option,
     add_store_option,
     finding_lines,
-    refuse_nothing,
+    require_commits,
     store_options,
 )
 
@@ -42,7 +42,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--verify", metavar="CRON", help="prove the log")
     parser.add_argument("--rows", action="store_true", help="with --verify: also read, count and compare all rows")
     parser.add_argument("--keep-hours", type=int, metavar="N", help="how long removed files are kept; default: a week")
-    parser.add_argument("--once", action="store_true", help="do what is named now, and end; CRON may be anything")
+    parser.add_argument("--once", action="store_true", help="run the named tasks now, and end; CRON may be anything")
     add_store_option(parser)
     add_application_option(parser)
     runs(parser, _maintain)
@@ -68,7 +68,7 @@ def _maintain(arguments: argparse.Namespace) -> int:
     )
     if arguments.once:
         return _run_once(maintenance, [*named], arguments.application)
-    with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
+    with suppress(KeyboardInterrupt), maintenance:  # the usual end
         due = maintenance.next_runs()
         for task in named:
             print_text(f"{task}: next at {due[task]:%Y-%m-%d %H:%M} UTC", flush=True)
@@ -83,7 +83,7 @@ def _run_once(maintenance: Maintenance, tasks: list[str], application: str) -> i
     for task in tasks:
         result = maintenance.run(task)
         if isinstance(result, Proof):
-            refuse_nothing(result, application)
+            require_commits(result, application)
         _say(application, task, result)
         if not getattr(result, "is_whole", True):
             code = EXIT_REFUSED
@@ -106,7 +106,7 @@ def _lines_of(result: Result, application: str) -> list[str]:
     if isinstance(result, Exception):
         return [f"failed: {result}"]
     try:
-        refuse_nothing(result, application)
-    except CommandFailed as error:  # by cron, when there may be something only later
+        require_commits(result, application)
+    except CommandFailed as error:  # a run by cron goes on: the first commit may come later
         return [f"failed: {error}"]
     return [str(result).partition("\n")[0], *finding_lines(result)]

@@ -1,4 +1,4 @@
-"""``streamclient mirror``: keep a table equal to another one, as a configuration file says."""
+"""``streamclient mirror``: keep a lake or database table equal to a Tablestore table, by a configuration file."""
 
 from __future__ import annotations
 
@@ -39,58 +39,58 @@ def add_command(commands: Any) -> None:
         description="Copy a table into a Delta or PostgreSQL table, then merge its changes, until Ctrl-C or SIGTERM. "
         "Several processes share the work; run again after any stop. With --verify, exit code 3: rows differ.",
     )
-    add_copy_options(parser, "TOML with [source], [destination] and perhaps [mirror]")
+    add_copy_options(parser, "TOML with [source], [destination] and optionally [mirror]")
     runs(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the subcommand; its exit code."""
+    """Carry out the subcommand; return its exit code."""
     from streamclient.copying.mirror_settings import load_mirror_settings  # noqa: PLC0415
 
     log_to_terminal(logging.WARNING)
     settings = load_mirror_settings(options.configuration, os.environ)
-    made = settings.make()
+    mirror = settings.make()
     if options.check:
         return say_valid(options)
-    return _verify(made, options) if options.verify else _mirror(made, options)
+    return _verify(mirror, options) if options.verify else _mirror(mirror, options)
 
 
-def _mirror(made: Mirror, options: argparse.Namespace) -> int:
+def _mirror(mirror: Mirror, options: argparse.Namespace) -> int:
     line = ProgressLine(sys.stderr if options.json else sys.stdout)
     try:
-        ended, exit_code = run_until_signal("mirror", made.run, made.shutdown, lambda: line.show(_state(made)))
+        ended, exit_code = run_until_signal("mirror", mirror.run, mirror.shutdown, lambda: line.show(_state(mirror)))
     finally:
         line.close()
     error = ended.exception()
     if options.json:
-        print_json_line({"copied_rows": made.copied_rows, "error": None if error is None else str(error)})
+        print_json_line({"copied_rows": mirror.copied_rows, "error": None if error is None else str(error)})
     if isinstance(error, StreamClientError) and not isinstance(error, ConfigurationError):
         raise CommandFailed(f"ended: {error}", EXIT_REFUSED)
     if error is not None:
         raise error
     if not options.json:
-        print_text(f"stopped; {made.copied_rows} rows were copied by this process. Run again to go on")
+        print_text(f"stopped; {mirror.copied_rows} rows were copied by this process. Run again to go on")
     return EXIT_DONE if exit_code is None else exit_code
 
 
-def _state(made: Mirror) -> str:
-    worker = made.worker
+def _state(mirror: Mirror) -> str:
+    worker = mirror.worker
     if worker is None:
-        return f"copying  {made.copied_rows} rows by this process"
-    health, lag, statuses = made.health, made.lag_seconds, worker.shard_statuses()
+        return f"copying  {mirror.copied_rows} rows by this process"
+    health, lag, statuses = mirror.health, mirror.lag_seconds, worker.shard_statuses()
     here = f"{counted(len(statuses), 'shard')} here"
-    behind = "position not known yet" if lag is None else f"{lag:.0f} s behind"
-    trouble = made.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"
+    lag_text = "position not known yet" if lag is None else f"lag {lag:.0f} s"
+    trouble = mirror.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"
     if not trouble:
-        return f"merging changes  {here}  {behind}"
-    # Of a line that is too long, a terminal shows the beginning.
-    return f"{behind}, {id_shortener(statuses)(' '.join(trouble.split()))}  {here}"
+        return f"merging changes  {here}  {lag_text}"
+    # A terminal shows the beginning of a line that is too long.
+    return f"{lag_text}, {id_shortener(statuses)(' '.join(trouble.split()))}  {here}"
 
 
-def _verify(made: Mirror, options: argparse.Namespace) -> int:
+def _verify(mirror: Mirror, options: argparse.Namespace) -> int:
     try:
         with shown_meanwhile("comparing"):
-            found = made.verify()
+            comparison = mirror.verify()
     except ConfigurationError:
         raise
     except StreamClientError as error:
@@ -98,12 +98,17 @@ def _verify(made: Mirror, options: argparse.Namespace) -> int:
             print_json_line({**dict.fromkeys(("rows", "differences", "left_out", "pending")), "error": str(error)})
         raise CommandFailed(f"ended: {error}", EXIT_REFUSED) from error
     shown = ShownDifferences(options)
-    for one in found.differences:
-        shown.show(one)
-    shown.end(found.count)
+    for difference in comparison.differences:
+        shown.show(difference)
+    shown.end(comparison.count)
     if options.json:
-        counts = {"rows": found.rows, "differences": found.count, "left_out": found.changed, "pending": found.pending}
-        print_json_line({**counts, "position": dict(found.position), "error": None})
+        counts = {
+            "rows": comparison.rows,
+            "differences": comparison.count,
+            "left_out": comparison.changed,
+            "pending": comparison.pending,
+        }
+        print_json_line({**counts, "position": dict(comparison.position), "error": None})
     else:
-        print_text(id_shortener(found.position)(str(found)))
-    return EXIT_DONE if found.is_equal else EXIT_DIFFERENT
+        print_text(id_shortener(comparison.position)(str(comparison)))
+    return EXIT_DONE if comparison.is_equal else EXIT_DIFFERENT

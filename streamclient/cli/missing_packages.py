@@ -1,4 +1,4 @@
-"""A table that is not there, said in a sentence."""
+"""The sentence for a table that does not exist."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from streamclient.errors import DependencyException
 
 @contextmanager
 def named_if_missing(table: str) -> Iterator[None]:
-    """Within it, the service's answer that the table does not exist ends the command with a sentence that names it."""
+    """End the command with a sentence that names the table, if the service answers the block that it does not exist."""
     from streamclient.wire.service_errors import OBJECT_NOT_EXIST  # noqa: PLC0415
 
     try:
         yield
     except DependencyException as error:
         if error.code == OBJECT_NOT_EXIST:
-            raise CommandFailed(f"there is no table {table!r}; `streamclient tables list` names all") from error
+            raise CommandFailed(f"table {table!r} does not exist; `streamclient tables list` names all") from error
         raise

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 CALL_TIMEOUT_SECONDS = 20.0
-"""For one attempt of a command; the SDK's own default of 50 s is longer than anybody waits in front of a screen."""
+"""Time for one attempt of a call; the SDK's own default of 50 s is longer than a person waits at a screen."""
 
 
 _TABLES = (
     Setting("data_table", "table whose stream is consumed", variable="TABLESTORE_DATA_TABLE"),
     Setting("status_table", "table of the leases", variable="TABLESTORE_STATUS_TABLE"),
 )
-_OPTIONS = {each.name.replace("_", "-"): each for each in (*CONNECTION_SETTINGS, *_TABLES)}
+_OPTIONS = {setting.name.replace("_", "-"): setting for setting in (*CONNECTION_SETTINGS, *_TABLES)}
 
 TABLES = ("data-table", "status-table")
-"""What every command about a fleet needs."""
+"""The tables that every command about a fleet needs."""
 
 
 def connection_parent(
@@ -41,14 +41,14 @@ def connection_parent(
     is_group: bool = False,
     title: str = "connection",
 ) -> argparse.ArgumentParser:
-    """A parent parser with the options that say where, and ``--json``: all commands have them behind their own name.
+    """Return a parent parser with the options of the connection, and ``--json``; they stand after a command's name.
 
     Args:
-        tables: of ``data-table`` and ``status-table``, those that the command needs.
+        tables: those of ``data-table`` and ``status-table`` that the command needs.
         only: names of the options that make sense for the command; all by default.
-        json: what ``--json`` does; empty for a command without it.
-        is_group: whether this is for a command with actions: it takes the same options, and leaves their description
-            to the actions.
+        json: help text of ``--json``; empty for a command without it.
+        is_group: true for a command with actions: it takes the same options, and leaves their description to the
+            actions.
         title: heading in ``--help``.
     """
     parser = argparse.ArgumentParser(add_help=False)
@@ -57,11 +57,11 @@ def connection_parent(
         if name in tables or (option in CONNECTION_SETTINGS and (only is None or name in only)):
             shown = "" if not option.default or "secret" in name else f"; default {option.default}"
             text = f"{option.text} (environment: {option.variable}{shown})"
-            # Not stored unless given: so an option may stand on either side of an action.
+            # An option is stored only if it is given, so it may stand before or after an action.
             help_text = argparse.SUPPRESS if is_group else text
             group.add_argument(f"--{name}", metavar="TEXT", default=argparse.SUPPRESS, help=help_text)
             if name == "access-key-secret":
-                help_text = argparse.SUPPRESS if is_group else "file that holds the key secret, for nobody else to see"
+                help_text = argparse.SUPPRESS if is_group else "file with the key secret, hidden from other users"
                 group.add_argument(f"--{name}-file", metavar="FILE", default=argparse.SUPPRESS, help=help_text)
     if json:
         help_text = argparse.SUPPRESS if is_group else json
@@ -70,10 +70,10 @@ def connection_parent(
 
 
 def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> str:
-    """Return what was given for an option, else what stands in the environment, else its default.
+    """Return the value given for an option, else the one in the environment, else the option's default.
 
     Raises:
-        ConfigurationError: nothing was, and there is no default; it names the option and the variable.
+        ConfigurationError: there is no value and no default; the text names the option and the variable.
     """
     option = _OPTIONS[name]
     given = getattr(arguments, option.name, None)
@@ -83,7 +83,7 @@ def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[
 
 
 def _secret_in_file(path: str | None) -> str | None:
-    """What the file holds, without the line's end; other users of a machine can see what a command line holds."""
+    """Return the file's text without the end of its line; other users of a machine can see a command line."""
     if path is None:
         return None
     try:
@@ -93,18 +93,21 @@ def _secret_in_file(path: str | None) -> str | None:
 
 
 def connection_of(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Connection:
-    """Where the options, or else the environment, say.
+    """Return the connection that the options, or else the environment, describe.
 
     Raises:
         ConfigurationError: a value is empty.
     """
     return Connection(
-        **{each.name: option_value(each.name.replace("_", "-"), arguments, environment) for each in CONNECTION_SETTINGS}
+        **{
+            setting.name: option_value(setting.name.replace("_", "-"), arguments, environment)
+            for setting in CONNECTION_SETTINGS
+        }
     )
 
 
 def command_client(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> OTSClient:
-    """The client of a command: one that logs nothing, as commands say themselves what went wrong.
+    """Return the client of a command; it logs nothing, because commands report errors themselves.
 
     Raises:
         ConfigurationError: a value is empty, or the SDK cannot work with it.
@@ -113,29 +116,29 @@ def command_client(arguments: argparse.Namespace, environment: Mapping[str, str]
 
 
 def fleet_options() -> argparse.ArgumentParser:
-    """A parent parser with the options of every command about a fleet, and ``--json``."""
+    """Return a parent parser with the options of every command about a fleet, and ``--json``."""
     parser = connection_parent(tables=TABLES)
     parser.add_argument(
         "--lease-duration",
         type=float,
         metavar="SECONDS",
-        help="lease duration of the fleet; by default what its workers publish, else 20",
+        help="lease duration of the fleet; by default the one that its workers publish, else 20",
     )
     return parser
 
 
 def parking_options(parser: argparse.ArgumentParser) -> None:
-    """Where parked records lie, for commands that name how many there are."""
+    """Add the options that name the store of parked records, for commands that count these."""
     group = parser.add_argument_group("parked records").add_mutually_exclusive_group()
     group.add_argument("--parking-table", metavar="NAME", help="a TableParkingStore")
     group.add_argument("--parking-directory", metavar="DIR", help="a FileParkingStore")
 
 
 def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Site:
-    """Connect to what the options, or else the environment, name. Calls nobody yet.
+    """Return the fleet's site that the options, or else the environment, name. Nothing is called yet.
 
     Raises:
-        ConfigurationError: a table is not named, or a value cannot work.
+        ConfigurationError: a table is not named, or a value is invalid.
     """
     client = command_client(arguments, environment)
     tables = [option_value(name, arguments, environment) for name in TABLES]
@@ -148,7 +151,7 @@ def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os
 
 
 def operator_name() -> str:
-    """``user@host`` of whoever runs this."""
+    """Return ``user@host`` of the user who runs the command."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user

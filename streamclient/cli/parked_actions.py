@@ -1,4 +1,4 @@
-"""What ``streamclient parked`` does."""
+"""The actions of ``streamclient parked``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def run_action(arguments: argparse.Namespace) -> int:
-    """Do it, and print what came of it; the exit code."""
+    """Do the action and print its result; return the exit code."""
     try:
         store = open_store(arguments)
         return _ACTIONS[arguments.action](store, _chosen(store, arguments), arguments)
@@ -47,14 +47,14 @@ def run_action(arguments: argparse.Namespace) -> int:
 
 
 def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> IParkingStore:
-    """The store that the options name, connected as they or else the environment say.
+    """Return the store that the options name, connected as the options or else the environment say.
 
     Raises:
-        ConfigurationError: there is no such directory, or no such table.
+        ConfigurationError: the directory or the table does not exist.
     """
     if arguments.directory is not None:
         if not os.path.isdir(arguments.directory):
-            raise ConfigurationError(f"{arguments.directory} is no directory of parked records")
+            raise ConfigurationError(f"{arguments.directory} is not a directory of parked records")
         return FileParkingStore(arguments.directory)
     # Imported here: the SDK takes a third of a second, which a store in files should not cost.
     from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415
@@ -62,8 +62,8 @@ def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = o
     store = TableParkingStore(command_client(arguments, environment), arguments.table)
     if not store.exists():
         raise ConfigurationError(
-            f"there is no table {arguments.table!r} of parked records: a worker makes it when it parks its first one; "
-            "check the name and the instance"
+            f"the table {arguments.table!r} of parked records does not exist: a worker makes it when it parks its "
+            "first record; check the name and the instance"
         )
     return store
 
@@ -75,23 +75,23 @@ def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedR
     if shard_id is not None:
         shard_id = matching_id(shard_id, {parked.shard_id for parked in everything}, "shard")
     wanted = {_full_record_id(given, everything) for given in getattr(arguments, "record", None) or ()}
-    found = [
+    chosen = [
         parked
         for parked in everything
         if (not keys or parked.record.primary_key in keys)
         and shard_id in (None, parked.shard_id)
         and (not wanted or parked.record_id in wanted)
     ]
-    missing = wanted - {parked.record_id for parked in found}
+    missing = wanted - {parked.record_id for parked in chosen}
     if missing:
         raise ConfigurationError(f"no parked record has the id {', '.join(sorted(missing))}")
-    return found
+    return chosen
 
 
 def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
-    """The record id that is this or begins with it, whole or in its last part, which alone tells records apart."""
+    """Return the record id that begins with ``given``, or whose last part does, which alone tells records apart."""
     ids = {parked.record_id for parked in records}
-    by_digest: dict[str, str] = {_digest(each): each for each in ids}
+    by_digest: dict[str, str] = {_digest(full): full for full in ids}
     named = matching_id(given, by_digest, "record")
     return by_digest.get(named) or matching_id(given, ids, "record")
 
@@ -107,7 +107,7 @@ def _list(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
     if records:
         shorts = short_ids(_digest(parked.record_id) for parked in records)
         is_terminal = width_of(sys.stdout) is not None
-        names = [shorts[_digest(each.record_id)] if is_terminal else each.record_id for each in records]
+        names = [shorts[_digest(parked.record_id)] if is_terminal else parked.record_id for parked in records]
         rows = [_cells(name, parked) for name, parked in zip(names, records, strict=True)]
         print_table(COLUMNS, rows, "")
     print_text(f"{counted(len(records), 'record')} parked")
@@ -128,25 +128,25 @@ def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
 
 def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as for `python -m`: a program beside which the command is called
-    # What a processor prints is not part of a document for programs.
+        sys.path.insert(0, "")  # as `python -m` does: programs in the present directory are found
+    # The output of a processor is not part of a document for programs.
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         report = replay_records(store, processor_named(arguments.processor, import_module), records)
     if arguments.json:
         left = [
             {
-                "stream_id": each.stream_id,
-                "key": json.loads(key_text(each.key)),
-                "records": each.records,
-                "error": each.error,
+                "stream_id": rest.stream_id,
+                "key": json.loads(key_text(rest.key)),
+                "records": rest.records,
+                "error": rest.error,
             }
-            for each in report.left
+            for rest in report.left
         ]
         print_json({"replayed": report.replayed, "left": left})
     else:
-        for each in report.left:
-            print_text(str(each))
-        print_text(f"{counted(report.replayed, 'record')} replayed, {sum(each.records for each in report.left)} left")
+        for rest in report.left:
+            print_text(str(rest))
+        print_text(f"{counted(report.replayed, 'record')} replayed, {sum(rest.records for rest in report.left)} left")
     return EXIT_LEFT if report.left else EXIT_DONE
 
 
@@ -181,7 +181,7 @@ def _page(parked: ParkedRecord) -> list[str]:
         f"record    {parked.record_id}",
         f"stream    {parked.stream_id}",
         f"shard     {parked.shard_id}",
-        f"position  {readable_position(parked.position)}, number {parked.index} behind it",
+        f"position  {readable_position(parked.position)}, number {parked.index} after it",
         f"change    {parked.record}",
         f"written   {utc_text(parked.record.sequence_info.timestamp_micros)}",
         f"parked    {utc_text(parked.parked_micros)}, {tried}",

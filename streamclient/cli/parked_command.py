@@ -1,4 +1,4 @@
-"""``streamclient parked``: what is parked, why, and what shall become of it."""
+"""``streamclient parked``: list, show, replay or discard parked records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--processor", required=True, metavar="MODULE:FACTORY", help="makes the processors, as for Worker"
     )
     discard = _with_parts(_add(actions, "discard", "forget parked records without processing them"))
-    discard.add_argument("--all", action="store_true", help="every record, where nothing else says which")
+    discard.add_argument("--all", action="store_true", help="every record; needed unless other options select records")
 
 
 def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
@@ -33,29 +33,29 @@ def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
         description=text.capitalize() + ".",
         parents=[connection_parent(title="connection, for --table")],
     )
-    place = parser.add_argument_group("store").add_mutually_exclusive_group(required=True)
-    place.add_argument("--directory", metavar="DIR", help="a FileParkingStore")
-    place.add_argument("--table", metavar="NAME", help="a TableParkingStore")
-    which = parser.add_argument_group("which records; default: all")
-    which.add_argument("--stream", metavar="ID", help="of this stream")
-    which.add_argument("--key", action="append", metavar="JSON", help='of this key, as [["id", "k3"]]; repeatable')
+    store = parser.add_argument_group("store").add_mutually_exclusive_group(required=True)
+    store.add_argument("--directory", metavar="DIR", help="a FileParkingStore")
+    store.add_argument("--table", metavar="NAME", help="a TableParkingStore")
+    selection = parser.add_argument_group("which records; default: all")
+    selection.add_argument("--stream", metavar="ID", help="of this stream")
+    selection.add_argument("--key", action="append", metavar="JSON", help='of this key, as [["id", "k3"]]; repeatable')
     parser.set_defaults(action=name)
     runs(parser, run)
     return parser
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Of a key, too: but not for a replay, which keeps the order of a key through all of its shards."""
-    which = parser.add_argument_group("which of these")
-    which.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
-    which.add_argument(
+    """Add options that select a part of a key's records; a replay has none, as it keeps a key's order in all shards."""
+    selection = parser.add_argument_group("which of these")
+    selection.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
+    selection.add_argument(
         "--record", action="append", metavar="ID", help="with this record id, or beginning of its last part; repeatable"
     )
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action and print what came of it; the exit code."""
+    """Do the action and print its result; return the exit code."""
     # Imported here: the other subcommands, and --help, should not pay for it.
     from streamclient.cli.parked_actions import run_action  # noqa: PLC0415
 

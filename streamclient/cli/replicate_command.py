@@ -1,4 +1,4 @@
-"""``streamclient replicate``: copy a table as a configuration file says."""
+"""``streamclient replicate``: copy a table by a configuration file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, prin
 from streamclient.errors import ConfigurationError, StreamClientError
 
 VERIFY_PROGRESS_SECONDS = 1.0
-"""Between two changes of the progress line: often enough to be seen moving."""
+"""Time between two updates of the progress line: often enough to be seen moving."""
 
 
 def add_command(commands: Any) -> None:
-    """Add the subcommand to the command line."""
+    """Register the subcommand."""
     parser = commands.add_parser(
         "replicate",
-        help="copy a table: what is there, then what changes",
-        description="Copy one table into another: what is there, then what changes, until endTime or for ever. "
+        help="copy a table: its rows, then its changes",
+        description="Copy one table into another: its rows, then its changes, until endTime or for ever. "
         "Run again after any stop: it goes on where it was.",
     )
     add_copy_options(parser, "JSON or TOML with the objects ots-reader and ots-writer")
@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the subcommand; its exit code."""
+    """Carry out the subcommand; return its exit code."""
     from streamclient.copying.replication_settings import load_settings  # noqa: PLC0415  # the SDK takes a third of a second
     from streamclient.wire.sdk_logging import SILENT  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
 
 
 class _Comparison:
-    """What a comparison has found so far, and says on standard error while it goes on."""
+    """The counts of a running comparison, shown on standard error."""
 
     def __init__(self) -> None:
         self.rows = self.differences = 0
@@ -96,7 +96,7 @@ class _Comparison:
         self._told_at = -math.inf
 
     def went_on(self, rows: int) -> None:
-        """So many rows were compared; tells it if it was not told lately."""
+        """Note that ``rows`` rows were compared; show that unless the line was just updated."""
         self.rows = rows
         if time.monotonic() - self._told_at >= VERIFY_PROGRESS_SECONDS:
             self._told_at = time.monotonic()
@@ -108,25 +108,25 @@ def _verify(settings: Any, options: argparse.Namespace) -> int:
 
     source, destination = settings.reader, settings.writer
     tables = (source.quiet_client(), source.table_name, destination.quiet_client(), destination.table_name)
-    found, shown = _Comparison(), ShownDifferences(options)
+    comparison, shown = _Comparison(), ShownDifferences(options)
     error: StreamClientError | None = None
-    found.went_on(0)
+    comparison.went_on(0)
     try:
-        for difference in compare_tables(*tables, found.went_on):
-            found.differences += 1
+        for difference in compare_tables(*tables, comparison.went_on):
+            comparison.differences += 1
             shown.show(difference)
     except ConfigurationError:
         raise
     except StreamClientError as ended:
         error = ended
     finally:
-        found.line.erase()
-    shown.end(found.differences)
+        comparison.line.erase()
+    shown.end(comparison.differences)
     if options.json:
         reason = None if error is None else str(error)
-        print_json_line({"rows": found.rows, "differences": found.differences, "error": reason})
+        print_json_line({"rows": comparison.rows, "differences": comparison.differences, "error": reason})
     if error is not None:
-        raise CommandFailed(f"ended after {found.rows} rows: {error}", EXIT_REFUSED)
+        raise CommandFailed(f"ended after {comparison.rows} rows: {error}", EXIT_REFUSED)
     if not options.json:
-        print_text(f"compared {found.rows} rows: {counted(found.differences or 'no', 'difference')}")
-    return EXIT_DIFFERENT if found.differences else EXIT_DONE
+        print_text(f"compared {comparison.rows} rows: {counted(comparison.differences or 'no', 'difference')}")
+    return EXIT_DIFFERENT if comparison.differences else EXIT_DONE

@@ -26,12 +26,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "factory",
         metavar="PACKAGE:FACTORY",
-        help="what makes the record processors, as for Worker; looked for in this directory, too",
+        help="factory of the record processors, as for Worker; this directory is searched, too",
     )
     parser.add_argument(
         "--worker",
         metavar="NAME",
-        help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM); names begin so with --processes",
+        help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM); a prefix of names with --processes",
     )
     parser.add_argument(
         "--from",
@@ -57,15 +57,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "and so on; 0 picks free ones; needs the extra prometheus",
     )
     parser.add_argument(
-        "--metrics-address", default=LOOPBACK, metavar="ADDRESS", help="of this machine (default: %(default)s)"
+        "--metrics-address", default=LOOPBACK, metavar="ADDRESS", help="address to serve on (default: %(default)s)"
     )
     parser.add_argument("--is-one-of-processes", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--log", choices=LEVELS, default="warning", help="what is logged (default: %(default)s)")
+    parser.add_argument("--log", choices=LEVELS, default="warning", help="least level to log (default: %(default)s)")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the worker, or the processes, until a signal; the exit code."""
+    """Run the worker, or the processes, until a signal comes; return the exit code."""
     if arguments.is_one_of_processes:
         from streamclient.cli.run_fleet import become_one_of_processes  # noqa: PLC0415
 
@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     worker = make_worker(arguments, metrics)
 
     def health() -> tuple[bool, str]:
-        found = worker.health
-        return found.is_healthy, found.reason
+        state = worker.health
+        return state.is_healthy, state.reason
 
     with endpoint(arguments, metrics.snapshot if metrics is not None else tuple, health):
         log_to_stderr(arguments)

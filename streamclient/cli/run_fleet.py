@@ -1,7 +1,7 @@
 """``streamclient run --processes N``: ``streamclient run`` N times, in processes that are started again when they end.
 
-They are ordinary workers of one fleet, which share the shards through the status table. This process reads nothing and
-writes nothing there: it starts them, passes on what they print, and ends them.
+They are ordinary workers of one fleet, which share the shards through the status table. The command's own process does
+not use that table: it starts the others, passes on their output, and ends them.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ from streamclient.cli.terminal.output import complain
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
-"""Between the end of a process and the start of the next one: doubling, so that one that keeps dying costs little."""
+"""Longest time between the end of a process and the start of the next one: it doubles from the shortest, so that a
+process that keeps dying costs little."""
 
 STEADY_SECONDS = 60.0
-"""A process that ran for so long has shown that it works: earlier failures are forgotten."""
+"""Time after which a running process has shown that it works: earlier failures are forgotten."""
 
 END_SECONDS = 60.0
 """Longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
 
 TICK_SECONDS = 0.2
-"""Between two looks at the processes; what they print is passed on at once."""
+"""Time between two looks at the processes; their output is passed on at once."""
 
 READ_BYTES = 1 << 20
-"""More than a pipe holds: one read takes all that a process left when it ended."""
+"""Bytes per read, more than a pipe holds: one read takes all output that an ended process left."""
 
 LONGEST_LINE_BYTES = 1 << 20
-"""A longer line is broken here, so that one without an end takes no memory without end."""
+"""Length at which a line is broken, so that an endless line does not take endless memory."""
 
 LONGEST_REST = 1 << 16
-"""Characters that a thread may print without ending the line; more are written as they are."""
+"""Characters that a thread may print without ending the line; more are written at once."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -70,7 +71,7 @@ class PassedOutput:
         os.set_blocking(self.source.fileno(), False)
 
     def pass_on(self) -> bool:
-        """Pass on what is there; whether more may come."""
+        """Pass on the output that is there; return whether more may come."""
         data = self.source.read(READ_BYTES)
         *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
         if len(self.rest) > LONGEST_LINE_BYTES:
@@ -79,7 +80,7 @@ class PassedOutput:
         return data != b""
 
     def close(self) -> None:
-        """Pass on the rest of a process that has ended; one that it started may have the stream open, and go on."""
+        """Pass on the rest of an ended process; a process that it started may still hold the stream, and go on."""
         if self.source.closed:
             return
         self.pass_on()
@@ -90,7 +91,7 @@ class PassedOutput:
     def _write(self, lines: Sequence[bytes]) -> None:
         if lines:
             self.last_line = lines[-1]
-            # Where nobody reads this output any more the processes go on, as their work is not to print.
+            # The processes go on if this output is no longer read, because their work is not to print.
             with contextlib.suppress(OSError, ValueError):
                 self.target.write(b"".join(self.prefix + line + b"\n" for line in lines))
                 self.target.flush()
@@ -108,14 +109,14 @@ class WorkerSlot:
     """Standard output and error of the process."""
     started_at: float = 0.0
     due_at: float = 0.0
-    """When the next process is to be started."""
+    """Time at which the next process is to be started."""
     failures: int = 0
-    """Processes that ended in a row, none of them steady."""
+    """Number of processes that ended in a row, none of them steady."""
     failure: CommandFailed | None = None
     """The last words of the last process, if it ended by itself before it was steady."""
 
     def start(self, now: float) -> None:
-        """Start the process, which ends in order when this one is gone: its standard input is closed then."""
+        """Start the process; it ends in order when this one is gone, because its standard input closes then."""
         self.process = subprocess.Popen(
             self.command,
             bufsize=0,
@@ -123,7 +124,7 @@ class WorkerSlot:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment,
-            # Ctrl-C in a terminal reaches its whole process group: only this process may get that.
+            # Ctrl-C in a terminal reaches a whole process group: only this process may get it.
             start_new_session=True,
         )
         self.started_at = now
@@ -134,18 +135,18 @@ class WorkerSlot:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """True if there is a process that has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """``kill -9`` the process and those that it started, and wait until it is gone."""
+        """Kill the process and those that it started by SIGKILL, and wait until it is gone."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def close(self) -> None:
-        """Pass on the last that an ended process printed."""
+        """Pass on the last output of an ended process."""
         for output in self.outputs:
             output.close()
         if self.process is not None and self.process.stdin is not None:
@@ -157,7 +158,7 @@ class WorkerSlot:
             self.failures, self.failure = 0, None
 
     def note_end(self, code: int, last_words: str, now: float, dice: random.Random) -> float:
-        """Note that the process has ended; returns the pause before the next one, in seconds."""
+        """Note that the process has ended; return the pause before the next one, in seconds."""
         self.note_steady(now)
         has_failed = 0 < code < 128 and now - self.started_at < STEADY_SECONDS
         self.failure = CommandFailed(last_words, code) if has_failed else None
@@ -168,7 +169,7 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """Keeps one process for each name running. Everything happens in the main thread."""
+    """The supervisor that keeps one process for each name running. It works in the main thread only."""
 
     def __init__(self, slots: Sequence[WorkerSlot], monotonic: Callable[[], float] = time.monotonic) -> None:
         self.slots = slots
@@ -206,14 +207,14 @@ class Supervisor:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether Ctrl-C came after another signal."""
+        """True if Ctrl-C came after another signal."""
         return signal.SIGINT in self.came[1:]
 
     @contextmanager
     def ended_by_signals(self) -> Iterator[None]:
-        """While the block runs SIGTERM, SIGHUP and Ctrl-C end ``run``; Ctrl-C after another one kills the processes.
+        """Let SIGTERM, SIGHUP and Ctrl-C end ``run`` while the block runs; a Ctrl-C after these kills the processes.
 
-        No handler raises: nothing that starts or ends a process is cut short.
+        No handler raises: the start or end of a process is never cut short.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -221,7 +222,7 @@ class Supervisor:
 
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # in the background of a shell that has no jobs
+            if handler is not signal.SIG_IGN:  # ignored in the background of a shell without job control
                 signal.signal(number, handle)
         try:
             yield
@@ -244,7 +245,7 @@ class Supervisor:
         say(f"{slot.name} ended and starts again in {pause:.1f} s: {why}")
 
     def _pass_on(self) -> None:
-        """Pass on what the processes print, for a moment."""
+        """Pass on the output of the processes, for a moment."""
         outputs = {out.source: out for slot in self.slots for out in slot.outputs if not out.source.closed}
         if not outputs:
             time.sleep(TICK_SECONDS)
@@ -254,7 +255,7 @@ class Supervisor:
                 outputs[source].close()
 
     def _end_all(self) -> None:
-        """End the processes in order and all at once; what has not ended in time, or when there is hurry, is killed."""
+        """End all processes in order, at the same time; kill those that do not end in time, or at a second Ctrl-C."""
         give_up_at = self._monotonic() + END_SECONDS
         for slot in self.slots:
             if slot.process is not None:
@@ -271,33 +272,34 @@ class Supervisor:
 
 
 def say(text: str) -> None:
-    """Print a line of this process, if anybody reads it."""
+    """Print a line of this process, if its output is still read."""
     with contextlib.suppress(OSError, ValueError):
         complain(text)
 
 
 def run_processes(arguments: argparse.Namespace) -> int:
-    """Run so many workers until a signal; the exit code."""
+    """Run ``--processes`` workers until a signal comes; return the exit code."""
     if not hasattr(os, "killpg"):
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
     if arguments.processes < 1:
         raise CommandFailed(f"--processes must be a number above 0, not {arguments.processes}")
     table, supervisor = option_value("data-table", arguments), Supervisor(worker_slots(arguments))
     names = [slot.name for slot in supervisor.slots]
-    one = f"worker {names[0]} reads table {table}; Ctrl-C ends it"
-    say(one if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
+    single = f"worker {names[0]} reads table {table}; Ctrl-C ends it"
+    say(single if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
     with supervisor.ended_by_signals():
         supervisor.run()
     if supervisor.is_hurried:
         return EXIT_INTERRUPTED
     first = supervisor.came[0]
-    return EXIT_DONE if first == signal.SIGINT else 128 + first  # as shells have it
+    return EXIT_DONE if first == signal.SIGINT else 128 + first  # the exit code of shells
 
 
 def worker_slots(arguments: argparse.Namespace) -> list[WorkerSlot]:
     """Return a slot for each worker: the same command, to which a name and a port of its own are added."""
     base, port = worker_name(arguments), arguments.metrics_port
-    # Read here, as a pipe of the shell, say, can be read only once; and not into a command line, which others can see.
+    # The secret is read here, because a pipe of the shell can be read only once. It goes into the environment, because
+    # other users can see a command line.
     environment = {**os.environ, "TABLESTORE_ACCESS_KEY_SECRET": option_value("access-key-secret", arguments)}
     slots = []
     for number in range(arguments.processes):
@@ -311,9 +313,9 @@ def worker_slots(arguments: argparse.Namespace) -> list[WorkerSlot]:
 
 
 class WholeLines(io.TextIOWrapper):
-    """Standard output or error that writes at the end of a line, and each line at once.
+    """Standard output or error that writes whole lines, each at once.
 
-    ``print`` writes a line in two parts; the shards' threads would tear each other's.
+    ``print`` writes a line in two parts, so the shards' threads would tear each other's lines.
     """
 
     def __init__(self, number: int) -> None:
@@ -322,7 +324,7 @@ class WholeLines(io.TextIOWrapper):
         self._begun = threading.local()
 
     def write(self, text: str) -> int:
-        """Keep what is not yet a line for this thread."""
+        """Write the whole lines; keep the rest for this thread until its line ends."""
         whole, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
         if len(rest) > LONGEST_REST:
             whole, end, rest = whole + end, rest, ""
@@ -333,18 +335,18 @@ class WholeLines(io.TextIOWrapper):
 
 
 def become_one_of_processes(arguments: argparse.Namespace) -> None:
-    """Print whole lines at once, and end in order when the supervising process is gone, also by ``kill -9``.
+    """Print whole lines at once, and end in order when the supervising process is gone, even by ``kill -9``.
 
     Raises:
         NoThreadError: the system refused a thread.
     """
-    vars(arguments).pop("access_key_secret_file", None)  # it was read, and its content is in the environment
+    vars(arguments).pop("access_key_secret_file", None)  # the supervisor read it into the environment
     sys.stdout, sys.stderr = WholeLines(STDOUT), WholeLines(STDERR)
 
     def end() -> None:
         while os.read(STDIN, 1):
             pass
-        # Nobody reads what is printed from now on, and that is no failure of the user code that prints.
+        # From now on the output is not read; user code that prints must not fail for that.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in (STDOUT, STDERR):
             os.dup2(nowhere, number)

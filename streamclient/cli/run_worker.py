@@ -1,6 +1,6 @@
-"""The worker that the arguments of ``streamclient run`` describe: made, run to its end, its metrics served.
+"""The worker that the arguments of ``streamclient run`` describe: made, run to its end, with its metrics served.
 
-In the command's own process, or in each of those that it starts.
+It runs in the command's own process, or in each process that the command starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def log_to_stderr(arguments: argparse.Namespace) -> None:
 
 
 def run_worker(worker: Worker) -> int:
-    """Run it until a signal; the exit code.
+    """Run the worker until a signal comes; return the exit code.
 
     Raises:
         CommandFailed: the worker failed; the cause is its error.
@@ -51,10 +51,10 @@ def run_worker(worker: Worker) -> int:
 def endpoint(
     arguments: argparse.Namespace, series: Callable[[], Iterable[Series]], health: Callable[[], tuple[bool, str]]
 ) -> AbstractContextManager[object]:
-    """What serves metrics and health while the block runs, if the arguments ask for it, and has said where.
+    """Serve metrics and health while the block runs, if the arguments ask for it; print the address.
 
     Raises:
-        CommandFailed: it cannot listen there.
+        CommandFailed: the address and port cannot be listened on.
         ConfigurationError: ``prometheus_client`` is not installed.
     """
     port, address = arguments.metrics_port, arguments.metrics_address
@@ -71,17 +71,17 @@ def endpoint(
 
 
 def make_worker(arguments: argparse.Namespace, metrics: IMetrics | None = None) -> Worker:
-    """The worker that the arguments describe; calls nobody yet.
+    """Return the worker that the arguments describe; nothing is called yet.
 
     Raises:
-        StreamClientError: the factory is not there, or a setting cannot work.
+        StreamClientError: the factory is not found, or a setting is invalid.
     """
     from streamclient.config import StreamConfig  # noqa: PLC0415
     from streamclient.worker import Worker  # noqa: PLC0415
     from streamclient.worker.parking.parking_replay import processor_named  # noqa: PLC0415
 
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as for `python -m`: a program beside which the command is called
+        sys.path.insert(0, "")  # as `python -m` does: programs in the present directory are found
     factory = processor_named(arguments.factory, import_module)
     arguments.data_table_name = option_value("data-table", arguments)
     stream = StreamConfig(
@@ -94,7 +94,7 @@ def make_worker(arguments: argparse.Namespace, metrics: IMetrics | None = None) 
 
 
 def worker_name(arguments: argparse.Namespace) -> str:
-    """That of the worker, or what the names of several begin with."""
+    """Return the name of the worker, or the beginning of the names of several."""
     from streamclient.base.processes import unique_name  # noqa: PLC0415
 
     return str(arguments.worker or unique_name())

@@ -1,4 +1,4 @@
-"""``streamclient sample``: the samples, which come with the package, as files of one's own."""
+"""``streamclient sample``: list the samples that come with the package, or write one into a directory."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 COLUMNS = (Column("SAMPLE"), Column("SHOWS", least=20))
 
 PLACE: Traversable = files("streamclient") / "samples"
-"""In a checkout a link to the folder of that name; in an installed package the folder itself, also in a zip archive."""
+"""The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
 
 _HOME = re.compile(r"\bsamples[./](\w+)")
-"""How samples name each other, as modules and files, where they are kept. Written out, they lie beside each other."""
+"""The prefix with which samples name each other in their folder. Written out, they are in one directory without it."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     text = "write a sample program into this directory, or list them"
     parser = commands.add_parser("sample", help=text, description=f"{text.capitalize()}.")
-    parser.add_argument("name", nargs="?", help="which one; without a name they are listed")
-    parser.add_argument("--directory", type=Path, default=Path(), metavar="DIR", help="write it there")
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("name", nargs="?", help="the sample; without a name all are listed")
+    parser.add_argument("--directory", type=Path, default=Path(), metavar="DIR", help="write it into this directory")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the samples, or write one; the exit code."""
+    """List the samples, or write one; return the exit code."""
     if arguments.name is None:
         return _list(as_json=arguments.json)
     name = arguments.name.removesuffix(".py").removeprefix("samples/")
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    samples = {name: _first_line(_main_of(place)) for name, place in sorted(_samples().items())}
+    samples = {name: _first_line(_main_of(sample)) for name, sample in sorted(_samples().items())}
     if as_json:
         print_json({"samples": [{"name": name, "shows": text} for name, text in samples.items()]})
     else:
@@ -68,14 +68,14 @@ def _list(*, as_json: bool) -> int:
 
 
 def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Path]:
-    """Write a sample, and those that it needs, into a directory, which is made if it is missing.
+    """Write a sample, and those that it needs, into ``directory``, which is created if it does not exist.
 
     Raises:
-        ConfigurationError: there is no such sample, or a file of this name is there already.
+        ConfigurationError: the sample is unknown, or a file exists already.
     """
     known = _samples()
     if name not in known:
-        raise ConfigurationError(f"there is no sample {name!r}; there are {', '.join(sorted(known))}")
+        raise ConfigurationError(f"the sample {name!r} is unknown; known: {', '.join(sorted(known))}")
     texts: dict[Path, str] = {}
     wanted = [name]
     while wanted:
@@ -83,9 +83,9 @@ def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Pat
             if path not in texts:
                 texts[path] = _HOME.sub(r"\1", text)
                 wanted += [other for other in _HOME.findall(text) if other in known]
-    there = [str(directory / path) for path in texts if (directory / path).exists()]
-    if there and not force:
-        raise ConfigurationError(f"{', '.join(sorted(there))} is there already; --force writes over it")
+    existing = [str(directory / path) for path in texts if (directory / path).exists()]
+    if existing and not force:
+        raise ConfigurationError(f"{', '.join(sorted(existing))} exists already; --force overwrites it")
     for path, text in texts.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,20 +94,20 @@ def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Pat
 
 
 def _samples() -> dict[str, Traversable]:
-    """Files and folders by name."""
-    places = PLACE.iterdir()
-    found = {place.name.removesuffix(".py"): place for place in places if not place.name.startswith(("_", "."))}
-    return {name: place for name, place in found.items() if place.is_dir() or place.name.endswith(".py")}
+    """Return the files and folders of samples by name."""
+    entries = PLACE.iterdir()
+    named = {entry.name.removesuffix(".py"): entry for entry in entries if not entry.name.startswith(("_", "."))}
+    return {name: entry for name, entry in named.items() if entry.is_dir() or entry.name.endswith(".py")}
 
 
-def _files_of(place: Traversable) -> list[tuple[Path, str]]:
-    parts = [place] if place.is_file() else [part for part in place.iterdir() if part.name.endswith(".py")]
-    folder = Path() if place.is_file() else Path(place.name)
+def _files_of(sample: Traversable) -> list[tuple[Path, str]]:
+    parts = [sample] if sample.is_file() else [part for part in sample.iterdir() if part.name.endswith(".py")]
+    folder = Path() if sample.is_file() else Path(sample.name)
     return sorted((folder / part.name, part.read_text(encoding="utf-8")) for part in parts)
 
 
-def _main_of(place: Traversable) -> str:
-    return (place if place.is_file() else place.joinpath("__main__.py")).read_text(encoding="utf-8")
+def _main_of(sample: Traversable) -> str:
+    return (sample if sample.is_file() else sample.joinpath("__main__.py")).read_text(encoding="utf-8")
 
 
 def _first_line(source: str) -> str:
@@ -115,17 +115,17 @@ def _first_line(source: str) -> str:
 
 
 def _how_to_run(name: str, directory: Path) -> str | None:
-    """The line of a shell that runs it; None for what others import."""
-    place = _samples()[name]
+    """Return the shell line that runs a sample; ``None`` for a module that other samples import."""
+    sample = _samples()[name]
     file = shlex.quote(str(directory / f"{name}.py"))
     if name.startswith("test_"):
         return f"pytest {file}"
-    if place.is_file() and '__name__ == "__main__"' in _main_of(place):
+    if sample.is_file() and '__name__ == "__main__"' in _main_of(sample):
         return f"python {file}"
-    # What follows is looked for by its name, in the folder in which the command runs.
-    there = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
-    if place.is_dir():
-        return f"{there}python -m {name}"
+    # The others are found by their module names, in the folder in which the command runs.
+    enter = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
+    if sample.is_dir():
+        return f"{enter}python -m {name}"
     if name == "print_changes":
-        return f"{there}streamclient run print_changes:PrintChanges --data-table TABLE --status-table STATUS"
+        return f"{enter}streamclient run print_changes:PrintChanges --data-table TABLE --status-table STATUS"
     return None

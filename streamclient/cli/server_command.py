@@ -1,4 +1,4 @@
-"""``streamclient server``: a local Tablestore as a process of its own."""
+"""``streamclient server``: a local Tablestore in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
 
 DEFAULT_PORT = 8180
-"""An unassigned-in-practice port near the usual ones for local services; fixed, so that examples can name it."""
+"""A port that is in practice free, near the usual ones for local services; fixed, so that examples can name it."""
 
 
 WAKE_SECONDS = 0.2
-"""How soon a signal is noticed that came to another thread than the main one. Its handler sets no event: one that
-interrupts the wait for the same event would wait for itself."""
+"""Time after which a signal is noticed that came to another thread than the main one. The handler sets no event: if it
+interrupted the wait for that event, it would wait for itself."""
 
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
@@ -35,7 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the subcommand, and what it runs."""
+    """Add the arguments of the subcommand, and the function that it runs."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one (default: %(default)s)"
@@ -50,16 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-public-secret",
         action="store_true",
-        help="listen beyond this machine although everybody can read the default secret",
+        help="listen beyond this machine although the default secret is public",
     )
     parser.add_argument("--data", metavar="DIR", help="keep data in this directory, made if missing, not in memory")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal; the exit code."""
+    """Serve until a signal comes; return the exit code."""
     # Imported here: other subcommands, and --help, should not pay for an HTTP server. Imports make many objects and
-    # hardly any garbage; collecting meanwhile takes a tenth of the time to the first line.
+    # hardly any garbage, and collecting it would take a tenth of the time to the first line.
     gc.disable()
     from streamclient.server.local import LocalTablestore  # noqa: PLC0415
     from streamclient.server.server_errors import DataDirectoryError  # noqa: PLC0415
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _stop(local: LocalTablestore) -> None:
-    """Stop, or end with one line if a request keeps the server's thread; the process ends it then."""
+    """Stop the server; if a request keeps the server's thread, end with one line: the end of the process ends it."""
     try:
         local.stop()
     except RuntimeError as error:

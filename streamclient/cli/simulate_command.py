@@ -1,4 +1,4 @@
-"""``streamclient simulate``: many histories of fleets, or one of them step by step."""
+"""``streamclient simulate``: run many histories of fleets, or one of them step by step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 2_000
 
 MEASURED_HISTORIES = 100
-"""Over so many histories the coverage of the core is measured; more find hardly another line."""
+"""Number of histories over which the coverage of the core is measured; more find hardly another line."""
 
 SHRUNK_LAWS = 3
-"""Of each of the first so many broken laws one violation is shrunk; each takes up to some minutes."""
+"""Number of broken laws for which a violation is shrunk; each takes up to several minutes."""
 
 PROGRESS_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ EXIT_VIOLATED = 1
 """A law was broken."""
 
 DESCRIPTION = (
-    "Run the production core in simulated fleets, under faults that each seed decides, and check the laws of the lease "
+    "Run the production core in simulated fleets, under faults that the seeds decide, and check the laws of the lease "
     "protocol at every event. The exit code is 0 only if no law was broken."
 )
 
@@ -40,9 +40,13 @@ DESCRIPTION = (
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     parser = commands.add_parser("simulate", help="run simulated fleets and check their laws", description=DESCRIPTION)
-    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first (default: 0)")
-    parser.add_argument("--processes", type=int, default=0, metavar="P", help="side by side (default: one per core)")
+    parser.add_argument(
+        "--seeds", type=int, default=DEFAULT_SEEDS, metavar="N", help="number of seeds (default: %(default)s)"
+    )
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="first seed (default: 0)")
+    parser.add_argument(
+        "--processes", type=int, default=0, metavar="P", help="run P in parallel (default: one per core)"
+    )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
     kinds.add_argument("--tunnels", action="store_true", help="clients of a tunnel instead of fleets")
@@ -50,17 +54,17 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink violations")
     parser.add_argument("--save", metavar="DIR", help="write the plans of shrunk violations into this directory")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    one = parser.add_argument_group("one history")
-    one.add_argument("--seed", type=int, metavar="N", help="run this seed alone")
-    one.add_argument("--plan", metavar="FILE", help="run the plan in this file alone")
-    one.add_argument("--replay", action="store_true", help="print every event, command and change of a row")
-    one.add_argument("--lease", metavar="KEY", help="with --replay: only what is about this lease")
-    one.add_argument("--step", action="store_true", help="with --replay: wait for Enter after each moment")
+    single = parser.add_argument_group("one history")
+    single.add_argument("--seed", type=int, metavar="N", help="run this seed alone")
+    single.add_argument("--plan", metavar="FILE", help="run the plan in this file alone")
+    single.add_argument("--replay", action="store_true", help="print every event, command and change of a row")
+    single.add_argument("--lease", metavar="KEY", help="with --replay: only lines about this lease")
+    single.add_argument("--step", action="store_true", help="with --replay: wait for Enter after each moment")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what was asked for; the exit code."""
+    """Run one history or many; return the exit code."""
     if arguments.seed is not None or arguments.plan:
         return _run_one(arguments)
     if arguments.replay or arguments.seeds < 1:
@@ -92,7 +96,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
     try:
         summary, broken = run_campaign(seeds, processes=arguments.processes, size=_size(arguments), progress=progress)
     finally:
-        line.erase()  # the summary says it all
+        line.erase()  # the summary repeats its figures
     wall_seconds = time.monotonic() - began
     shrunk = _shrunk(broken, arguments)
     coverage = _coverage(arguments)
@@ -128,7 +132,7 @@ def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
-    """Print the first violation of each law, as small as it can be made."""
+    """Shrink and print the first violation of each of the first ``SHRUNK_LAWS`` broken laws; return them."""
     first: dict[str, HistoryVerdict] = {}
     for verdict in broken:
         if verdict.violation is not None:
@@ -152,7 +156,7 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
             path.write_text(verdict.plan.to_json(), encoding="utf-8")
             complain(f"saved as {path}")
         except OSError as error:
-            complain(f"cannot write {path}: {error.strerror}")  # the plan is printed, and the summary comes
+            complain(f"cannot write {path}: {error.strerror}")  # the plan is printed already, and the summary follows
     return verdict
 
 
@@ -168,7 +172,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
     except (OSError, ValueError) as error:
         raise CommandFailed(str(error)) from error
-    # Beside a document for programs it is for whoever watches.
+    # With --json, standard output is for the document alone.
     output = sys.stderr if arguments.json else sys.stdout
     replay = Replay(arguments.lease, step=arguments.step, output=output) if arguments.replay else None
     verdict = run_plan(plan, replay)

@@ -1,4 +1,4 @@
-"""Prints a history while it happens: every event, every command, every change of a row, with its time."""
+"""The printed history of a simulated fleet: every event, every command, every change of a row, with its time."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from streamclient.testing.simulation.trace import Entry, line_of
 
 @define(eq=False)
 class Replay:
-    """Told of everything that happens; with ``lease_key``, it prints only what is about that lease or about none."""
+    """The printer of a history while it happens; with ``lease_key``, only of lines about that lease or about none."""
 
     lease_key: str | None = None
     step: bool = field(default=False, kw_only=True)
-    """Whether to wait for Enter whenever time goes on."""
+    """True to wait for Enter whenever time goes on."""
     output: TextIO = field(factory=lambda: sys.stdout, kw_only=True)
     _shown_at: float = 0.0
 
     def noted(self, entry: Entry) -> None:
-        """Something happened outside the cores: a row changed, a fault began, a consumer started."""
+        """Print an entry from outside the cores: a row changed, a fault began, a consumer started."""
         if self.lease_key in (None, entry[3]) or not entry[3]:
             self._print(entry[0], line_of(entry))
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """A core handled an event."""
+        """Print an event that a core handled, and the commands that it answered with."""
         answers = [command for command in commands if self._is_wanted(command)]
         if self._is_wanted(event) or (answers and not _is_scan(event)):
             self._print(now, f"{now:10.3f} {label:8} <- {self._text(event)}")
         for command in answers:
             self._print(now, f"{now:10.3f} {label:8} -> {self._text(command)}")
 
-    def _is_wanted(self, thing: object) -> bool:
+    def _is_wanted(self, item: object) -> bool:
         if self.lease_key is None:
             return True
-        if isinstance(thing, events.Answered):
-            if isinstance(thing.value, events.Scan):
-                return any(row.lease_key == self.lease_key for row in thing.value.rows)
-            return self._is_wanted(thing.call)
-        return _lease_key_of(thing) == self.lease_key
+        if isinstance(item, events.Answered):
+            if isinstance(item.value, events.Scan):
+                return any(row.lease_key == self.lease_key for row in item.value.rows)
+            return self._is_wanted(item.call)
+        return _lease_key_of(item) == self.lease_key
 
-    def _text(self, thing: object) -> str:
-        if isinstance(thing, events.Answered):
-            return f"{self._text(thing.call)}: {self._answer(thing)}"
-        name = type(thing).__name__
-        if isinstance(thing, events.WriteLease):
-            return f"{name} {thing.write}"
-        return f"{name} {_fields(thing)}".strip()
+    def _text(self, item: object) -> str:
+        if isinstance(item, events.Answered):
+            return f"{self._text(item.call)}: {self._answer(item)}"
+        name = type(item).__name__
+        if isinstance(item, events.WriteLease):
+            return f"{name} {item.write}"
+        return f"{name} {_fields(item)}".strip()
 
     def _answer(self, answer: events.Answered[Any]) -> str:
         value = answer.value
@@ -75,18 +75,18 @@ def _is_scan(event: object) -> bool:
     return isinstance(event, events.Answered) and isinstance(event.call, events.ReadRows)
 
 
-def _lease_key_of(thing: object) -> str | None:
-    write = getattr(thing, "write", None)
+def _lease_key_of(item: object) -> str | None:
+    write = getattr(item, "write", None)
     if write is not None:
         return getattr(write, "lease_key", None)
-    info = getattr(thing, "shard_info", None)
-    return info.shard_id if info is not None else getattr(thing, "lease_key", None)
+    info = getattr(item, "shard_info", None)
+    return info.shard_id if info is not None else getattr(item, "lease_key", None)
 
 
-def _fields(thing: object) -> str:
-    """The values of a frozen thing, in the order in which it names them."""
-    names = getattr(type(thing), "__match_args__", ())
-    values = [(name, getattr(thing, name)) for name in names]
+def _fields(item: object) -> str:
+    """Return the values of a frozen object, in the order of its fields."""
+    names = getattr(type(item), "__match_args__", ())
+    values = [(name, getattr(item, name)) for name in names]
     return " ".join(f"{name}={_short(value)}" for name, value in values if value is not None)
 
 

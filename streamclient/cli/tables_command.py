@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamclient.tablestore.stream_tables import TableDescription
 
 DEFAULT_HOURS = 24
-"""Retention of a new stream, as the examples have it; the service takes 1 to 168."""
+"""Retention of a new stream, the same as in the examples; the service accepts 1 to 168."""
 
 KEY_TYPES = ("STRING", "INTEGER", "BINARY")
 COLUMN_TYPES = ("STRING", "INTEGER", "DOUBLE", "BOOLEAN", "BINARY")
@@ -37,7 +37,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "tables", help=text, description=f"{text.capitalize()}.", parents=[connection_parent(is_group=True)]
     )
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    _add(actions, "list", _list, "the instance's tables, and which have a stream")
+    _add(actions, "list", _list, "the instance's tables, with their streams")
     _add_create(actions)
     _add(actions, "describe", _describe, "key, columns, options, stream and shards of a table").add_argument("table")
     stream = _add(actions, "stream", _stream, "switch the stream of a table on or off")
@@ -78,8 +78,8 @@ def _add_create(actions: Actions) -> None:
     create.add_argument(
         "--origin", action="append", default=[], metavar="NAME", help="a column whose previous values records carry"
     )
-    create.add_argument("--no-stream", action="store_true", help="without a stream")
-    create.add_argument("--versions", type=int, default=1, metavar="N", help="kept per cell (default: %(default)s)")
+    create.add_argument("--no-stream", action="store_true", help="create it without a stream")
+    create.add_argument("--versions", type=int, default=1, metavar="N", help="versions per cell (default: %(default)s)")
     create.add_argument(
         "--ttl", type=int, default=FOREVER, metavar="SECONDS", help="time to live; -1 (default) keeps rows for ever"
     )
@@ -102,14 +102,14 @@ def _list(arguments: argparse.Namespace) -> int:
         names = sorted(client.list_table())
     except Exception as error:
         raise classify(error, write=False, client=client) from error
-    streams = {each.table_name: each for each in api.list_stream()}
+    streams = {stream.table_name: stream for stream in api.list_stream()}
     if arguments.json:
         absent = {"stream": None, "since_micros": None}
-        found = {
-            name: {"stream": each.stream_id, "since_micros": each.creation_time_micros}
-            for name, each in streams.items()
+        documents = {
+            name: {"stream": stream.stream_id, "since_micros": stream.creation_time_micros}
+            for name, stream in streams.items()
         }
-        print_json({"tables": [{"table": name, **found.get(name, absent)} for name in names]})
+        print_json({"tables": [{"table": name, **documents.get(name, absent)} for name in names]})
         return EXIT_DONE
     rows = [
         (name, streams[name].stream_id, utc_text(streams[name].creation_time_micros))
@@ -130,8 +130,8 @@ def _create(arguments: argparse.Namespace) -> int:
     columns = [_typed(text, COLUMN_TYPES, "--column") for text in arguments.column]
     stream = None
     if arguments.no_stream:
-        _refuse("--no-stream", "--hours", arguments.hours)
-        _refuse("--no-stream", "--origin", arguments.origin or None)
+        _require_absent("--no-stream", "--hours", arguments.hours)
+        _require_absent("--no-stream", "--origin", arguments.origin or None)
     else:
         stream = StreamSpecification(
             enable_stream=True, expiration_time_hours=_hours(arguments), columns_to_get=tuple(arguments.origin)
@@ -174,8 +174,8 @@ def _describe(arguments: argparse.Namespace) -> int:
         print_text(f"{name:<9} {value}")
     if table.stream.stream_id is not None:
         print()
-        short = id_shortener({name for each in shards for name in (each.shard_id, *each.parent_shard_ids)})
-        rows = [(short(each.shard_id), short(",".join(sorted(each.parent_shard_ids))) or "-") for each in shards]
+        short = id_shortener({name for shard in shards for name in (shard.shard_id, *shard.parent_shard_ids)})
+        rows = [(short(shard.shard_id), short(",".join(sorted(shard.parent_shard_ids))) or "-") for shard in shards]
         print_table(SHARD_COLUMNS, rows, "no shards")
     return EXIT_DONE
 
@@ -185,19 +185,19 @@ def _facts(table: TableDescription) -> list[tuple[str, str]]:
     seconds = options.time_to_live_seconds
     lasting = "for ever" if seconds in (None, FOREVER) else f"for {seconds} s"
     keeps = f"rows {lasting}, {options.max_versions or 1} version(s) per cell"
-    told = "off"
+    stream_text = "off"
     if stream.stream_id is not None:
-        told = f"{stream.stream_id}, keeps changes for {counted(stream.expiration_time_hours or 0, 'hour')}"
+        stream_text = f"{stream.stream_id}, keeps changes for {counted(stream.expiration_time_hours or 0, 'hour')}"
         if stream.columns_to_get:
-            told += f", with previous values of {', '.join(stream.columns_to_get)}"
+            stream_text += f", with previous values of {', '.join(stream.columns_to_get)}"
     key = ", ".join(f"{name} {kind.value}" for name, kind in definition.primary_key)
-    found = [("table", definition.table_name), ("key", key)]
+    facts = [("table", definition.table_name), ("key", key)]
     if definition.defined_columns:
         columns = ", ".join(f"{name} {kind.value}" for name, kind in definition.defined_columns.items())
-        found.append(("columns", columns))
+        facts.append(("columns", columns))
     if table.index_names:
-        found.append(("indexes", ", ".join(table.index_names)))
-    return [*found, ("keeps", keeps), ("stream", told)]
+        facts.append(("indexes", ", ".join(table.index_names)))
+    return [*facts, ("keeps", keeps), ("stream", stream_text)]
 
 
 def _document(table: TableDescription, shards: Sequence[Shard]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _document(table: TableDescription, shards: Sequence[Shard]) -> dict[str, Any
         "stream": stream.stream_id,
         "expiration_hours": stream.expiration_time_hours,
         "origin_columns": list(stream.columns_to_get),
-        "shards": [{"shard": each.shard_id, "parents": sorted(each.parent_shard_ids)} for each in shards],
+        "shards": [{"shard": shard.shard_id, "parents": sorted(shard.parent_shard_ids)} for shard in shards],
     }
 
 
@@ -221,8 +221,8 @@ def _stream(arguments: argparse.Namespace) -> int:
 
     _, api = _api(arguments)
     if arguments.off:
-        _refuse("--off", "--hours", arguments.hours)
-        _accept(arguments, f"switching off the stream of table {arguments.table!r} drops its records")
+        _require_absent("--off", "--hours", arguments.hours)
+        _require_consent(arguments, f"switching off the stream of table {arguments.table!r} drops its records")
         spec = StreamSpecification(enable_stream=False)
     else:
         spec = StreamSpecification(enable_stream=True, expiration_time_hours=_hours(arguments))
@@ -236,7 +236,7 @@ def _stream(arguments: argparse.Namespace) -> int:
 def _drop(arguments: argparse.Namespace) -> int:
     from streamclient.wire.service_errors import classify  # noqa: PLC0415
 
-    _accept(arguments, f"dropping table {arguments.table!r} deletes its rows and its stream")
+    _require_consent(arguments, f"dropping table {arguments.table!r} deletes its rows and its stream")
     client, _ = _api(arguments)
     with named_if_missing(arguments.table):
         try:
@@ -251,12 +251,12 @@ def _hours(arguments: argparse.Namespace) -> int:
     return DEFAULT_HOURS if arguments.hours is None else int(arguments.hours)
 
 
-def _refuse(switch: str, option: str, value: object) -> None:
+def _require_absent(switch: str, option: str, value: object) -> None:
     if value is not None:
         raise CommandFailed(f"{option} is for a stream, and {switch} leaves the table without one: give one of the two")
 
 
-def _accept(arguments: argparse.Namespace, loss: str) -> None:
+def _require_consent(arguments: argparse.Namespace, loss: str) -> None:
     if not arguments.yes:
         raise CommandFailed(f"{loss}; add --yes to accept that")
 

@@ -1,4 +1,4 @@
-"""``streamclient tail``: the changes of a table as they come."""
+"""``streamclient tail``: show the changes of a table as they come."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 OUTAGE_SECONDS = 60.0
-"""Between two lines about an outage that goes on."""
+"""Time between two lines about a lasting outage."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,12 +41,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="latest (default), oldest, a time such as 2026-01-31T12:00:00Z, or 2h-ago",
     )
     parser.add_argument("--shard", metavar="ID", help="only the shard with this id, or beginning of one")
-    parser.add_argument("--limit", type=int, metavar="N", help="end after so many changes")
+    parser.add_argument("--limit", type=int, metavar="N", help="end after N changes")
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show changes until interrupted; the exit code."""
+    """Show changes until interrupted; return the exit code."""
     from streamclient.base.times import parse_moment  # noqa: PLC0415
     from streamclient.operate.site import READ_RETRY  # noqa: PLC0415
     from streamclient.tablestore.stream_operations import TablestoreStreamApi  # noqa: PLC0415
@@ -56,22 +56,22 @@ def run(arguments: argparse.Namespace) -> int:
     client, now_micros = _watched(command_client(arguments))
     streams = TablestoreStreamApi(client, retry=READ_RETRY)
     with named_if_missing(arguments.table):
-        found = streams.list_stream(arguments.table)
-        if not found:
-            streams.describe_table(arguments.table)  # which tells whether the table or only its stream is missing
-    if not found:
+        listed = streams.list_stream(arguments.table)
+        if not listed:
+            streams.describe_table(arguments.table)  # fails if the table is missing, not only its stream
+    if not listed:
         raise CommandFailed(f"table {arguments.table!r} has no stream; `streamclient tables stream` enables it")
     since = None
     if arguments.beginning != "oldest":
         now = now_micros()
         since = now if arguments.beginning == "latest" else parse_moment(arguments.beginning, now)
-    with suppress(KeyboardInterrupt):  # how it is meant to end
-        _follow(streams, found[0].stream_id, since, arguments)
+    with suppress(KeyboardInterrupt):  # the usual end
+        _follow(streams, listed[0].stream_id, since, arguments)
     return EXIT_DONE
 
 
 def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
-    """The client, and the service's clock as its answers tell it: "latest" is meant by that one."""
+    """Return the client, and the service's clock as its answers tell it: "latest" is a time of that clock."""
     from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
 
     clock = ServiceClock()
@@ -90,14 +90,14 @@ def _follow(streams: Any, stream_id: str, since: int | None, arguments: argparse
             raise CommandFailed(f"the stream of table {arguments.table!r} has no shard {arguments.shard!r}")
     follower = StreamFollower(streams, stream_id, since_micros=since, shard_ids=None if only is None else [only])
     screen, changes = _Screen(follower, as_json=arguments.json, name=arguments.command), 0
-    for each in follower.changes():
-        changes += screen.show(each)
+    for followed in follower.changes():
+        changes += screen.show(followed)
         if changes == arguments.limit:
             return
 
 
 class _Screen:
-    """Prints what comes; says an outage once a minute."""
+    """The output of the command: changes, losses, and once a minute a lasting outage."""
 
     def __init__(self, follower: StreamFollower, *, as_json: bool, name: str) -> None:
         self._follower = follower
@@ -107,25 +107,25 @@ class _Screen:
         self._name = name
         self._complained_at = float("-inf")
 
-    def show(self, each: Followed) -> int:
-        """Print it; how many changes it was."""
+    def show(self, followed: Followed) -> int:
+        """Print a change, a loss or an outage; return the number of changes that it was."""
         from streamclient.tablestore.following import Interruption, LostRecords  # noqa: PLC0415
 
-        if isinstance(each, Interruption):
+        if isinstance(followed, Interruption):
             if time.monotonic() - self._complained_at >= OUTAGE_SECONDS:
                 self._complained_at = time.monotonic()
-                complain(f"{self._name}: trying again: {each.error}")
+                complain(f"{self._name}: trying again: {followed.error}")
             return 0
-        if each.shard_id not in self._known:
-            self._known = frozenset((each.shard_id, *self._follower.known))
+        if followed.shard_id not in self._known:
+            self._known = frozenset((followed.shard_id, *self._follower.known))
             self._short = id_shortener(self._known)
-        if isinstance(each, LostRecords):
-            self._show_loss(each.shard_id)
+        if isinstance(followed, LostRecords):
+            self._show_loss(followed.shard_id)
             return 0
         if self._as_json:
-            print_json_line(change_document(each.shard_id, each.record))
+            print_json_line(change_document(followed.shard_id, followed.record))
         else:
-            print_text(_line(self._short(each.shard_id), each.record), flush=True)
+            print_text(_line(self._short(followed.shard_id), followed.record), flush=True)
         return 1
 
     def _show_loss(self, shard_id: str) -> None:
@@ -133,7 +133,7 @@ class _Screen:
             print_json_line({"shard": shard_id, "lost": True})
         else:
             print_text(
-                f"shard {self._short(shard_id)}: what came next is past the stream's retention and lost", flush=True
+                f"shard {self._short(shard_id)}: its next records are past the stream's retention and lost", flush=True
             )
 
 
@@ -148,19 +148,19 @@ def _line(shard: str, record: StreamRecord) -> str:
 
 
 def _cell(column: RecordColumn) -> str:
-    """Without versions: the whole record is what ``--json`` is for."""
+    """Return a column as text, without its version: ``--json`` prints whole records."""
     if column.value is not None:
         return f"{column.name}={column.value!r}"
     return f"{column.name} {column.operation.value}"
 
 
 def change_document(shard_id: str, record: StreamRecord) -> Mapping[str, Any]:
-    """A change as JSON has it: bytes as ``{"base64": text}``."""
-    place = record.sequence_info
+    """Return a change as a document for JSON, with bytes as ``{"base64": text}``."""
+    sequence = record.sequence_info
     document = {
         "shard": shard_id,
-        "sequence": str(place),
-        "time_micros": place.timestamp_micros,
+        "sequence": str(sequence),
+        "time_micros": sequence.timestamp_micros,
         "type": record.record_type.value,
         "key": {name: _plain(value) for name, value in record.primary_key},
         "columns": [_column(column) for column in record.columns],

@@ -8,7 +8,7 @@ from streamclient.cli.options import fleet_options, open_site
 from streamclient.cli.terminal.commands import runs
 
 INTERVAL_SECONDS = 2.0
-"""Between refreshes: about as often as anybody looks. Each costs two scans and a few small reads."""
+"""Time between refreshes, about as often as a person looks. Each costs two scans and a few small reads."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,13 +23,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         default=INTERVAL_SECONDS,
         metavar="SECONDS",
-        help="between refreshes (default: %(default)s)",
+        help="time between refreshes (default: %(default)s)",
     )
     runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show screens until interrupted, or one."""
+    """Show screens until interrupted, or one screen; return the exit code."""
     from streamclient.cli.top_screens import show_top  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
 
     return show_top(open_site(arguments), arguments)

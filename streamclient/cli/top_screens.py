@@ -24,20 +24,21 @@ from streamclient.operate.overview import Overview, headline, overview, overview
 from streamclient.operate.site import Site, text_of
 
 STREAM_SECONDS = 30.0
-"""Between listings of the shards: they change when partitions split, not while somebody watches."""
+"""Time between listings of the shards: they change when partitions split, which is rare while a person watches."""
 
 HEADS_PER_REFRESH = 20
-"""Shards whose next unread record is looked up per refresh, in turn: one small read each, a second one for a shard that
-stands at the oldest record."""
+"""Shards whose next unread record is looked up per refresh, in turn: one small read each, a second one for a shard
+whose checkpoint is the oldest record."""
 
 SHORTEST_INTERVAL_SECONDS = 0.2
 
 FURNITURE_LINES = 6
-"""Of a screen: two empty lines, two heads of tables, and a line below each that names columns without room."""
+"""Lines of a screen beside its rows: two empty lines, two table heads, a line below each that names columns without
+room."""
 
 
 class FleetWatch:
-    """Reads the facts for one screen after the other, with few requests."""
+    """The reader of the facts for one screen after another, with few requests."""
 
     def __init__(self, site: Site, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._collector = FleetReader(site, monotonic=monotonic)
@@ -46,7 +47,7 @@ class FleetWatch:
         self._listed_at = 0.0
 
     def next(self) -> Overview:
-        """The next screen.
+        """Return the next screen.
 
         Raises:
             StreamClientError: a read failed; the next call tries again.
@@ -69,7 +70,7 @@ class FleetWatch:
 
 
 def show_top(site: Site, arguments: argparse.Namespace) -> int:
-    """Show screens until interrupted, or one."""
+    """Show screens until interrupted, or one screen with ``--once``; return the exit code."""
     if not arguments.interval >= SHORTEST_INTERVAL_SECONDS:
         raise ConfigurationError(f"--interval must be at least {SHORTEST_INTERVAL_SECONDS} s, not {arguments.interval}")
     watch = FleetWatch(site)
@@ -101,11 +102,11 @@ def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
             )
 
 
-def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[Overview | str]:
-    """Screens without end; a text where the facts could not be read.
+def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterator[Overview | str]:
+    """Yield screens without end; a text instead of a screen if the facts could not be read.
 
     Raises:
-        ConfigurationError: before the first screen: a name or key is wrong, so that none would ever come.
+        ConfigurationError: a name or key is wrong, so no screen would ever come; raised before the first screen only.
     """
     pause, has_begun = Event(), False
     while True:
@@ -114,14 +115,14 @@ def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[
         except StreamClientError as error:
             if isinstance(error, ConfigurationError) and not has_begun:
                 raise
-            screen = f"{what}: cannot be read at the moment: {text_of(error)}"
+            screen = f"{subject}: cannot be read at the moment: {text_of(error)}"
         has_begun = True
         yield screen
         pause.wait(interval_seconds)
 
 
 def plain_screen(view: Overview, width: int | None = None, most: int | None = None) -> str:
-    """One screen as text, with at most so many shards; without a width nothing is cut."""
+    """Return one screen as text, with at most ``most`` shards; without a width nothing is cut."""
     short = shortener(known_ids(view.facts), width)
     shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
     parts = [fold(headline(view), width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
@@ -140,6 +141,6 @@ def _show_rich(screens: Iterator[Overview | str]) -> None:
 
 
 def full_screen(view: Overview, width: int, height: int) -> str:
-    """One screen for a terminal of this size: as many shards as there are lines for."""
+    """Return one screen for a terminal of this size, with as many shards as its lines have room for."""
     above = len(fold(headline(view), width).splitlines()) + len(view.workers) + FURNITURE_LINES
     return plain_screen(view, width, max(1, height - above))

@@ -27,7 +27,7 @@ SHARD_COLUMNS = (
 
 
 def worker_rows(view: Overview) -> list[tuple[str, ...]]:
-    """Cells of ``WORKER_COLUMNS``."""
+    """Return the cells of ``WORKER_COLUMNS``."""
     return [
         (
             worker["worker"],
@@ -56,7 +56,7 @@ def _health(worker: Document) -> str:
 
 
 def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]:
-    """Cells of ``SHARD_COLUMNS``, of the first ``most`` shards."""
+    """Return the cells of ``SHARD_COLUMNS``, for the first ``most`` shards."""
     return [
         (
             line.shard_id,

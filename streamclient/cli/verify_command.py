@@ -1,4 +1,4 @@
-"""``streamclient verify``: prove from a destination's own log, and from its rows, that it holds each record once."""
+"""``streamclient verify``: a proof from a destination's own log, and from its rows, that it holds each record once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="prove that a destination holds each record once",
         description="Prove from its log that a destination has no hole and no overlap; with --data-table and "
         "--status-table also that it follows the tree of shards, and has not lost its end. "
-        "Exit code 0: nothing is wrong; 1: something is; 2: it cannot be read, or holds no commit.",
+        "Exit code 0: nothing is wrong; 1: something is wrong; 2: it cannot be read, or holds no commit.",
         parents=[connection_parent(tables=TABLES, title="the stream and the leases of the fleet that writes")],
     )
     parser.add_argument(
@@ -68,7 +68,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             )
     finally:
         destination.close()
-    refuse_nothing(proof, arguments.application)
+    require_commits(proof, arguments.application)
     if getattr(arguments, "json", False):
         print_json(_document(proof))
     else:
@@ -77,9 +77,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
-    """What reads the fleet's leases, and the shards of its stream; ``None`` if the command line names neither table.
+    """Return a reader of the fleet's leases and shards; ``None`` if the command line names neither table.
 
-    Those of the environment alone may be another fleet's.
+    Tables that only the environment names may belong to another fleet.
     """
     if not any(hasattr(arguments, name.replace("-", "_")) for name in TABLES):
         return None
@@ -99,7 +99,7 @@ def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
 
 
 def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
-    """Without parents that the fleet has no lease of: they ended before it began, or its leases of them are over."""
+    """Return the parents of each shard that have a lease; others ended before the fleet, or their lease was deleted."""
     return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
 
 
@@ -113,30 +113,34 @@ def _opened(arguments: argparse.Namespace) -> Destination:
     given = [name for name in ("table", "catalog", "option") if getattr(arguments, name)]
     if len(given) > 1:
         raise CommandFailed("--table is for PostgreSQL, --catalog for Iceberg, --option for Delta: give one of them")
-    place, application = arguments.destination, arguments.application
+    address, application = arguments.destination, arguments.application
     if arguments.table:
-        return PostgresDestination(place, arguments.table, application=application)
+        return PostgresDestination(address, arguments.table, application=application)
     if arguments.catalog:
-        return IcebergDestination(_catalog(arguments.catalog), place, application=application)
-    return DeltaDestination(place, application=application, storage_options=store_options(arguments))
+        return IcebergDestination(_catalog(arguments.catalog), address, application=application)
+    return DeltaDestination(address, application=application, storage_options=store_options(arguments))
 
 
-def refuse_nothing(proof: Proof, application: str) -> None:
-    """End the command where there was nothing to prove: a misspelt place or fleet would pass for a whole one."""
+def require_commits(proof: Proof, application: str) -> None:
+    """End the command if there was nothing to prove: a misspelt destination or fleet would pass for a whole one.
+
+    Raises:
+        CommandFailed: the destination holds no commit, or none of this application.
+    """
     if not proof.is_whole:
-        return  # what was found comes first
+        return  # the findings come first
     if not proof.commits and not proof.lasts:
-        raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
-    applications = sorted({one for one, _ in proof.lasts})
+        raise CommandFailed("the destination does not exist or holds no commit, so there is nothing to verify")
+    applications = sorted({name for name, _ in proof.lasts})
     if applications and application not in applications:
         raise CommandFailed(
-            f"the destination holds no commit of the application {application!r}: what its writers go by cannot be "
-            f"compared with the log; give --application {' or '.join(map(repr, applications))}"
+            f"the destination holds no commit of the application {application!r}, so its fences cannot be compared "
+            f"with the log; give --application {' or '.join(map(repr, applications))}"
         )
 
 
 def add_application_option(parser: argparse.ArgumentParser) -> None:
-    """Let the fleet be named whose fences are compared with the log."""
+    """Add the option that names the fleet whose fences are compared with the log."""
     parser.add_argument(
         "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
     )
@@ -146,19 +150,19 @@ def _catalog(name: str) -> Catalog:
     from streamclient.destinations.catalog_calls import load_catalog  # noqa: PLC0415
 
     try:
-        found: Catalog = load_catalog(name)
+        catalog: Catalog = load_catalog(name)
     except StreamClientError:
         raise
-    except Exception as error:  # of whichever library the catalog's kind needs
+    except Exception as error:  # the catalog's kind decides whose library raises
         raise CommandFailed(
             f"catalog {name!r} cannot be used ({error}): describe it in .pyiceberg.yaml, or by variables such as "
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
         ) from error
-    return found
+    return catalog
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
-    """Let options of a Delta table's store be given."""
+    """Add the option for the store of a Delta table."""
     parser.add_argument(
         "--option",
         action="append",
@@ -169,12 +173,12 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 
 def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """The options that were given; ``None`` if there were none."""
+    """Return the options of the store that were given; ``None`` without any."""
     options = {}
     for text in arguments.option:
         key, separator, value = text.partition("=")
         if not key or not separator:
-            raise CommandFailed("--option must be KEY=VALUE")  # what was given may be a secret
+            raise CommandFailed("--option must be KEY=VALUE")  # the given text may be a secret
         options[key] = value
     return options or None
 
@@ -189,22 +193,24 @@ def _print(proof: Proof) -> None:
     print()
     read = "" if proof.rows is None else f", {proof.rows} row(s) read"
     whole = "no hole and no overlap" if proof.rows is None else "each record once"
-    found = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
-    print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {found}")
+    result = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
+    print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {result}")
     for line in finding_lines(proof):
         print_text(line)
 
 
 def finding_lines(proof: Proof) -> Iterator[str]:
-    """What is wrong, for people: a line for each finding."""
+    """Yield a line for each finding, for people."""
     short = _shortener(proof)
-    for one in proof.findings:
-        start, end = (readable_position(each) if each else "?" for each in (one.start, one.end))
-        yield f"{one.flaw.value}: shard {short(one.shard) or '?'} from {start} to {end}: {short(one.text)}"
+    for finding in proof.findings:
+        start, end = (readable_position(text) if text else "?" for text in (finding.start, finding.end))
+        yield f"{finding.flaw.value}: shard {short(finding.shard) or '?'} from {start} to {end}: {short(finding.text)}"
 
 
 def _shortener(proof: Proof) -> Callable[[str], str]:
-    return id_shortener({shard for _, shard in proof.lasts} | {one.shard for one in proof.findings if one.shard})
+    return id_shortener(
+        {shard for _, shard in proof.lasts} | {finding.shard for finding in proof.findings if finding.shard}
+    )
 
 
 def _document(proof: Proof) -> dict[str, Any]:
@@ -219,13 +225,13 @@ def _document(proof: Proof) -> dict[str, Any]:
         ],
         "findings": [
             {
-                "flaw": one.flaw.value,
-                "shard": one.shard or None,
-                "from": one.start or None,
-                "to": one.end or None,
-                "text": one.text,
+                "flaw": finding.flaw.value,
+                "shard": finding.shard or None,
+                "from": finding.start or None,
+                "to": finding.end or None,
+                "text": finding.text,
             }
-            for one in proof.findings
+            for finding in proof.findings
         ],
     }
 

@@ -24,12 +24,12 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
-"""How often a take of a row in this worker's own name is repeated at once with the counter just read. The old owner, or
-this worker, may have had one more write under way; more than a few changes in a row mean that another process
+"""The most immediate repetitions, with the counter just read, of a take of a row in this worker's own name. The old
+owner, or this worker, may have had one more write under way; more than a few changes in a row mean that another process
 writes."""
 
 DELETE_TRIES_MAX = 3
-"""How often the deletion of a row is tried with the counter just read, until the next list of shards asks for it again.
+"""The most attempts to delete a row, each with the counter just read, before the next list of shards requires it again.
 Reading and writing takes a hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5

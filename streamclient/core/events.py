@@ -37,9 +37,9 @@ class Answered(Generic[ValueT]):
     value: ValueT | None = None
     """The result. A write without an outcome is in doubt."""
     sent_at: float = float("-inf")
-    """For a write, the time before it was sent: an owner's lease and a worker's session are valid from then on."""
+    """The time before a write was sent: an owner's lease and a worker's session are valid from then on."""
     error: Exception | None = None
-    """Why the value is unknown, after the shell's retries; beside a value, why a write was not applied."""
+    """The reason why the value is unknown, after the shell's retries; with a value, why a write was not applied."""
 
 
 @frozen
@@ -171,7 +171,7 @@ class EndRead:
 
 @frozen
 class EndAccepted:
-    """The worker's own program declares a shard ended, whatever the list of shards shows."""
+    """The worker's own program declares a shard ended, against the list of shards."""
 
     lease_key: str
 
@@ -284,7 +284,7 @@ class StartConsumer:
 
 @frozen
 class ForgetEpoch:
-    """Drop the epoch counter of a shard that left the stream; its lease was deleted. There is no answer."""
+    """Drop the epoch counter of a shard that left the stream; its lease was deleted. No answer follows."""
 
     lease_key: str
 

@@ -81,7 +81,7 @@ class LeaseStep(Enum):
     SET_RIGHT = "write the row, and start nothing before that was accepted"
     AWAIT_ROW = "wait for the list of shards"
     HOLD = "hold it, and read nothing"
-    HAND_OVER = "transfer it to another worker, or leave it if there is none"
+    HAND_OVER = "transfer it to another worker, or leave it if no other lives"
     RUN_OUT = "wait until the consumer has ended or the lease is over, and do not renew it"
 
 
@@ -129,7 +129,7 @@ class CheckpointRequest:
     value: str
     progress: Progress | None = None
     pending: PendingCheckpoint | None = None
-    """The checkpoint to prepare, in place of storing ``value`` as the checkpoint."""
+    """The checkpoint to prepare, instead of storing ``value`` as the checkpoint."""
     was_sent: bool = False
     """Whether it was sent at least once: without an answer, it may be stored, or still land."""
 

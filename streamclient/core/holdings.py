@@ -70,7 +70,7 @@ class Holdings:
 
     Args:
         has_worker_rows: whether the store keeps rows of workers. Without them, workers know of each other only by their
-            leases, and there are no sessions.
+            leases, and without sessions.
         info: the text that operators read in the worker's row.
     """
 

@@ -46,7 +46,7 @@ class LeaseWrite:
 
 
 def create(lease: Lease) -> LeaseWrite:
-    """Store a new row if there is none."""
+    """Store a new row if the row does not exist."""
     return LeaseWrite(WriteKind.CREATE, lease, lease)
 
 
@@ -126,7 +126,7 @@ def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
 def take_pause(seen: Lease) -> LeaseWrite:
     """Acknowledge the pause as seen: nothing reads the shard any more; counts as a heartbeat."""
     if seen.pause is None:
-        raise ValueError(f"{seen} is not paused, so there is no pause to take")
+        raise ValueError(f"{seen} is not paused, so no pause can be taken")
     taken = f"{seen.pause.request_id} {seen.owner}"
     result = evolve(seen, counter=seen.counter + 1, pause_taken=taken)
     return LeaseWrite(WriteKind.TAKE_PAUSE, seen, result)

@@ -122,7 +122,7 @@ class WorkerWrite:
 
 
 def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
-    """Begin a session, in place of the row as read or of no row."""
+    """Begin a session: replace the row ``seen``, or create the row if it is ``None``."""
     if seen is not None and seen.nonce == row.nonce:
         raise ValueError(f"a new session needs a new nonce, not that of {seen}")
     result = evolve(row, wake=0 if seen is None else seen.wake)

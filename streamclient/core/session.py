@@ -27,8 +27,8 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""How often the removal of the own row is tried at the end. If the row stays, others find it standing still a lease
-duration later, and no lease is held by it."""
+"""The most attempts to remove the own row at the end. If the row stays, others see after a lease duration that it
+stands still, and its worker holds no lease."""
 
 
 class News(Enum):
@@ -40,7 +40,7 @@ class News(Enum):
     OVER = "over"
     """All leases held under the session are lost."""
     OUSTED = "ousted"
-    """As OVER, but final: a newer process has the name."""
+    """OVER, and final: a newer process has the name."""
 
 
 @define(eq=False)
@@ -76,7 +76,7 @@ class Session:
     """Reads requested earlier than this do not count."""
     doubt: Doubt = NO_DOUBT
     """Doubt about writes of the own row."""
-    _found: WorkerRow | None = None
+    _replaced: WorkerRow | None = None
     """The own row, as read before registering over it."""
     _process: str = ""
     """Prefix of all nonces of this process: any registration that was ever tried may still land."""
@@ -122,7 +122,7 @@ class Session:
         self._registrations += 1
         nonce = f"{self._process}.{self._registrations}"
         row = WorkerRow(self.worker_id, self.stream_id, nonce, beat=1, info=self.info, balance_by=self.balance_by)
-        return membership.register(self._found, row)
+        return membership.register(self._replaced, row)
 
     def removal(self) -> WorkerWrite | None:
         """Return the write that ends the session once no lease is held; ``None`` if none can be sent now."""
@@ -183,7 +183,7 @@ class Session:
         if self._is_in_doubt:
             return self._resolve(row, now)
         if self._flight is None and self.row is None:
-            self._found = row
+            self._replaced = row
         if self.row is None:
             return News.NOTHING
         if row is not None and row.nonce == self.row.nonce and row.is_live:
@@ -207,7 +207,7 @@ class Session:
         self.doubt = self.doubt.again(now, self.pause_seconds)
         if write.kind is WorkerWriteKind.REGISTER:
             # A retry has another nonce. If this write still lands, it is one of this process, to be replaced.
-            self.doubt, self._found = evolve(self.doubt, since=None), row
+            self.doubt, self._replaced = evolve(self.doubt, since=None), row
             return News.NOTHING
         return self._check(row, now)
 

@@ -1,4 +1,4 @@
-"""The tree of a stream's shards: which come before which, which have ended, and which were opened between two looks.
+"""The tree of a stream's shards: their order, their ends, and the shards that were opened between two looks.
 
 Laws:
 
@@ -6,10 +6,11 @@ Laws:
   otherwise has left the stream, and has nothing left;
 * a shard has ended only if a page says so *and* the list of shards shows it: a page that was cut before its next
   iterator looks like the last one;
-* a shard that a look at the list did not show was opened after that look. It is read from its oldest record, and no
-  reading tells whether that is the first. It is, if the stream still keeps what was written at the time of the look.
-  Otherwise records may be gone without a trace: those of this shard, and those of parents that appeared and ended
-  between two looks and have left the list. So a reader stores its looks, also when nothing has changed.
+* a shard that a look at the list did not show was opened after that look. It is read from its oldest record, and
+  reading does not show whether that is its first record. It is the first if the stream still keeps records that were
+  written at the time of the look. Otherwise records may be gone without a trace: those of this shard, and those of
+  parents that appeared and ended between two looks and have left the list. So a reader stores its looks, also when the
+  list has not changed.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.model import Lease, Shard
 
 LISTINGS_WITHOUT = 2
-"""So many listings in a row have to lack a shard until it counts as gone."""
+"""The number of consecutive listings that must lack a shard before it counts as gone."""
 
 NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
-"""How readers name an end that they do not believe."""
+"""The words of readers for an end that they do not believe."""
 
 LOOKS_IN_RETENTION = 24
-"""A reader stores so many looks at the list of shards in the time that records are kept."""
+"""The number of looks at the list of shards that a reader stores within the retention."""
 
 Listing = Mapping[str, Shard]
 """A complete DescribeStream by shard id."""
@@ -42,9 +43,9 @@ def index_shards(shards: Iterable[Shard]) -> Listing:
 
 
 def levels(shard_id: str, following: Callable[[str], Iterable[str]]) -> Iterator[list[str]]:
-    """Yield the shards to which `following` leads, nearest first: each level sorted, none twice, without `shard_id`."""
+    """Yield the shards to which ``following`` leads, by level, nearest first; sorted, without ``shard_id``."""
     seen, level = {shard_id}, [shard_id]
-    while level := sorted({each for key in level for each in following(key)} - seen):
+    while level := sorted({reached for key in level for reached in following(key)} - seen):
         seen.update(level)
         yield level
 
@@ -64,10 +65,10 @@ class ShardTree:
     def of(cls, *known: Iterable[Shard] | Iterable[Lease]) -> ShardTree:
         """Return the tree that lists of shards and lease rows show together."""
         parents: dict[str, frozenset[str]] = {}
-        for each in known:
-            for one in each:
-                key = one.lease_key if isinstance(one, Lease) else one.shard_id
-                parents[key] = parents.get(key, frozenset()) | one.parent_shard_ids
+        for group in known:
+            for entry in group:
+                key = entry.lease_key if isinstance(entry, Lease) else entry.shard_id
+                parents[key] = parents.get(key, frozenset()) | entry.parent_shard_ids
         return cls(parents)
 
     @cached_property
@@ -88,7 +89,7 @@ class ShardTree:
         return chain.from_iterable(levels(shard_id, lambda key: self.children.get(key, ())))
 
     def may_begin(self, shard_id: str, done: Collection[str]) -> bool:
-        """Return whether every known parent of a shard is among `done`."""
+        """Return whether every known parent of a shard is among ``done``."""
         return all(parent in done or parent not in self.parents for parent in self.parents[shard_id])
 
     def shows_end(self, shard_id: str) -> bool:
@@ -134,23 +135,23 @@ class ShardTree:
 class ListedEnds:
     """Ends of shards, as complete listings show them one after the other.
 
-    A child proves the end of its parents for ever. That a shard is missing proves it only if two listings in a row lack
-    it: an answer that was cut lacks shards, too, and an old one those that were opened since.
+    A child proves the end of its parents for ever. The absence of a shard proves it only if two listings in a row lack
+    the shard: an answer that was cut lacks shards too, and an old answer lacks shards that were opened since.
 
-    A page may be the last one only if it was read after the end was known: one that was cut, and whose shard closes a
-    moment later, would pass for it otherwise.
+    A page may be the last one only if it was read after the end was known. Otherwise a page that was cut would pass for
+    the last one if its shard closes a moment later.
     """
 
     tree: ShardTree = field(factory=ShardTree)
-    """The last listing. An empty one says nothing: no stream has no shards."""
+    """The last listing. An empty listing is ignored, because every stream has shards."""
     number: int = 0
-    """How many listings were seen."""
+    """The number of listings that were seen."""
     _gone: set[str] = field(factory=set)
-    """Shards that were asked about, and that enough listings lacked."""
+    """The shards that readers asked about and that enough listings lacked."""
     _listed_in: dict[str, int] = field(factory=dict)
-    """The last listing that had a shard."""
+    """The number of the last listing that had a shard."""
     _asked_in: dict[str, int] = field(factory=dict)
-    """How many listings there were when a reader first asked about a shard whose end was not known."""
+    """The number of listings when a reader first asked about a shard whose end was unknown."""
 
     def listed(self, shards: Iterable[Shard]) -> None:
         """Take in a complete listing."""
@@ -181,9 +182,10 @@ class ListedEnds:
         return is_known
 
     def confirms(self, shard_id: str, list_again: Callable[[], object]) -> bool:
-        """Return whether the page that says so is the last one of a shard, for a reader by itself.
+        """Return whether a page that reports the end of a shard is its last one, for a reader without a worker.
 
-        If the end was not known when the page was read, `list_again` brings a new listing, and the page is read again.
+        If the end was not known when the page was read, ``list_again`` brings a new listing, and the page is read
+        again.
         """
         is_known = self.shows_end(shard_id)
         if not is_known:
@@ -192,10 +194,10 @@ class ListedEnds:
 
 
 def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:
-    """Return whether a stream that keeps records for `hours` still has those written at, or after, `written_micros`."""
+    """Return whether a stream that keeps records for ``hours`` has those written at, or after, ``written_micros``."""
     return now_micros - written_micros <= hours * MICROS_PER_HOUR
 
 
 def next_look(looked_micros: int, hours: int) -> int:
-    """Return when a reader of a stream that keeps records for `hours` stores its next look at the list of shards."""
+    """Return when a reader of a stream that keeps records for ``hours`` stores its next look at the list of shards."""
     return looked_micros + hours * MICROS_PER_HOUR // LOOKS_IN_RETENTION

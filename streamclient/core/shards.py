@@ -1,4 +1,4 @@
-"""Which lease rows to create for the shards of a stream, which to delete, and when a lease may be read.
+"""The lease rows to create for the shards of a stream, the rows to delete, and the time when a lease may be read.
 
 Laws (numbers of the interoperability rules for other implementations of the Java stream client in brackets):
 
@@ -21,15 +21,16 @@ from streamclient.core.values import evolve
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 
 ABSENCE_SECONDS = 300.0
-"""How long a shard must have been absent before its row may go. Far longer than reading a long listing page by page
-takes and than any delay between a split and its listing; keeping a row of an expired shard costs nothing."""
+"""The absence of a shard after which its row may be deleted. It is far longer than reading a long listing page by page
+and than any delay between a split and its listing; keeping a row of an expired shard costs nothing."""
 
 PLAUSIBLE_SHARE = 0.5
-"""A listing with fewer than this share of the previous one's shards is not believed until the next one agrees."""
+"""The share of the previous listing's shards below which a listing is not believed until the next one agrees."""
 
 COUNTERS_BETWEEN = 1_000_000
-"""How far the counter of a row that is put again is from the last one seen. Its owner may have moved it a few times
-since, and a Java worker compares nothing else: it would go on renewing a row that is not its own any more."""
+"""The distance between the last seen counter of a row and its counter when the row is put again. The owner may have
+increased the counter a few times since, and a Java worker compares only the counter: it would go on renewing a row that
+it no longer owns."""
 
 
 @frozen
@@ -42,13 +43,13 @@ class NewLease:
 
 @frozen
 class SyncPlan:
-    """What one listing asks for."""
+    """The changes of rows that one listing requires."""
 
     creates: tuple[NewLease, ...] = ()
-    """Parents before children."""
+    """The rows to create, parents before children."""
     deletes: tuple[Lease, ...] = ()
     absent_since: Mapping[str, float] = {}
-    """Rows whose shard is not listed, and since when; pass it to the next call."""
+    """The rows whose shard is not listed, with the time since when; pass it to the next call."""
     losses: tuple[Lease, ...] = ()
     """Rows among ``deletes`` that are not finished: their unread records are gone."""
 
@@ -58,19 +59,19 @@ class Gate:
     """Whether a shard may be read."""
 
     reason: Reason | None = None
-    """What it waits for, with the ancestor as its subject; ``None`` if it may."""
+    """The reason why it waits, with the ancestor as subject; ``None`` if it may be read."""
     wants_listing: bool = False
-    """Whether only a new listing can tell."""
+    """Whether only a new listing can decide it."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing before the shard is left to read."""
+        """Whether all records before the shard were read."""
         return self.reason is None
 
 
 @frozen
 class Start:
-    """What is needed to choose where a new shard starts."""
+    """The information that decides where a new shard starts."""
 
     stream_id: str
     initial_position: InitialPosition
@@ -88,10 +89,10 @@ def plan_shard_sync(
     vanished: Mapping[str, Lease] | None = None,
     deletes_rows: bool = False,
 ) -> SyncPlan:
-    """Compare a complete listing with the rows last seen.
+    """Compare a complete listing with the rows last seen; return the changes that it requires.
 
-    ``previous`` and ``absent_since`` come from the listing before; ``vanished`` are rows that were deleted, as last
-    seen. Only the one worker with ``deletes_rows`` (the leader) is told to delete.
+    ``previous`` and ``absent_since`` come from the listing before; ``vanished`` are deleted rows, as last seen. Only
+    the worker with ``deletes_rows`` (the leader) gets deletions.
     """
     if not listing:
         return SyncPlan(absent_since=dict(absent_since or {}))
@@ -175,9 +176,10 @@ def _new_lease(
 
 
 def _proves_parent_end(child: Lease, start: Start) -> bool:
-    """Whether a child was read, so that its parent must have been finished before.
+    """Return whether a child was read, so that its parent must have been finished before.
 
-    An iterator proves that only where new rows start at TRIM_HORIZON; by time, a row holds one from the beginning.
+    An iterator proves that only if new rows start at TRIM_HORIZON; with a start by time, a row holds one from the
+    beginning.
     """
     started = child.checkpoint != CheckpointPosition.TRIM_HORIZON and start.initial_position.kind == "oldest"
     return child.is_finished or started

@@ -70,7 +70,7 @@ class Counts:
     owners: dict[str, int] = field(factory=dict)
     """Number of unexpired rows by owner."""
     names: dict[str, int] = field(factory=dict)
-    """How often a worker is named as owner or stealer, including expired rows."""
+    """Number of times that a worker is named as owner or stealer, including expired rows."""
     expired: dict[str, Sighting] = field(factory=dict)
     """Rows that stood still for longer than the lease duration when time was last told, and free new ones."""
     _owned: dict[str, dict[str, Sighting]] = field(factory=dict)

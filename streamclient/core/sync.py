@@ -1,7 +1,7 @@
-"""Keeping lease rows in line with the stream's shards, and saving own rows that vanished.
+"""Lease rows kept in line with the stream's shards, own rows restored, and the ends of shards confirmed by listings.
 
-And what listings tell consumers: whether a shard has ended that a page says has no more. Many that end at once share
-one listing, which must have begun after their pages came.
+A page may say that a shard has ended; its consumer learns from a listing whether that is so. Consumers that reach an
+end at the same time share one listing, which must have begun after their pages arrived.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from streamclient.core.worker_state import EndQuestion, WorkerState
 from streamclient.records import readable_position
 
 ACCEPTED_END_SECONDS = 900.0
-"""How long an operator's order to accept the end of a shard counts: long enough for the longest pause between two reads
-and clocks that differ, and so short that no page that is cut much later passes for that end."""
+"""The time that an operator's order to accept the end of a shard counts. It covers the longest pause between two reads
+and different clocks, and is so short that a page that is cut much later does not pass for that end."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
     """List the shards, if that is this worker's task.
 
-    In a fleet whose workers all have sessions one of them does it for all. The others do so in turn, in case that one
+    In a fleet whose workers all have sessions, one of them does it for all. The others list in turn, in case that it
     cannot, and whenever they need a list themselves.
     """
     signals = state.signals
@@ -50,7 +50,7 @@ def sync_due(state: WorkerState, event: SyncDue) -> None:
 
 
 def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardList]) -> None:
-    """Take in a complete listing. An empty one says nothing: no stream has no shards."""
+    """Take in a complete listing. An empty listing is ignored, because every stream has shards."""
     state.is_listing = False
     if answer.value is None:
         why = "" if answer.error is None else f" ({described(answer.error)})"
@@ -84,7 +84,7 @@ def _report_circles(state: WorkerState) -> None:
 
 
 def end_read(state: WorkerState, event: EndRead) -> None:
-    """A page says that a shard has ended: believe it if a listing shows a child, and else ask for a new listing."""
+    """Take in a page's claim that a shard has ended: believe it if a listing shows a child, else request a listing."""
     key = event.lease_key
     if state.ends.shows_end(key) or _is_accepted(state, key):
         state.end_questions.pop(event.consumer_id, None)
@@ -95,13 +95,13 @@ def end_read(state: WorkerState, event: EndRead) -> None:
 
 
 def end_accepted(state: WorkerState, event: EndAccepted) -> None:
-    """From now on the end is believed; whoever waits for a listing is answered at once."""
+    """Believe the end from now on, and answer consumers that wait for a listing at once."""
     state.accepted_ends.add(event.lease_key)
     answer_accepted(state)
 
 
 def answer_accepted(state: WorkerState) -> None:
-    """Answer those whose end somebody accepts by now."""
+    """Answer the consumers whose end was accepted meanwhile, by the program or an operator."""
     for consumer_id, question in list(state.end_questions.items()):
         if _is_accepted(state, question.lease_key):
             del state.end_questions[consumer_id]
@@ -109,9 +109,9 @@ def answer_accepted(state: WorkerState) -> None:
 
 
 def _answer_ends(state: WorkerState, why_not: str) -> None:
-    """A listing came back, or none: answer those who asked before it was begun. The others need the next one.
+    """Answer the consumers that asked before the last listing was begun, also if it failed. The others need the next.
 
-    Whoever was told that his end is not shown reads again after a pause, but at once if a later listing shows it.
+    A consumer whose end is not shown reads again after a pause, but at once if a later listing shows the end.
     """
     for consumer_id, question in list(state.end_questions.items()):
         key, is_new = question.lease_key, question.begun == state.listings_begun
@@ -127,7 +127,7 @@ def _answer_ends(state: WorkerState, why_not: str) -> None:
 
 
 def _is_accepted(state: WorkerState, lease_key: str) -> bool:
-    """Whether somebody says that the shard has ended: the worker's own program, or an operator not long ago."""
+    """Return whether the end was accepted: by the worker's own program, or by an operator not long ago."""
     held = state.held.get(lease_key)
     order = None if held is None else held.lease.pause
     if order is None or not order.accepts_end or order.until_micros is None:
@@ -139,15 +139,15 @@ def _is_accepted(state: WorkerState, lease_key: str) -> bool:
 
 
 def _forget_gone(state: WorkerState) -> None:
-    """What is remembered of shards that have neither a place in the stream nor a row: a worker may live for years."""
+    """Forget notes about shards that are neither in the stream nor have a row, because a worker may live for years."""
     listing, rows = state.listing or {}, state.view.rows
     state.released = {key: None for key in state.released if key in listing or key in rows}
     reported = state.reported
-    state.reported = {each: None for each in reported if not each[0] or each[0] in listing or each[0] in rows}
+    state.reported = {entry: None for entry in reported if not entry[0] or entry[0] in listing or entry[0] in rows}
 
 
 def plan_sync(state: WorkerState) -> None:
-    """Create and delete rows after a listing; waits for the first scan, and does nothing while stopping."""
+    """Create and delete rows after a listing; wait for the first scan, and do nothing while stopping."""
     if state.is_sync_planned or state.is_stopping or not state.view.scans or state.listing is None:
         return
     state.is_sync_planned = True
@@ -176,8 +176,8 @@ def plan_sync(state: WorkerState) -> None:
 def create_missing(state: WorkerState, after: str | None = None) -> None:
     """Create the rows whose listed parents have rows by now; the others follow when those were accepted.
 
-    With `after`, only that row and those that waited for it are looked at: of a long history very many are missing.
-    A child's row must never exist before its parent's: a worker of another kind would read the child at once.
+    With ``after``, look only at that row and at rows that waited for it, because a long history lacks very many rows. A
+    child's row must never exist before its parent's: a worker of another kind would read the child at once.
     """
     if state.is_stopping or state.listing is None:
         return
@@ -206,9 +206,9 @@ def creation_answered(state: WorkerState, lease_key: str) -> None:
 
 
 def _create(state: WorkerState, new: NewLease) -> None:
-    """Create a row, at the latest record only if its parents begin there, too, by this worker's hand.
+    """Create a row. It starts at the latest record only if this worker created its parents' rows there too.
 
-    Others may have created them since the plan was made, from an earlier place: what is between would be skipped.
+    Others may have created them since the plan was made, at an earlier position: the records between would be skipped.
     """
     write = leases.create(new.lease)
     is_latest = state.start.initial_position.kind == "latest"
@@ -236,7 +236,7 @@ def _delete(state: WorkerState, plan: SyncPlan) -> None:
 
 
 def _save_vanished(state: WorkerState, held: HeldLease) -> None:
-    """Create a held lease's row again where it stood, if its shard still exists."""
+    """Create a held lease's row again at its last position, if its shard still exists."""
     key = held.lease.lease_key
     if state.listing is not None and key in state.listing:
         state.keep(evolve(held, is_gone=False, is_renewal_due=True))

@@ -29,8 +29,7 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""Largest share of the lease duration between two reads of signals, whatever the configuration says: verdicts come that
-much later."""
+"""Largest share of the lease duration between two reads of signals, with any configuration: it delays verdicts."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
 """Number of reads of signals after a wake that follow each other in this share of their interval. Leases are mostly
@@ -40,7 +39,7 @@ JITTER_SHARE = 0.1
 """Share by which turns are early or late, so that those of different workers do not stay together."""
 
 WAKES_AT_MOST = 5
-"""How often a wake of unknown outcome is repeated. A wake is a courtesy: without it, the next turn finds the same."""
+"""Most repetitions of a wake of unknown outcome. A wake is a courtesy: without it, the next turn finds the same."""
 
 
 @define(eq=False)
@@ -264,7 +263,7 @@ class Signals:
         self._verdicts.pop(write.worker_id, None)
         self._is_quiet = False
         if write.kind is WorkerWriteKind.REMOVE:
-            # Whatever the outcome, the next scan shows the row if there is one.
+            # With any outcome, the next scan shows the row if it exists.
             self.peers.observe([write.worker_id], (), now)
         if write.kind is not WorkerWriteKind.KILL or write.seen is None:
             return False

@@ -175,7 +175,7 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     EpochWriteKind.DRAW: Rule(if_same=("number",), writes=("number",), shown_by=("number",)),
     EpochWriteKind.FORGET: Rule(if_same=(), removes=True),
 }
-"""All rules. A write whose writer saw no row needs the row to be absent, whatever else its rule says."""
+"""All rules. A write whose writer saw no row also needs the row to be absent."""
 
 
 class Write(Protocol[RowT_co]):
@@ -270,5 +270,5 @@ def draw(lease_key: str, last: EpochRow | None) -> EpochWrite:
 
 
 def forget(lease_key: str) -> EpochWrite:
-    """Delete the row of a lease whose shard left the stream, whatever its number."""
+    """Delete the row of a lease whose shard left the stream, with any number."""
     return EpochWrite(EpochWriteKind.FORGET, lease_key, EpochRow(lease_key, 0), None)

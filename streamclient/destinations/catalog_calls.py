@@ -1,16 +1,16 @@
-"""A catalog of pyiceberg's whose calls end in time.
+"""A pyiceberg catalog whose calls end in time.
 
-pyiceberg has no clock of its own: a REST catalog, or the database of an SQL catalog, that keeps its connections and
-answers nothing more would hold up a caller for ever. So each call is made by a thread of its own and given up after a
-limit. The thread stays with its call; it is a daemon, so no process waits for it at its end. A commit that was given up
-may still happen: whoever made it looks before it makes another.
+pyiceberg has no time-outs: a REST catalog, or the database of an SQL catalog, that keeps its connections and stops
+answering would hold up a caller for ever. So a new thread makes each call, and the call is given up after a limit. The
+thread stays with its call; it is a daemon, so a process does not wait for it at its end. A commit that was given up may
+still happen, so its writer looks for it before it makes another.
 
-The next call after that is made by new connections, as those that are kept open may be silent, too. So is the one after
-an error that is not pyiceberg's own: a connection keeps what its role was set to when it was made. If calls are
-given up one after the other, further ones become rare, so that threads and connections do not pile up.
+The next call uses new connections, as the kept ones may be silent, too. So does the call after an error that is not
+pyiceberg's own: a connection keeps the settings that its role had when it was made. If calls are given up one after the
+other, further ones become rare, so that threads and connections do not accumulate.
 
-The memory of SQLite is the one catalog that is asked directly. Each thread has a connection, and so a database, of its
-own there, and no network is between it and its caller.
+A catalog in the memory of SQLite is called directly. There each thread has its own connection, and so its own database,
+and no network is in between.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from streamclient.destinations.destination_packages import load
 Answer = TypeVar("Answer")
 
 ANSWER_SECONDS = 15.0
-"""Longest wait for an answer, where a caller does not say it."""
+"""The default for the longest wait for an answer."""
 
 _AT_ONCE_MAX = 16
-"""Calls that were given up and have not ended; with as many, the next one has to wait for its turn."""
+"""The number of given-up calls that have not ended from which the next call has to wait for its turn."""
 
 _TURN_SECONDS_MAX = 300.0
-"""Longest time between two calls while earlier ones hang: a catalog that is back is noticed no later."""
+"""The longest time between two calls while earlier ones hang. A catalog that is back is noticed within this time."""
 
 
 class TimedCatalog:
-    """Stands for a catalog, also as the ``catalog`` of the tables that it gives. Used by one thread at a time."""
+    """Stands for a catalog, also as the ``catalog`` of the tables that it returns. Used by one thread at a time."""
 
     def __init__(self, catalog: Any, answer_seconds: float) -> None:
         self._catalog = catalog
@@ -48,28 +48,28 @@ class TimedCatalog:
         self._hanging: list[Future[Any]] = []
         """Calls that were given up and may not have ended."""
         self._next_at = -math.inf
-        """When the next call may be made, if too many hang."""
+        """The time from which the next call may be made if too many hang."""
         self._has_bad_connections = False
-        """Whether those that are kept may be silent, or have what the other side no longer stands for."""
+        """Whether the kept connections may be silent, or have settings that are no longer those of the other side."""
 
     @property
     def __class__(self) -> Any:
-        """The class of the catalog, as pyiceberg asks for it."""
+        """The class of the catalog, because pyiceberg asks for it."""
         return type(self._catalog)
 
     @__class__.setter
     def __class__(self, kind: Any) -> None:
-        raise TypeError(f"a catalog does not become {kind}")
+        raise TypeError(f"the class of a catalog cannot be changed to {kind}")
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._catalog, name)
         return partial(self.call, name, found) if callable(found) and not name.startswith("_") else found
 
     def call(self, name: str, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
-        """Make a call under ``name``, its name in messages.
+        """Call ``function``, which messages call ``name``.
 
         Raises:
-            TimeoutError: it has not answered in time, and may still do what it was told to.
+            TimeoutError: the catalog has not answered in time. The call may still take effect.
         """
         if self._is_of_thread:
             return function(*arguments, **named)
@@ -86,18 +86,19 @@ class TimedCatalog:
         if is_silent:
             raise TimeoutError(self._silence(name))
         error = future.exception()
-        # What pyiceberg answers by itself says nothing of connections. One whose role may write again may still not.
+        # pyiceberg's own errors say nothing about connections. After any other error the connection may be at fault: if
+        # its role has been allowed to write again, it still cannot write.
         self._has_bad_connections |= error is not None and not type(error).__module__.startswith("pyiceberg.")
         return self._kept(future.result())
 
     def _by_new_connections(self, call: Callable[[], Answer]) -> Callable[[], Answer]:
-        """The call, after the connections that are kept were let go of, if one of them was of no use."""
+        """Return ``call``, or one that first closes the kept connections if one of them was unusable."""
         if not self._has_bad_connections:
             return call
         self._has_bad_connections = False
 
         def calling() -> Answer:
-            # Connections in use, those of other handles over the same catalog for example, are not closed by these.
+            # This does not close connections in use, for example those of other handles over the same catalog.
             for name, letting_go in (("engine", "dispose"), ("_session", "close")):
                 if callable(let_go := getattr(getattr(self._catalog, name, None), letting_go, None)):
                     let_go()
@@ -106,7 +107,7 @@ class TimedCatalog:
         return calling
 
     def _kept(self, answer: Answer) -> Answer:
-        """The answer; a table asks this catalog from then on, too."""
+        """Return ``answer``; a table in it also uses this catalog from then on."""
         if isinstance(answer, load("pyiceberg.table", "iceberg").Table):
             answer.catalog = self
         return answer
@@ -118,33 +119,33 @@ class TimedCatalog:
         self._next_at = time.monotonic() + min(pause, _TURN_SECONDS_MAX)
 
     def _require_turn(self) -> None:
-        self._hanging = [one for one in self._hanging if not one.done()]
+        self._hanging = [call for call in self._hanging if not call.done()]
         left = self._next_at - time.monotonic()
         if len(self._hanging) >= _AT_ONCE_MAX and left > 0:
             raise TimeoutError(
                 f"the catalog has not answered {len(self._hanging)} calls, which were given up after "
-                f"{self._answer_seconds:g} s each and hang; it is asked again in {left:.0f} s"
+                f"{self._answer_seconds:g} s each and still hang; the next call is possible in {left:.0f} s"
             )
 
     def _silence(self, name: str) -> str:
         return (
-            f"the catalog has not answered {name} for {self._answer_seconds:g} s: something between here and it "
-            "forwards nothing more, or it stands still"
+            f"the catalog has not answered {name} for {self._answer_seconds:g} s: something on the way to it no longer "
+            "forwards anything, or the catalog hangs"
         )
 
 
 def load_catalog(name: str) -> Any:
-    """Load the catalog of this name in pyiceberg's configuration. It is asked already while it is made.
+    """Load the catalog of this name in pyiceberg's configuration, which already calls it.
 
     Raises:
-        TimeoutError: it has not answered in time.
+        TimeoutError: the catalog has not answered in time.
     """
     catalogs = load("pyiceberg.catalog", "iceberg")
     return TimedCatalog(None, ANSWER_SECONDS).call("load_catalog", catalogs.load_catalog, name)
 
 
 def _is_of_thread(catalog: Any) -> bool:
-    """Whether another thread would see another catalog, or be refused: that in the memory of SQLite."""
+    """Return whether another thread would see another catalog or be refused, as with one in the memory of SQLite."""
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":
         return False

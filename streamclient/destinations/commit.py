@@ -107,8 +107,7 @@ class Commit:
 
         Raises:
             StreamClientException: the commit does not begin where ``last`` ends, or has another application or shard.
-                The
-                destination and the status table disagree, and a write would leave a hole or repeat rows.
+                The destination and the status table disagree, and a write would leave a hole or repeat rows.
             ConfigurationError: a value is out of range.
         """
         made = cls(
@@ -236,7 +235,7 @@ def _check_continues(last: Commit, commit: Commit) -> None:
         )
     if last.end == CheckpointPosition.SHARD_END or last.end != commit.start:
         raise StreamClientException(
-            f"shard {commit.shard} would be read on from {commit.start}, but the destination's last commit, number "
+            f"shard {commit.shard} would continue at {commit.start}, but the destination's last commit, number "
             f"{last.number} of epoch {last.epoch}, ends at {last.end}: the checkpoint was moved, or the destination "
             "has lost or restored commits; set the shard's checkpoint to that end, or write to another destination"
         )
@@ -271,10 +270,10 @@ class LogEntry:
     def to_json(self) -> str:
         """Return the text that the destination's log stores."""
         lists = {"commits": self.commits, "carried": self.carried}
-        plain = {name: [one.to_plain() for one in commits] for name, commits in lists.items() if commits}
-        for one in plain.get("carried", ()):
-            if one["digest"] in self.totals:
-                one["total"] = self.totals[one["digest"]]
+        plain = {name: [commit.to_plain() for commit in commits] for name, commits in lists.items() if commits}
+        for commit in plain.get("carried", ()):
+            if commit["digest"] in self.totals:
+                commit["total"] = self.totals[commit["digest"]]
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -283,7 +282,7 @@ class LogEntry:
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
-            totals = {one["digest"]: one["total"] for one in plain.get("carried", ()) if "total" in one}
+            totals = {commit["digest"]: commit["total"] for commit in plain.get("carried", ()) if "total" in commit}
             return cls(place, commits, carried, totals)
         except (ValueError, TypeError, AttributeError) as error:
             return cls(place, damage=f"entry {place} is unreadable: {error}")
@@ -305,7 +304,7 @@ def gone(what: str) -> DependencyException:
     """Return the error for a table that was seen and no longer exists."""
     return DependencyException(
         f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
-        "to begin anew, write to another destination from the beginning, as a new one here would begin in the middle",
+        "to start again, write to another destination from the beginning: a new one here would begin in the middle",
         kind=ErrorKind.TRANSIENT,
     )
 
@@ -326,8 +325,8 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
         _refuse_out_of_line(lasts.get(commit.shard), commit)
     if stored and waiting:
         raise StreamClientException(
-            f"{stored[0]} is stored and {waiting[0]} is not, though they were sent as one: ask last_commits, and send "
-            "only what follows"
+            f"{stored[0]} is stored and {waiting[0]} is not, although they were sent as one: call last_commits, and "
+            "send only the commits after those"
         )
     return not waiting
 
@@ -338,8 +337,8 @@ def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
     A retry after an error asks this: the commits may have been stored since, and a successor may have followed them
     already. Their writer is fenced, but its commits are stored, and it must be told so.
     """
-    digests = {one.digest for entry in entries for one in entry.commits}
-    return all(one.digest in digests for one in commits)
+    digests = {commit.digest for entry in entries for commit in entry.commits}
+    return all(commit.digest in digests for commit in commits)
 
 
 def _is_last(last: Commit | None, commit: Commit) -> bool:
@@ -347,9 +346,11 @@ def _is_last(last: Commit | None, commit: Commit) -> bool:
 
 
 def _refuse_fenced(lasts: Mapping[str, Commit | None], commits: Iterable[Commit]) -> None:
-    later = {one.shard: last for one in commits if (last := lasts.get(one.shard)) and last.epoch > one.epoch}
+    later = {
+        commit.shard: last for commit in commits if (last := lasts.get(commit.shard)) and last.epoch > commit.epoch
+    }
     if later:
-        own = {one.shard: one.epoch for one in commits}
+        own = {commit.shard: commit.epoch for commit in commits}
         said = "; ".join(
             f"shard {shard} was committed by epoch {last.epoch}, this writer has epoch {own[shard]}"
             for shard, last in sorted(later.items())
@@ -373,17 +374,17 @@ def check_commits(commits: Sequence[Commit], application: str) -> None:
             one.
     """
     if not commits:
-        raise ConfigurationError("a commit needs at least one shard; rows without a commit could not be recognised")
+        raise ConfigurationError("a step needs a commit of at least one shard: without one a repeat is not recognised")
     shards = [commit.shard for commit in commits]
     if len(set(shards)) < len(shards):
         twice = sorted({shard for shard in shards if shards.count(shard) > 1})
-        raise ConfigurationError(f"one step takes one commit of a shard, but {', '.join(twice)} came more than once")
+        raise ConfigurationError(f"a step takes one commit per shard, and has several of {', '.join(twice)}")
     for commit in commits:
         if not commit.is_intact:
             raise ConfigurationError(f"the digest of {commit} does not belong to its values; make it with Commit.after")
         if commit.application != application:
             raise ConfigurationError(
-                f"{commit} is of application {commit.application!r}, the destination was opened for {application!r}"
+                f"{commit} is of application {commit.application!r}, and the destination was opened for {application!r}"
             )
 
 
@@ -393,8 +394,7 @@ class Destination(Protocol):
     ``streamclient.testing.contracts.destination_contract`` tests a destination of your own.
 
     One thread at a time uses a handle. Any number of handles, in any processes, may be open over one table. Reading
-    methods
-    show everything that any handle had stored before the call.
+    methods show everything that any handle had stored before the call.
     """
 
     @property
@@ -467,10 +467,8 @@ class MergingDestination(Destination, Protocol):
         """Replace the rows with these keys by the result of ``fold``, together with the commits, in one step.
 
         ``keys`` has the key columns, and each key once. ``fold`` is given the present rows, with all columns, and
-        returns
-        the rows to store instead, at most one for each key. If another writer was quicker it is called again, so it
-        must not
-        have side effects. The stored rows are always made from exactly the rows that they replace.
+        returns the rows to store instead, at most one for each key. If another writer was quicker it is called again,
+        so it must not have side effects. The stored rows are always made from exactly the rows that they replace.
 
         Errors, repeats and fences are as in ``commit``. An error of ``fold`` is raised on, and nothing is stored.
         """

@@ -72,13 +72,13 @@ def own_errors(place: str) -> Iterator[None]:
 def _own(error: Exception, place: str) -> DependencyException:
     text = str(error).lower()
     said = f"{type(error).__name__}: {_sentence(str(error))}"
-    if isinstance(error, FileNotFoundError) or any(one in text for one in _GONE):
-        advice, kind = "it is gone, in part or as a whole: bring back what was moved or removed", ErrorKind.TRANSIENT
-    elif (isinstance(error, _DAMAGES) and not isinstance(error, OSError)) or any(one in text for one in _DAMAGED):
-        advice = "what is there is not what was written: bring it back from a copy; verify says which rows are lost"
+    if isinstance(error, FileNotFoundError) or any(words in text for words in _GONE):
+        advice, kind = "it is gone, in part or as a whole: restore what was moved or removed", ErrorKind.TRANSIENT
+    elif (isinstance(error, _DAMAGES) and not isinstance(error, OSError)) or any(words in text for words in _DAMAGED):
+        advice = "its content has changed since it was written: restore it from a copy; verify names the lost rows"
         kind = ErrorKind.PERMANENT
     else:
-        advice = "look whether it can be reached, and whether this process may read and write there; then try again"
+        advice = "check that it can be reached, and that this process may read and write there; then try again"
         kind = ErrorKind.TRANSIENT
     return DependencyException(f"{place} cannot be used ({said}): {advice}", kind=kind)
 

@@ -1,11 +1,11 @@
 """Iceberg as a destination, through pyiceberg: one change of the table's metadata holds rows and commits.
 
-The commits of a step stand in the summary of its snapshot, the last one of each shard in a property of the table. The
-catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
-one by itself, whatever that was; so its retries are switched off by a property of the table, and every refusal, and
-every other error, leads back to looking. It also deletes the files of a refused change; so a refusal is believed only
-once the table was asked. Each call of the catalog is given up after a time (``catalog_calls``), a commit as well, which
-may happen all the same; so it is looked for, too.
+The commits of a step are in the summary of its snapshot, and the last commit of each shard is in a property of the
+table. The catalog swaps the metadata if no other writer did so meanwhile. After a refusal pyiceberg would apply its
+change on top of the other writer's, whatever that was. So a property of the table switches its retries off, and every
+refusal, like every other error, leads back to looking. pyiceberg also deletes the files of a refused change; so a
+refusal is believed only after a look at the table. Each call of the catalog is given up after a time
+(``catalog_calls``). A commit that was given up may still happen, so it is looked for, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LAST = "streamclient.last."
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
-    # Each commit writes the metadata anew; without these properties, all earlier metadata files stay.
+    # Each commit writes the metadata again; without these properties, all earlier metadata files stay.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -67,7 +67,7 @@ _identifier = checks.Check(
 class IcebergDestination:
     """An Iceberg table that any number of processes write exactly once; see ``Destination``.
 
-    A commit writes the table's metadata anew, with all snapshots: expire them now and then, as Iceberg's users do
+    A commit writes the table's metadata again, with all snapshots: expire them regularly, as Iceberg's users do
     (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
 
     Args:
@@ -94,7 +94,7 @@ class IcebergDestination:
         self._application = application
         self._answer_seconds = answer_seconds
         self._has_seen = False
-        """Whether the table was seen; it is then never created anew."""
+        """Whether the table was seen; it is then never created again."""
 
     @property
     def application(self) -> str:
@@ -154,8 +154,8 @@ class IcebergDestination:
                     if is_repeated and self._is_found(commits):
                         return
                     raise DependencyException(
-                        f"{self._identifier} did not take a commit of {len(commits)} shards within "
-                        f"{self._answer_seconds:g} s; the last answer was {error!r}",
+                        f"{self._identifier} did not accept a commit of {len(commits)} shards within "
+                        f"{self._answer_seconds:g} s; the last error was {error!r}",
                         kind=ErrorKind.AMBIGUOUS,
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
@@ -172,10 +172,10 @@ class IcebergDestination:
             lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
             yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
         ancestors = load("pyiceberg.table.snapshots", "iceberg").ancestors_of
-        present = {one.snapshot_id for one in ancestors(table.current_snapshot(), table.metadata)}
-        for one in snapshots:
-            for entry in _entries_of(one):
-                yield entry if one.snapshot_id in present else _set_back(entry)
+        present = {snapshot.snapshot_id for snapshot in ancestors(table.current_snapshot(), table.metadata)}
+        for snapshot in snapshots:
+            for entry in _entries_of(snapshot):
+                yield entry if snapshot.snapshot_id in present else _set_back(entry)
 
     @raises_own
     def fenced_shards(self) -> list[str]:
@@ -222,12 +222,12 @@ class IcebergDestination:
 
     def _checked(self, table: Table) -> Table:
         is_fit = table.properties.get("commit.retry.num-retries") == "0"
-        # A table of another that stands in our place may go, and ours be made then.
+        # A table of another program in our place may go, and ours be created then.
         self._has_seen = self._has_seen or is_fit or any(name.startswith(LAST) for name in table.properties)
         if not is_fit:
             raise ConfigurationError(
-                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is put "
-                "on top of the one that was quicker, and an older owner is not refused"
+                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is "
+                "applied after the one that was faster, and an older owner is not refused"
             )
         return table
 
@@ -240,7 +240,7 @@ class IcebergDestination:
         except errors.TableAlreadyExistsError:
             return self._checked(self._catalog.load_table(self._identifier))
         except errors.NoSuchNamespaceError as error:
-            raise ConfigurationError(f"the namespace of {self._identifier} is not there: create it first") from error
+            raise ConfigurationError(f"the namespace of {self._identifier} does not exist: create it first") from error
 
     def _property(self, shard: str) -> str:
         return f"{LAST}{self._application}/{shard}"
@@ -252,20 +252,20 @@ class IcebergDestination:
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
         """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
         try:
-            return is_stored(self._lasts(table, [one.shard for one in commits]), commits)
+            return is_stored(self._lasts(table, [commit.shard for commit in commits]), commits)
         except StreamClientError:
             if is_repeated and are_among(commits, _entries(table)):
                 return True
             raise
 
     def _is_found(self, commits: Sequence[Commit]) -> bool:
-        """Whether a last look finds what the last try stored without an answer."""
+        """Return whether a last look finds the commits, which the last try may have stored without an answer."""
         try:
             table = self._load()
             return table is not None and self._is_stored(table, commits, is_repeated=True)
         except StreamClientError:
             raise
-        except Exception:  # of whatever library: it is still not known
+        except Exception:  # of whatever library: the outcome is still unknown
             return False
 
     def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
@@ -288,14 +288,14 @@ class IcebergDestination:
         schema = _schema_of(table)
         fitted = check_fit(rows, schema, self._identifier)
         _refuse_required(table, fitted.schema)
-        new = [one for one in fitted.schema if one.name not in schema.names]
-        _refuse_renamed(table, [one.name for one in new])
+        new = [field for field in fitted.schema if field.name not in schema.names]
+        _refuse_renamed(table, [field.name for field in new])
         with table.transaction() as step:
             if new:
                 with step.update_schema() as update:
                     update.union_by_name(pyarrow().schema(new))
             step.append(fitted, snapshot_properties={ENTRY: LogEntry("", tuple(commits)).to_json()})
-            step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+            step.set_properties({self._property(commit.shard): commit.to_json() for commit in commits})
 
 
 class _RowsAreRefusedError(Exception):
@@ -325,9 +325,9 @@ def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[A
         try:
             table.refresh()
         except Exception as error:
-            raise errors.CommitStateUnknownException(f"{refusal}, and the table could not be asked: {error}") from error
-        added = [one.snapshot.snapshot_id for one in updates if getattr(one, "snapshot", None) is not None]
-        if not added or any(table.snapshot_by_id(one) is None for one in added):
+            raise errors.CommitStateUnknownException(f"{refusal}, and the table cannot be read: {error}") from error
+        added = [update.snapshot.snapshot_id for update in updates if getattr(update, "snapshot", None) is not None]
+        if not added or any(table.snapshot_by_id(snapshot_id) is None for snapshot_id in added):
             raise
 
 
@@ -341,7 +341,7 @@ def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
 
 def _snapshots(table: Table) -> list[Snapshot]:
     """Return the snapshots, oldest first."""
-    return sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
+    return sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
 
 
 def _unbroken(table: Table) -> list[Snapshot]:
@@ -351,18 +351,18 @@ def _unbroken(table: Table) -> list[Snapshot]:
     """
     found: list[Snapshot] = []
     last = 0  # the first snapshot of a table has the sequence number 1
-    for one in _snapshots(table):
-        number = one.sequence_number or 0
+    for snapshot in _snapshots(table):
+        number = snapshot.sequence_number or 0
         if number > last + 1:
             found.clear()
-        found.append(one)
+        found.append(snapshot)
         last = number
     return found
 
 
 def _entries(table: Table) -> Iterator[LogEntry]:
-    for one in _snapshots(table):
-        yield from _entries_of(one)
+    for snapshot in _snapshots(table):
+        yield from _entries_of(snapshot)
 
 
 def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
@@ -375,17 +375,17 @@ def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
 def _set_back(entry: LogEntry) -> LogEntry:
     """Return the entry of a snapshot that is not an ancestor of the present one, marked as damaged."""
     commits = "; ".join(map(str, entry.commits))
-    text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
+    text = f"the table was set back to a state before snapshot {entry.place}, and lacks its commits: {commits}"
     return evolve(entry, damage=entry.damage or text)
 
 
 def _refuse_renamed(table: Table, names: Iterable[str]) -> None:
-    """Refuse to add columns that another has renamed: values would stand in both, and the name could not be given back.
+    """Refuse to add a column that another user has renamed: both would have values, and the name could not be restored.
 
-    One that was dropped is made again.
+    A column that was dropped is created again.
     """
-    present = {one.field_id: one.name for one in table.schema().fields}
-    earlier = {(one.name, one.field_id) for schema in table.schemas().values() for one in schema.fields}
+    present = {field.field_id: field.name for field in table.schema().fields}
+    earlier = {(field.name, field.field_id) for schema in table.schemas().values() for field in schema.fields}
     for name, number in sorted(earlier):
         if name in names and number in present:
             raise ConfigurationError(
@@ -400,7 +400,7 @@ def _refuse_required(table: Table, rows: Schema) -> None:
         name = ".".join(path)
         raise ConfigurationError(
             f"{'.'.join(table.name())} requires a value in each row for {name!r}, and rows "
-            f"{'may be without one' if is_there else 'have no such column'}: let it be optional, by "
+            f"{'may be without one' if is_there else 'do not have this column'}: make it optional, by "
             f"`with table.update_schema() as update: update.make_column_optional({name!r})`"
         )
 
@@ -408,13 +408,13 @@ def _refuse_required(table: Table, rows: Schema) -> None:
 def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
     """Yield the paths of required fields that rows may lack, and for each whether the rows have the field."""
     pa = pyarrow()
-    given = {one.name: one for one in rows}
-    for one in table:
-        found = given.get(one.name)
-        if (found is None or found.nullable) and not one.nullable:
-            yield (*path, one.name), found is not None
-        if found is not None and pa.types.is_nested(one.type):
-            yield from _required(_fields(one.type), _fields(found.type), (*path, one.name))
+    given = {field.name: field for field in rows}
+    for wanted in table:
+        found = given.get(wanted.name)
+        if (found is None or found.nullable) and not wanted.nullable:
+            yield (*path, wanted.name), found is not None
+        if found is not None and pa.types.is_nested(wanted.type):
+            yield from _required(_fields(wanted.type), _fields(found.type), (*path, wanted.name))
 
 
 def _fields(kind: DataType) -> list[Field]:
@@ -429,7 +429,7 @@ def _fields(kind: DataType) -> list[Field]:
 
 def _widened(rows: ArrowTable) -> ArrowTable:
     """Return the rows with integers of 8 and 16 bits as those of 32, the smallest in Iceberg. No value changes."""
-    schema = pyarrow().schema([one.with_type(_wider(one.type)) for one in rows.schema])
+    schema = pyarrow().schema([field.with_type(_wider(field.type)) for field in rows.schema])
     return rows if schema == rows.schema else rows.cast(schema)
 
 
@@ -440,7 +440,7 @@ def _wider(kind: DataType) -> DataType:
     if pa.types.is_list(kind):
         return pa.list_(_wider_field(kind.value_field))
     if pa.types.is_struct(kind):
-        return pa.struct([_wider_field(one) for one in kind])
+        return pa.struct([_wider_field(field) for field in kind])
     return pa.int32() if kind in {pa.int8(), pa.int16()} else kind
 
 
@@ -450,11 +450,11 @@ def _wider_field(field: Field) -> Field:
 
 def _refuse_null_lists(rows: ArrowTable) -> None:
     """Refuse null lists and maps, also in a struct: pyiceberg may write them as empty ones."""
-    for one in rows.schema:
-        if _has_null_lists(rows.column(one.name)):
+    for field in rows.schema:
+        if _has_null_lists(rows.column(field.name)):
             raise ConfigurationError(
-                f"column {one.name!r} of type {one.type} has nulls, which would be stored as empty values: make them "
-                "empty yourself, or say it in a column of its own"
+                f"column {field.name!r} of type {field.type} has nulls, which would be stored as empty values: make "
+                "them empty yourself, or mark them in another column"
             )
 
 
@@ -468,7 +468,7 @@ def _has_null_lists(column: ChunkedArray) -> bool:
 def _schema_of(table: Table) -> Schema:
     pa = pyarrow()
     found: Any = table.schema().as_arrow()
-    return pa.schema([(one.name, _usual(one.type)) for one in found])
+    return pa.schema([(field.name, _usual(field.type)) for field in found])
 
 
 def _usual(kind: DataType) -> DataType:
@@ -479,5 +479,5 @@ def _usual(kind: DataType) -> DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_usual(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(one.name, _usual(one.type)) for one in kind])
+        return pa.struct([(field.name, _usual(field.type)) for field in kind])
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)

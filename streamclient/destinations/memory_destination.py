@@ -45,7 +45,7 @@ class MemoryDestination:
         return self._application
 
     def probe(self) -> None:
-        """Do nothing: memory can do what exactly-once needs."""
+        """Do nothing: memory has all that exactly-once needs."""
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""
@@ -80,7 +80,7 @@ class MemoryDestination:
             whole = pa.concat_tables([columns.empty_table(), *self.place.tables], promote_options="default")
             wanted = set(zip(*(keys.column(name).to_pylist() for name in self._key), strict=True))
             values = zip(*(whole.column(name).to_pylist() for name in self._key), strict=True)
-            marks = pa.array([one in wanted for one in values], pa.bool_())
+            marks = pa.array([value in wanted for value in values], pa.bool_())
             self._store(lambda: fold(whole.filter(marks)), [whole.filter(compute().invert(marks))], commits)
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
@@ -92,11 +92,11 @@ class MemoryDestination:
         """Append rows to ``kept``, if these commits follow the last ones."""
         pa = pyarrow()
         found = last_of(self.place.entries, self._application)
-        if is_stored({one.shard: found.get(one.shard) for one in commits}, commits):
+        if is_stored({commit.shard: found.get(commit.shard) for commit in commits}, commits):
             return
         known = self.place.columns if self.place.columns is not None else pa.schema([])
         fitted = check_fit(rows(), known, "memory")
-        new = [one for one in check_table_types(fitted.schema) if one.name not in known.names]
+        new = [field for field in check_table_types(fitted.schema) if field.name not in known.names]
         self.place.columns = pa.schema([*known, *new])
         self.place.tables = [*kept, fitted]
         self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))

@@ -34,7 +34,7 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 _TRIES_MAX = 100
-"""So many probes of others, each between the making of two directories, are no chance."""
+"""The tries to make the directories. This many failures in a row do not come from probes of other handles."""
 
 _LOST = "acknowledged commits would get lost there without an error"
 
@@ -64,7 +64,7 @@ def probe_store(location: Location, seconds: float) -> None:
 def _probe_directory(directory: Path) -> None:
     scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # unique, as another handle that probes removes its own
     # An empty directory that stayed would block a table directory that is moved back to its path.
-    made = [one for one in (directory, *directory.parents) if not os.path.exists(one)]
+    made = [folder for folder in (directory, *directory.parents) if not os.path.exists(folder)]
     source, target = scratch / "source", scratch / "target"
     _make(scratch, directory)
     try:
@@ -73,25 +73,25 @@ def _probe_directory(directory: Path) -> None:
             os.link(source, target)
         except OSError as error:
             raise ConfigurationError(
-                f"{directory} is on a file system without hard links ({error}), which commits are made with: use "
-                "another one, or an object store"
+                f"{directory} is on a file system without hard links ({error}), which commits need: use another file "
+                "system, or an object store"
             ) from error
         try:
             os.link(source, target)
         except FileExistsError:
             return
-        raise ConfigurationError(f"{directory} is on a file system that links over what is there: {_LOST}")
+        raise ConfigurationError(f"{directory} is on a file system whose links replace existing files: {_LOST}")
     finally:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         scratch.rmdir()
         with suppress(OSError):  # another program has put a file into it
-            for one in made:
-                one.rmdir()
+            for folder in made:
+                folder.rmdir()
 
 
 def _make(scratch: Path, directory: Path) -> None:
-    """Make the scratch directory; again where another handle removes those around it meanwhile, as it has made them."""
+    """Make the scratch directory; try again if another handle meanwhile removes directories that it has made."""
     for tries_left in reversed(range(_TRIES_MAX)):
         try:
             scratch.mkdir(parents=True)
@@ -238,7 +238,7 @@ def _exchange(
         connection.close()
     if status in _BUSY or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED):
         raise DependencyException(
-            f"{host} is in trouble, it answered HTTP {status}: {text}", kind=ErrorKind.TRANSIENT, http_status=status
+            f"{host} is in trouble and answered HTTP {status}: {text}", kind=ErrorKind.TRANSIENT, http_status=status
         )
     return status, text
 

@@ -121,16 +121,16 @@ class MemoryMetrics(IMetrics):
             return tuple([series for metric in metrics or METRICS for series in self._series(metric)])
 
     def value(self, metric: Metric, /, **labels: str) -> float | None:
-        """Return the sum over the series with these labels, whatever their others; ``None`` if there are none.
+        """Return the sum over the series with these labels, with any others; ``None`` without such series.
 
         For a histogram, return the number of its values.
         """
-        found = [
+        values = [
             series.value if series.distribution is None else series.distribution.count
             for series in self.snapshot(metric)
             if labels.items() <= series.labels.items()
         ]
-        return sum(found) if found else None
+        return sum(values) if values else None
 
     def _series(self, metric: Metric) -> Iterator[Series]:
         names = metric.labels

@@ -178,14 +178,14 @@ class _Collector:
 
     def collect(self) -> list[Any]:
         """Return every metric with all its series, of one moment."""
-        found: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
+        by_metric: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
         for series in self._snapshot():
-            found[series.metric].append(series)
-        return [self._family(metric, series) for metric, series in found.items()]
+            by_metric[series.metric].append(series)
+        return [self._family(metric, series) for metric, series in by_metric.items()]
 
-    def _family(self, metric: Metric, found: Iterable[Series]) -> Any:
+    def _family(self, metric: Metric, all_series: Iterable[Series]) -> Any:
         family: Any = self._families[metric.kind](metric.name, metric.help, labels=metric.labels)
-        for series in found:
+        for series in all_series:
             values = list(series.labels.values())
             if series.distribution is None:
                 family.add_metric(values, series.value)

@@ -1,4 +1,5 @@
-"""For operators: what a fleet does, why a shard does not move, and safe changes to its leases.
+"""The operators' side of a fleet: its state, the reason why a shard does not move, and safe changes to its leases.
 
-``explanation`` and ``plans`` decide, as pure functions over values; the rest reads the facts, writes, and prints.
+``explanation`` and ``plans`` decide, as pure functions over values. The other modules read the facts, write the leases,
+and make documents.
 """

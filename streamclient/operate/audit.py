@@ -1,9 +1,9 @@
-"""Who changed what: a row in the status table for each lease that an operator's command touches.
+"""The audit of operators' changes: a row in the status table for each lease that a command touches.
 
 Laws:
 
-* the row is written before the lease is, and completed afterwards: whatever happens in between, it can be seen;
-* rows are only added and completed, never removed by this package.
+* The row is written before the lease and completed after it: a command that dies in between stays visible.
+* This package adds and completes rows; it never removes them.
 
 Workers of every language leave these rows alone: their ``StatusType`` is ``Audit``.
 """
@@ -26,7 +26,7 @@ from streamclient.worker.lease.lease_rows import STATUS_TYPE, STATUS_VALUE, STRE
 AUDIT_STATUS_TYPE = "Audit"
 
 INTENDED = "intended"
-"""Outcome of a record that was not completed: the command is under way, or its process died."""
+"""Outcome of a record that is not completed: the command is under way, or its process died."""
 DONE = "done"
 
 _COLUMNS = {
@@ -42,12 +42,12 @@ _COLUMNS = {
 
 @frozen(kw_only=True)
 class AuditRecord:
-    """One lease that a command changes, or meant to."""
+    """One lease that a command changes, or meant to change."""
 
     at_micros: int
-    """When the record was written, by the service's clock."""
+    """Time at which the record was written, by the service's clock."""
     change_id: str
-    """The same for all leases of one command."""
+    """The id of the command, the same for all its leases."""
     number: int
     """Place within the command."""
     who: str
@@ -57,20 +57,20 @@ class AuditRecord:
     before: str
     """Columns that the write changes, as JSON, as they were."""
     after: str
-    """The same as they were to be."""
+    """The same columns, as they should become."""
     reason: str = ""
     outcome: str = INTENDED
 
     @property
     def key(self) -> str:
-        """Sorts by time."""
+        """The row's key, which sorts by time."""
         return f"{self.at_micros:016d}-{self.change_id}-{self.number:05d}"
 
 
 def records_for(
     writes: Iterable[LeaseWrite], *, at_micros: int, who: str, command: str, reason: str
 ) -> list[AuditRecord]:
-    """The records of one command's writes."""
+    """Return the records of one command's writes."""
     change_id = uuid.uuid4().hex[:8]
     return [
         AuditRecord(
@@ -89,7 +89,7 @@ def records_for(
 
 
 def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
-    """The fields of a lease that a write changes, as JSON; the counter is left out where it moves anyway."""
+    """Return the fields of a lease that a write changes, as JSON, without the counter, which most writes move."""
     if lease is None:
         return "null"
     names = [name for name in write.changes if name != "counter"]
@@ -101,12 +101,12 @@ def _plain(value: Any) -> Any:
         return sorted(value)
     if hasattr(value, "__attrs_attrs__"):
         fields = value.as_plain() if isinstance(value, Pause) else asdict(value, recurse=False)
-        return {name: _plain(each) for name, each in fields.items()}
+        return {name: _plain(content) for name, content in fields.items()}
     return value.hex() if isinstance(value, bytes) else value
 
 
 class AuditLog:
-    """The audit rows of one stream. Every call is made once."""
+    """The audit rows of one stream. Each call is made once."""
 
     def __init__(self, client: OTSClient, table_name: str, stream_id: str) -> None:
         self._client = client
@@ -117,16 +117,16 @@ class AuditLog:
         """Store new records.
 
         Raises:
-            StreamClientError: not all of them are surely stored; nothing may be changed then.
+            StreamClientError: a record is perhaps not stored; nothing may be changed then.
         """
         condition = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         self._write([PutRowItem(Row(self._key(record), _cells(record)), condition) for record in records])
 
     def complete(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> list[AuditRecord]:
-        """Store how it went, by shard; the records as they are then.
+        """Store the outcomes by shard; return the completed records.
 
         Raises:
-            StreamClientError: not all of them are surely completed.
+            StreamClientError: a record is perhaps not completed.
         """
         completed = [evolve(record, outcome=outcomes.get(record.shard_id, record.outcome)) for record in records]
         condition = Condition(RowExistenceExpectation.EXPECT_EXIST)
@@ -153,7 +153,7 @@ def _cells(record: AuditRecord) -> list[tuple[str, object]]:
 
 
 def parse_audit_row(row: Any) -> AuditRecord | None:
-    """The record in a row that the SDK read; ``None`` for a row that is none."""
+    """Return the record in a row that the SDK read; ``None`` if the row is not an audit record."""
     key = {name: value for name, value, *_ in row.primary_key}[STATUS_VALUE]
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     at, _, rest = key.partition("-")

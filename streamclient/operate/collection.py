@@ -1,4 +1,4 @@
-"""Collecting the facts about a fleet: which reads there are, in which order, and what is made of their failures."""
+"""The collection of the facts about a fleet: the reads, their order, and the handling of their failures."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from streamclient.operate.next_records import HeadReader
 from streamclient.operate.site import Site, problem_code, text_of
 
 DEFAULT_LEASE_SECONDS = 20.0
-"""The workers' own default; workers with a session row publish theirs, which is used instead."""
+"""The default of workers, used unless a worker publishes another duration in its session row."""
 
 
-NO_SUCH_TABLE = "there is no such table: check the name and the instance"
+NO_SUCH_TABLE = "the table does not exist: check the name and the instance"
 
 WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused"})
-"""What no later try can read unless somebody mends something: a wrong name or key, or a table without a stream."""
+"""Codes of problems that last until the user solves them: a wrong name or key, or a table without a stream."""
 
 
 class FleetReader:
-    """Reads facts of one site, again and again if need be; remembers the heads of shards in between."""
+    """The reader of one site's facts; it remembers the heads of shards from one reading to the next."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class FleetReader:
     # --- everything ------------------------------------------------------------------------------------------------
 
     def collect(self, heads: Iterable[str] | None = (), *, observe_seconds: float = 0.0) -> FleetFacts:
-        """Read stream, rows and workers, and the heads of the named shards: ``None`` means of all unfinished ones.
+        """Read stream, rows and workers, and the heads of the shards ``heads``; ``None`` means all unfinished shards.
 
-        With ``observe_seconds`` the rows are read twice, that far apart. A read that fails is part of the facts.
+        With ``observe_seconds`` above 0 the rows are read twice, that far apart. A failed read is part of the facts.
         """
         stream = self.stream()
         if stream.stream_id is None:
@@ -59,19 +59,19 @@ class FleetReader:
         return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())
 
     def refreshed(self, facts: FleetFacts) -> FleetFacts:
-        """The same facts with rows and workers as they are now; raises what a read raises."""
+        """Return the same facts with rows and workers as they are now; raise the error of a failed read."""
         if facts.stream.stream_id is None:
             return facts
         rows, workers = self.rows(facts.stream.stream_id), self.workers(facts.stream.stream_id)
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """The shard and its unfinished ancestors: those whose heads matter for explaining it."""
+        """Return the shard and its ancestors, as far as they are unfinished: their heads matter for explaining it."""
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
     def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
-        """The same facts with the heads of these shards."""
+        """Return the same facts with the heads of these shards."""
         if facts.stream.stream_id is None or facts.problem:
             return facts
         checkpoints = {key: facts.leases[key].checkpoint for key in shard_ids if key in facts.leases}
@@ -80,19 +80,19 @@ class FleetReader:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def stream(self) -> StreamView:
-        """The stream with its shards and retention: three requests, one more for each page of shards."""
+        """Read the stream with its shards and retention: three requests, one more for each page of shards."""
         name = self.site.data_table
         stream_id: str | None = None
         try:
             streams = self.site.streams.list_stream(name)
             if not streams:
-                self.site.streams.describe_table(name)  # which tells whether the table or only its stream is missing
+                self.site.streams.describe_table(name)  # fails if the table is missing, not only its stream
                 return StreamView(table_name=name, stream_id=None)
             stream_id = streams[0].stream_id
             described = self.site.streams.describe_stream(stream_id)
         except StreamClientError as error:
             code = problem_code(error)
-            if code == "missing" and stream_id is not None:  # it was switched off between two requests
+            if code == "missing" and stream_id is not None:  # the stream was switched off between two requests
                 return StreamView(table_name=name, stream_id=None)
             problem = NO_SUCH_TABLE if code == "missing" else text_of(error)
             return StreamView(table_name=name, stream_id=stream_id, problem=problem, problem_code=code)
@@ -104,19 +104,19 @@ class FleetReader:
         )
 
     def rows(self, stream_id: str) -> Mapping[str, RowFacts]:
-        """All lease rows, malformed ones too."""
+        """Read all lease rows, malformed ones too."""
         return self.site.read("scanning the status table", lambda: self.site.table.leases(stream_id))
 
     def workers(self, stream_id: str) -> Mapping[str, WorkerFacts]:
-        """All sessions of workers; read after the leases, so that what a dead session wrote is among those."""
+        """Read all sessions of workers; call it after ``rows``, so that no write of a dead session is missed."""
         return self.site.read("reading the workers", lambda: self.site.table.workers(stream_id))
 
     def heads(self, stream_id: str, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """What waits at these checkpoints."""
+        """Return the next unread record at each of these checkpoints."""
         return self.head_reader(stream_id).read(checkpoints)
 
     def head_reader(self, stream_id: str) -> HeadReader:
-        """The reader, with what it remembers; a new one for a new stream."""
+        """Return the reader of heads, with its memory; a new one for a new stream."""
         if self._heads is None or self._heads.stream_id != stream_id:
             self._heads = HeadReader(self.site.streams, stream_id, self._monotonic)
         return self._heads
@@ -140,8 +140,10 @@ class FleetReader:
         self._wait(seconds)
 
     def _with_former(self, facts: FleetFacts, stream_id: str) -> FleetFacts:
-        """Without any lease, perhaps those of the table's former stream are still there."""
-        former = [each for each in self._stream_ids() if each != stream_id and _is_of(each, facts.stream.table_name)]
+        """Return the facts with the leases of the table's former stream, if there are any."""
+        former = [
+            other for other in self._stream_ids() if other != stream_id and _is_of(other, facts.stream.table_name)
+        ]
         if not former:
             return facts
         return evolve(facts, former_stream_id=former[-1], former_rows=self.rows(former[-1]))
@@ -180,7 +182,7 @@ class FleetReader:
 
 
 def unreadable(facts: FleetFacts) -> str:
-    """Why stream or status table could not be read; empty if they could."""
+    """Return why stream or status table could not be read; empty if they could."""
     if facts.trouble:
         return facts.trouble
     has_leases = facts.stream.stream_id is not None or facts.former_rows
@@ -188,11 +190,11 @@ def unreadable(facts: FleetFacts) -> str:
 
 
 def readable(facts: FleetFacts) -> FleetFacts:
-    """The facts, if stream and status table could be read.
+    """Return the facts, if stream and status table could be read.
 
     Raises:
-        ConfigurationError: they could not, nor will they unless somebody mends what the text names.
-        StreamClientException: they could not at the moment; the text says why.
+        ConfigurationError: they could not be read, and cannot be until the user solves the problem that the text names.
+        StreamClientException: they could not be read at the moment; the text says why.
     """
     if reason := unreadable(facts):
         is_lasting = (facts.problem_code or facts.stream.problem_code) in WRONG_FOR_GOOD
@@ -201,11 +203,11 @@ def readable(facts: FleetFacts) -> FleetFacts:
 
 
 def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
-    """The longest lease duration that a worker publishes: judging by a shorter one would call the living dead."""
+    """Return the longest lease duration that a worker publishes: by a shorter one living workers would seem dead."""
     published = [worker.info.lease_duration_millis for worker in workers.values() if worker.info.lease_duration_millis]
     return max(published) / 1_000 if published else DEFAULT_LEASE_SECONDS
 
 
 def _is_of(stream_id: str, table_name: str) -> bool:
-    """Whether a stream id is one of this table's: the service makes them of table name and time."""
+    """Return whether a stream id belongs to this table: the service makes it of table name and time."""
     return stream_id.startswith(f"{table_name}_") and stream_id.removeprefix(f"{table_name}_").isdigit()

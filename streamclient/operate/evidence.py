@@ -1,4 +1,4 @@
-"""The facts behind a verdict, one line each, for people. Pure."""
+"""The facts on which a verdict rests, one line each, for people. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.operate.liveness import life, living_workers, seconds_to_loss
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
-    """What is known about one shard, its owner and its place in the stream."""
+    """Return the facts about one shard, its owner and its place in the stream."""
     if facts.trouble:
         return [facts.trouble]
     row = facts.rows.get(shard_id)
@@ -32,7 +32,7 @@ def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
 
 
 def checkpoint_kind(checkpoint: str) -> str:
-    """``oldest``, ``end`` or ``iterator``."""
+    """Return ``oldest``, ``end`` or ``iterator``."""
     kinds = {CheckpointPosition.TRIM_HORIZON: "oldest", CheckpointPosition.SHARD_END: "end"}
     return kinds.get(checkpoint, "iterator")
 
@@ -46,7 +46,7 @@ def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str
     if lease.progress is not None:
         yield f"progress: {lease.progress.records} records, {lease.progress.bytes} bytes up to the checkpoint"
     if lease.pending is not None:
-        yield f"prepared: {lease.pending.records} records beyond the checkpoint, by epoch {lease.pending.epoch}"
+        yield f"prepared: {lease.pending.records} records after the checkpoint, by epoch {lease.pending.epoch}"
     if lease.pause is not None:
         until = "no end" if lease.pause.until_micros is None else f"ends {utc_text(lease.pause.until_micros)}"
         taken = "acknowledged by its owner" if lease.is_paused_by_owner else "not acknowledged by its owner"
@@ -59,10 +59,10 @@ def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> st
     if worker is None:
         return f"worker {name}: {life(facts, name).value} by the heartbeats of its leases; it has no session row"
     info = worker.info
-    place = f", process {info.pid} on {info.host} ({worker.process.value})" if info.host else ""
+    process = f", process {info.pid} on {info.host} ({worker.process.value})" if info.host else ""
     trouble = f", unwell: {info.trouble}" if info.trouble else ""
     beat = f"beat {_ago(facts, worker.beat_micros)}"
-    return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{place}{trouble}"
+    return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{process}{trouble}"
 
 
 def _head_lines(facts: FleetFacts, head: HeadFacts | None) -> Iterator[str]:

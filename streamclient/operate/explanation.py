@@ -1,12 +1,12 @@
-"""Why a shard moves or does not: facts in, one sentence out. Pure.
+"""The reason why a shard moves or does not: facts in, one sentence out. Pure.
 
 Laws:
 
-* The sentence names the cause that has to go first. A shard that waits for its parent is explained by the parent, or by
-  that one's parent, up to the one that is not waiting for another.
-* What can be seen in the tables comes before what a worker says, which comes before what its records suggest; an
-  operator's pause comes before the death of an owner, as nobody would read the shard anyway.
-* Nothing is guessed: where the facts do not tell, the sentence says so.
+* The sentence names the cause that has to go first. A shard that waits for its parent is explained by its nearest
+  ancestor that does not wait for another shard.
+* The content of the tables comes before the words of a worker, and these come before the evidence of its records. An
+  operator's pause comes before the death of an owner, because no worker would read the shard anyway.
+* Nothing is guessed: if the facts do not suffice, the sentence says so.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from streamclient.operate.verdict import Case, Explanation
 
 
 def explain(facts: FleetFacts, shard_id: str) -> Explanation:
-    """The verdict about one shard."""
+    """Return the verdict about one shard."""
     return _judge(Case(facts=facts, shard_id=shard_id, judge=_judge))
 
 
 def _judge(case: Case) -> Explanation:
     for rule in ROW_RULES:
-        found = rule(case)
-        if found is not None:
-            return found
+        verdict = rule(case)
+        if verdict is not None:
+            return verdict
     row = case.row
     if row is None or row.lease is None:
-        raise AssertionError("unreachable: the rules about rows cover every row that is no lease")
+        raise AssertionError("unreachable: the rules about rows cover every row that is not a lease")
     for lease_rule in LEASE_RULES:
-        found = lease_rule(case, row, row.lease)
-        if found is not None:
-            return found
+        verdict = lease_rule(case, row, row.lease)
+        if verdict is not None:
+            return verdict
     return judge_by_records(case, row, row.lease)

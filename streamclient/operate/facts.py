@@ -1,4 +1,4 @@
-"""What is known about a fleet at one moment: values only. ``collection`` reads them, ``explanation`` judges them.
+"""The facts about a fleet at one moment: values only. ``collection`` reads them, ``explanation`` judges them.
 
 Times are microseconds since 1970 by the service's clock, which also stamps every cell. So the age of a heartbeat is
 known from a single reading, whatever the clock of the operator's machine says.
@@ -24,29 +24,29 @@ class RowFacts:
 
     shard_id: str
     lease: Lease | None
-    """``None`` if the row is no lease."""
+    """``None`` if the row is not a lease."""
     problem: str = ""
-    """Why the row is no lease."""
+    """The reason why the row is not a lease; empty if it is one."""
     beat_micros: int = 0
-    """When the counter was last written: by a heartbeat, a checkpoint or a change of owner."""
+    """Time of the last write of the counter: by a heartbeat, a checkpoint or a change of owner."""
     checkpoint_micros: int = 0
-    """When the checkpoint was last written."""
+    """Time of the last write of the checkpoint."""
     owner_micros: int = 0
-    """When the owner was last written: taken or handed over."""
+    """Time of the last write of the owner: the lease was taken or handed over."""
     stealer_micros: int = 0
-    """When the stealer was last written: marked, or cleared by a take."""
+    """Time of the last write of the stealer: the lease was marked, or a take cleared the mark."""
     pause_micros: int = 0
-    """When the pause was last written."""
+    """Time of the last write of the pause."""
 
 
 class Process(Enum):
-    """What this machine says about a worker's process, if it runs here."""
+    """The state of a worker's process, as this machine sees it."""
 
     ELSEWHERE = "elsewhere"
-    """It runs on another machine, or does not say where."""
+    """The worker runs on another machine, or does not publish where it runs."""
     RUNNING = "running"
     STOPPED = "stopped"
-    """It is there but gets no processor time: SIGSTOP, a debugger, a frozen container."""
+    """The process exists but gets no processor time: SIGSTOP, a debugger, a frozen container."""
     GONE = "gone"
 
 
@@ -58,7 +58,7 @@ class WorkerFacts:
     state: str
     """``running``, ``leaving`` or ``killed``."""
     nonce: str = ""
-    """New for each life of a process under this name."""
+    """A value that is new for each process that runs under this name."""
     beat: int = 0
     beat_micros: int = 0
     info: WorkerInfo = field(factory=WorkerInfo)
@@ -67,19 +67,19 @@ class WorkerFacts:
 
 @frozen(kw_only=True)
 class HeadFacts:
-    """What a read at a shard's checkpoint gave."""
+    """The result of a read at a shard's checkpoint."""
 
     next_record_micros: int | None = None
-    """Time of the next unread record; ``None`` if nothing waits."""
+    """Time of the next unread record; ``None`` if no record waits."""
     is_end: bool = False
-    """The shard is closed, and everything in it was read."""
+    """True if the shard is closed and read to its end."""
     is_trimmed: bool = False
-    """The position is past the stream's retention: records are lost."""
+    """True if the position is past the stream's retention: records are lost."""
     problem: str = ""
-    """Why it could not be read."""
+    """The reason why the read failed; empty if it did not."""
 
     def lag_seconds(self, now_micros: int) -> float | None:
-        """How old the next unread record is; 0 if nothing waits, ``None`` if that is not known."""
+        """Return the age of the next unread record; 0 if no record waits, ``None`` if that is not known."""
         if self.problem or self.is_trimmed:
             return None
         if self.next_record_micros is None:
@@ -98,13 +98,13 @@ class StreamView:
     listing: Mapping[str, Shard] | None = None
     """All shards that the stream lists; ``None`` if that could not be read."""
     problem: str = ""
-    """Why something of it could not be read."""
+    """The reason why the stream could not be read, or not entirely; empty if it was."""
     problem_code: str = ""
 
 
 @frozen(kw_only=True)
 class OperatorChange:
-    """What an operator last did to a lease."""
+    """The last change of a lease by an operator."""
 
     at_micros: int
     who: str
@@ -114,7 +114,7 @@ class OperatorChange:
 
 @frozen(kw_only=True, slots=False)
 class FleetFacts:
-    """Everything that a verdict may rest on. What is derived from it for all shards is worked out once."""
+    """Everything that a verdict may rest on. Values that are derived for all shards are computed once."""
 
     now_micros: int
     lease_duration_seconds: float
@@ -122,35 +122,35 @@ class FleetFacts:
     stream: StreamView
     rows: Mapping[str, RowFacts] = field(factory=dict)
     earlier: Mapping[str, RowFacts] = field(factory=dict)
-    """The same rows ``observed_seconds`` before; empty if they were read only once."""
+    """The same rows ``observed_seconds`` earlier; empty if they were read only once."""
     observed_seconds: float = 0.0
     workers: Mapping[str, WorkerFacts] = field(factory=dict)
     earlier_workers: Mapping[str, WorkerFacts] = field(factory=dict)
     heads: Mapping[str, HeadFacts] = field(factory=dict)
-    """By shard; only shards that were asked about."""
+    """The result of the read at the checkpoint, by shard; only of shards that were asked about."""
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
     """Rows of a former stream of the same data table."""
     former_stream_id: str | None = None
     parked: Mapping[str, int] = field(factory=dict)
-    """How many keys have parked records, by shard, if a store of them was named."""
+    """Number of keys with parked records, by shard; empty unless a parking store was named."""
     changes: Mapping[str, OperatorChange] = field(factory=dict)
-    """The last change by an operator, by shard, as far back as was looked."""
+    """The last change by an operator, by shard, among the audit rows that were read."""
     problem: str = ""
-    """Why the status table could not be read."""
+    """The reason why the status table could not be read; empty if it was."""
     problem_code: str = ""
 
     def age_seconds(self, micros: int) -> float:
-        """How long ago a stamp was; never negative."""
+        """Return the seconds since a stamp; never negative."""
         return max(0.0, (self.now_micros - micros) / MICROS_PER_SECOND)
 
     def lease(self, shard_id: str) -> Lease | None:
-        """The shard's lease, if its row is one."""
+        """Return the shard's lease; ``None`` if it has no row or its row is not a lease."""
         row = self.rows.get(shard_id)
         return None if row is None else row.lease
 
     @property
     def trouble(self) -> str:
-        """Why the facts are not complete; empty if they are."""
+        """The reason why the facts are not complete; empty if they are."""
         if self.problem:
             return f"status table {self.status_table_name} cannot be read: {self.problem}"
         if self.stream.problem:
@@ -174,19 +174,19 @@ class FleetFacts:
 
     @cached_property
     def circles(self) -> Mapping[str, tuple[str, ...]]:
-        """Shards that come before themselves in the stream's list, each with all of its circle."""
+        """Shards that are their own ancestors in the stream's list, each with all shards of its circle."""
         return ShardTree.of((self.stream.listing or {}).values()).circles
 
     @cached_property
     def children(self) -> Mapping[str, list[str]]:
-        """The children of every shard that has some, sorted."""
+        """The children of every shard that has children, sorted."""
         return {key: sorted(children) for key, children in self.tree.children.items()}
 
     @cached_property
     def beats(self) -> Mapping[str, int]:
-        """By owner: when it last wrote any of its leases.
+        """Time of the last write to any of its leases, by owner.
 
-        A lease that waits for its new owner was written by the one that handed it over, so it counts for nobody.
+        A lease that waits for its new owner was written by the worker that handed it over, so it counts for neither.
         """
         beats: dict[str, int] = {}
         for key, lease in self.leases.items():

@@ -1,6 +1,6 @@
-"""The state of a fleet at one time: how far its readers are behind, by groups of shards, kept with a snapshot.
+"""The state of a fleet at one time: the lag of its readers, by groups of shards, kept with a snapshot.
 
-Of each time there are two files in one directory: ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and
+Each time has two files in one directory: ``NAME-TIME.snapshot.json``, which ``leases diff`` reads, and
 ``NAME-TIME.report.json``. A file appears whole or not at all.
 """
 
@@ -27,7 +27,7 @@ from streamclient.operate.snapshots import snapshot_text
 REPORT_FORMAT = "streamclient-report-1"
 
 REPORTS_KEPT = 100
-"""Reports of a stream that stay in a directory by default: at one every ten minutes, those of most of a day."""
+"""Number of reports of a stream that stay in a directory by default: with one every ten minutes, most of a day."""
 
 
 @frozen
@@ -39,23 +39,23 @@ class ShardGroup:
 
     @property
     def situation(self) -> Situation:
-        """What they have in common."""
+        """The situation that the shards have in common."""
         return self.lines[0].explanation.situation
 
     @property
     def furthest_behind(self) -> ShardLine | None:
-        """Of those whose lag is known, the one with the longest."""
+        """The shard with the longest lag, among those whose lag is known."""
         known = [line for line in self.lines if line.lag_seconds is not None]
         return max(known, key=lambda line: line.lag_seconds or 0.0, default=None)
 
     @property
     def nearest_to_loss(self) -> ShardLine | None:
-        """Of those that have something to lose, the one that loses it first."""
+        """The shard whose next unread record is deleted first, among those that have one."""
         known = [line for line in self.lines if line.seconds_to_loss is not None]
         return min(known, key=lambda line: line.seconds_to_loss or 0.0, default=None)
 
     def __str__(self) -> str:
-        """One line for a log."""
+        """Return one line for a log."""
         noun = "shard" if len(self.lines) == 1 else "shards"
         parts = [f"{self.table_name}: {len(self.lines)} {noun} {self.situation.name}"]
         if (late := self.furthest_behind) is not None and late.lag_seconds is not None:
@@ -68,7 +68,7 @@ class ShardGroup:
 
 
 def shard_groups(view: Overview) -> list[ShardGroup]:
-    """The unfinished shards by situation: those that do not move first, and of these the nearest to loss."""
+    """Group the unfinished shards by situation: groups that do not move come first, of these the nearest to loss."""
     lines = sorted(view.shards, key=lambda line: line.explanation.situation.name)  # stable: nearest to loss first
     groups = [
         ShardGroup(view.facts.stream.table_name, tuple(group))
@@ -78,7 +78,7 @@ def shard_groups(view: Overview) -> list[ShardGroup]:
 
 
 def fleet_report(view: Overview) -> Document:
-    """What ``top --json`` prints, and the groups."""
+    """Return the document that ``top --json`` prints, with the groups."""
     return {
         "format": REPORT_FORMAT,
         **overview_document(view),
@@ -100,14 +100,14 @@ def _group_document(group: ShardGroup) -> Document:
 
 
 class ReportDirectory:
-    """Keeps the newest snapshots and reports of each name; workers may share it.
+    """A directory with the newest snapshots and reports of each name; workers may share it.
 
     Args:
-        path: made if it does not exist.
-        kept: how many times of each name stay.
+        path: the directory; it is created if it does not exist.
+        kept: number of times whose files stay, for each name.
 
     Raises:
-        ConfigurationError: there is something else than a directory, or it may not be made.
+        ConfigurationError: ``path`` is not a directory, or cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], kept: int) -> None:
@@ -119,9 +119,9 @@ class ReportDirectory:
             raise ConfigurationError(f"{self._path} cannot be a directory of reports: {error}") from error
 
     def save(self, name: str, view: Overview, at_micros: int) -> Path:
-        """Write what is known of a fleet at a time, and forget what is too old; the file of the report.
+        """Write snapshot and report of a fleet, remove those that are too old, and return the path of the report.
 
-        Files are named by the minute. A second report of one minute takes the place of the first.
+        Files are named by the minute: a second report within a minute replaces the first.
 
         Raises:
             OSError: a file cannot be written.
@@ -142,9 +142,9 @@ class ReportDirectory:
             unfinished.unlink(missing_ok=True)
 
     def _forget(self, name: str) -> None:
-        """What a killed process left unfinished goes with the others of its time."""
+        """Remove the files of old times, with those that a killed process left unfinished."""
         pattern = re.compile(rf"{re.escape(quote(name, safe=''))}-(\d{{8}}T\d{{4}}Z)\.(snapshot|report)\.json(\.\w+)?")
-        times = {path: found[1] for path in self._path.iterdir() if (found := pattern.fullmatch(path.name))}
+        times = {path: match[1] for path in self._path.iterdir() if (match := pattern.fullmatch(path.name))}
         kept = sorted(set(times.values()))[-self._kept :]
         _remove(path for path, time in times.items() if time not in kept)
 

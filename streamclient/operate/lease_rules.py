@@ -1,4 +1,4 @@
-"""Rules about a lease that is not finished: what it waits for, who should act, and what its owner says. Pure."""
+"""Rules about a lease that is not finished: what it waits for, which worker should act, what its owner says. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamclient.operate.situations import Situation
 from streamclient.operate.verdict import Case, Explanation
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
-"""A verdict, or ``None`` where the rule has nothing to say."""
+"""A rule: returns a verdict, or ``None`` if it has nothing to say."""
 
 
 def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
@@ -29,14 +29,14 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
     if circle is not None:
         return in_circle(case, circle)
     for parent in sorted(case.facts.parents[case.shard_id]):
-        found = _blocking(case, parent)
-        if found is not None:
-            return case.because_of(found, situations.WAITS_FOR_PARENT)
+        blocking = _blocking(case, parent)
+        if blocking is not None:
+            return case.because_of(blocking, situations.WAITS_FOR_PARENT)
     return case.verdict(situations.WAITS_FOR_PARENT, f"waits: {text_of(gate.reason)}")
 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
-    """The nearest unfinished shard at or above a parent."""
+    """Return the nearest unfinished shard at or above ``ancestor`` that is not being explained already."""
     seen = {case.shard_id, *case.above}
     for shard_id in chain([ancestor], case.facts.tree.ancestors(ancestor)):
         lease = case.facts.lease(shard_id)
@@ -80,13 +80,13 @@ def _free(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
 
 
 def shards_left(facts: FleetFacts, worker: str) -> tuple[str, ...]:
-    """Shards that a worker never takes again."""
+    """Return the shards that a worker never takes again."""
     session = facts.workers.get(worker)
     return () if session is None else session.info.left
 
 
 def _unless_left(case: Case, takers: list[str]) -> str:
-    """What is not known where rows have no room for the names of all shards that were left."""
+    """Return the reservation about takers whose session rows have no room to name all shards that they left."""
     sessions = [case.facts.workers.get(name) for name in takers]
     if not all(session is not None and session.info.left_unnamed for session in sessions):
         return ""
@@ -104,10 +104,10 @@ def _contested(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     before, now = case.facts.earlier_workers.get(lease.owner), case.session(lease.owner)
     if before is None or now is None or before.nonce == now.nonce:
         return None
-    places = " and ".join(
-        f"process {each.info.pid or '?'} on {each.info.host or 'an unnamed host'}" for each in (before, now)
+    processes = " and ".join(
+        f"process {session.info.pid or '?'} on {session.info.host or 'an unnamed host'}" for session in (before, now)
     )
-    text = f"is held by worker {lease.owner}, but two processes use that name: {places}"
+    text = f"is held by worker {lease.owner}, but two processes use that name: {processes}"
     return case.verdict(situations.NAME_CONTESTED, text)
 
 
@@ -116,8 +116,8 @@ def _not_picked_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | Non
         return None
     since = duration(case.facts.age_seconds(row.owner_micros))
     text = f"was handed over to worker {lease.owner} {since} ago, which has not picked it up"
-    how = life(case.facts, lease.owner)
-    if how is Liveness.DEAD:
+    state = life(case.facts, lease.owner)
+    if state is Liveness.DEAD:
         return case.verdict(situations.NOT_PICKED_UP, f"{text}: it is dead")
     if case.facts.age_seconds(row.owner_micros) <= case.facts.lease_duration_seconds * SILENT_SHARE:
         return case.verdict(situations.NEW_OWNER, f"is changing hands: handed over to worker {lease.owner} {since} ago")
@@ -126,16 +126,16 @@ def _not_picked_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | Non
 
 def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     session, owner = case.session(lease.owner), lease.owner
-    how = life(case.facts, owner)
+    state = life(case.facts, owner)
     if session is not None and session.process is Process.STOPPED:
         text = f"is held by worker {owner}, whose process {session.info.pid} on this machine is stopped"
         return case.verdict(situations.OWNER_FROZEN, f"{text}, with its last heartbeat {case.silence(owner)} ago")
-    if how is Liveness.DEAD or how is Liveness.UNSEEN:
+    if state is Liveness.DEAD or state is Liveness.UNSEEN:
         return _owner_dead(case, lease)
     is_process_gone = session is not None and session.process is Process.GONE
-    if how is Liveness.SILENT or is_process_gone:
-        what = "whose process is gone" if is_process_gone else "which is silent"
-        text = f"is held by worker {owner}, {what} (last heartbeat {case.silence(owner)} ago)"
+    if state is Liveness.SILENT or is_process_gone:
+        cause = "whose process is gone" if is_process_gone else "which is silent"
+        text = f"is held by worker {owner}, {cause} (last heartbeat {case.silence(owner)} ago)"
         return case.verdict(situations.OWNER_SILENT, f"{text}: its lease expires in {case.expires_in(owner)}")
     return None
 
@@ -155,7 +155,7 @@ def _owner_dead(case: Case, lease: Lease) -> Explanation:
 
 
 def _given_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
-    """The owner lives, but does not renew this lease."""
+    """Judge a lease that its living owner does not renew."""
     age = case.facts.age_seconds(row.beat_micros)
     if case.session(lease.owner) is None or age <= case.facts.lease_duration_seconds * SILENT_SHARE:
         return None
@@ -238,8 +238,8 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.PARENT: situations.WAITS_FOR_PARENT,
     Cause.FINISHED: situations.FINISHED,
 }
-"""The situation of each cause that a worker names, but those that only say what follows from another one. Of several,
-the one that stands first here decides: it has to go first."""
+"""The situation of each cause that a worker names, except causes that only follow from another one. If a worker names
+several causes, the first in this order decides: it has to go first."""
 
 KINDS: Mapping[str, Situation] = {
     ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,
@@ -248,11 +248,11 @@ KINDS: Mapping[str, Situation] = {
     ReasonKind.READING.value: situations.READING_FAILS,
     ReasonKind.CHECKPOINT.value: situations.WAITS_FOR_TABLE,
 }
-"""The same by the kind alone, for a worker of another version that names no cause known here."""
+"""The situation by the kind alone, for a worker of another version that names no cause known here."""
 
 
 def situation_of(trouble: ShardTrouble) -> Situation:
-    """The situation that a worker names. Its words are never searched: they quote users' exceptions."""
+    """Return the situation that a worker names. Its words are never searched: they quote users' exceptions."""
     causes = {reason.cause for reason in trouble.reasons}
     named = (situation for cause, situation in SITUATIONS.items() if cause in causes)
     return next(named, KINDS.get(trouble.kind, situations.OWNER_SAYS))
@@ -269,4 +269,4 @@ LEASE_RULES: tuple[LeaseRule, ...] = (
     _not_handed_over,
     _owner_says,
 )
-"""The first one that has something to say decides; the order is that of the laws in ``explanation``."""
+"""The rules in the order of the laws in ``explanation``; the first rule that returns a verdict decides."""

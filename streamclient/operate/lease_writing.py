@@ -1,4 +1,4 @@
-"""Sending an operator's conditional writes, and making sure what became of them. One thread."""
+"""Sending an operator's conditional writes, and finding out whether they were applied. For one thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import still_there
 
 TRIES_AT_MOST = 6
-"""How often a write is planned anew on a fresh row. A paused owner renews every few seconds, and each renewal makes one
-write fail; more in a row than a few mean that something else is at work."""
+"""Number of times that a write is planned on a fresh row. A paused owner renews every few seconds, and each renewal
+makes one write fail; more failures in a row have another cause."""
 
 
 class StatusTableWriter:
-    """Writes to one site's status table."""
+    """The writer of one site's status table."""
 
     def __init__(self, site: Site, collector: FleetReader) -> None:
         self._site = site
@@ -31,10 +31,10 @@ class StatusTableWriter:
     def write(
         self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[PlannedWrite]
     ) -> dict[str, str]:
-        """Make the changes, rank by rank; the outcome of each, by shard.
+        """Make the changes, rank by rank; return the outcome of each, by shard.
 
-        Each write is planned anew on a fresh row until it is accepted or refused. A rank that is not done entirely is
-        the last one.
+        Each write is planned anew on a fresh row until it is accepted or refused. After a rank that is not entirely
+        done, no further rank is written.
         """
         outcomes = {change.shard_id: "not changed" for change in changes}
         for rank in sorted({change.rank for change in changes}):
@@ -55,9 +55,9 @@ class StatusTableWriter:
         for _ in range(TRIES_AT_MOST):
             planned = plan(facts)
             writes = {change.shard_id: change.write for change in planned.changes if change.shard_id in left}
-            refused = {each.shard_id: each.reason for each in planned.refusals if each.shard_id in left}
+            refused = {refusal.shard_id: refusal.reason for refusal in planned.refusals if refusal.shard_id in left}
             outcomes.update((key, f"not changed: {reason}") for key, reason in refused.items())
-            # What the plan no longer asks for is as it should be.
+            # A row that the plan no longer changes is as it should be.
             outcomes.update((key, DONE) for key in left - writes.keys() - refused.keys())
             outcomes.update(self.send([writes[key] for key in sorted(writes)]))
             left = {key for key in writes if outcomes[key] != DONE}
@@ -67,7 +67,7 @@ class StatusTableWriter:
         return facts
 
     def put_pauses(self, facts: FleetFacts, pauses: Mapping[str, Pause | None]) -> FleetFacts:
-        """Set or end pauses, by shard, whoever owns the lease by now; the facts afterwards."""
+        """Set or end pauses, by shard, whichever worker owns the lease by now; return the facts afterwards."""
         left = dict(pauses)
         for _ in range(TRIES_AT_MOST):
             leases = [lease for key in sorted(left) if (lease := facts.lease(key)) is not None]
@@ -79,7 +79,7 @@ class StatusTableWriter:
         return facts
 
     def send(self, writes: Sequence[LeaseWrite]) -> dict[str, str]:
-        """Send writes once each; the outcome of each, by shard. A doubtful one is read back."""
+        """Send each write once; return the outcomes by shard. The row of a doubtful write is read back."""
         if not writes:
             return {}
         outcomes = {}
@@ -93,9 +93,9 @@ class StatusTableWriter:
         return outcomes
 
     def _read_back(self, write: LeaseWrite, error: Exception | None) -> str:
-        what = "no answer" if error is None else text_of(error)
+        problem = "no answer" if error is None else text_of(error)
         try:
             row = self._site.manager(self._site.stream_id).get_lease(write.lease_key)
         except StreamClientError:
-            return f"uncertain: {what}"
-        return DONE if was_applied(row, write) else f"not changed: {what}"
+            return f"uncertain: {problem}"
+        return DONE if was_applied(row, write) else f"not changed: {problem}"

@@ -1,4 +1,4 @@
-"""Whether workers live, and how long records do. Pure."""
+"""The life of workers, and the time until records are deleted. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, HeadFacts
 
 SILENT_SHARE = 0.5
-"""Share of the lease duration after which a worker without heartbeat is called silent: heartbeats come every third."""
+"""Share of the lease duration after which a worker without heartbeat is silent: heartbeats come every third."""
 
 
 class Liveness(Enum):
-    """Whether a worker acts, as far as the status table shows."""
+    """The life of a worker, as the status table shows it."""
 
     LIVING = "living"
     SILENT = "silent"
-    """A heartbeat is missing, but its leases have not expired."""
+    """A heartbeat is missing, but the worker's leases have not expired."""
     DEAD = "dead"
     UNSEEN = "unseen"
-    """Nothing in the table was written by it."""
+    """The table has no row that the worker wrote."""
 
 
 def life(facts: FleetFacts, worker: str) -> Liveness:
-    """Whether a worker lives: by its session, or without one by the heartbeats of its leases."""
+    """Return whether a worker lives: by its session, or without one by the heartbeats of its leases."""
     session = facts.workers.get(worker)
     if session is not None and session.state == "killed":
         return Liveness.DEAD
@@ -38,32 +38,38 @@ def life(facts: FleetFacts, worker: str) -> Liveness:
 
 
 def last_beat_micros(facts: FleetFacts, worker: str) -> int:
-    """When a worker last wrote its session, or without one any of its leases; 0 if never."""
+    """Return when a worker last wrote its session, or without one any of its leases; 0 if never."""
     session = facts.workers.get(worker)
     return facts.beats.get(worker, 0) if session is None else session.beat_micros
 
 
 def living_workers(facts: FleetFacts) -> list[str]:
-    """Names of the workers that may take leases, sorted."""
+    """Return the names of the workers that may take leases, sorted."""
     names = sorted({*facts.beats, *facts.workers})
     leaving = {name for name, session in facts.workers.items() if session.state == "leaving"}
     return [name for name in names if name not in leaving and life(facts, name) is Liveness.LIVING]
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
-    """Whether the owner missed a heartbeat of this lease, or altogether. One that lives may have let this lease go."""
+    """Return whether the owner missed a heartbeat of this lease, or of its session.
+
+    An owner that lives may have given this lease up.
+    """
     row = facts.rows.get(lease.lease_key)
     age = 0.0 if row is None else facts.age_seconds(row.beat_micros)
     return age > facts.lease_duration_seconds * SILENT_SHARE or life(facts, lease.owner) is not Liveness.LIVING
 
 
 def is_pause_on(pause: Pause | None, now_micros: int) -> bool:
-    """Whether there is a pause that has not run out."""
+    """Return whether there is a pause that has not run out."""
     return pause is not None and (pause.until_micros is None or pause.until_micros > now_micros)
 
 
 def seconds_to_loss(facts: FleetFacts, head: HeadFacts | None) -> float | None:
-    """Seconds until the next unread record is deleted; 0 if it is gone already, ``None`` if nothing waits."""
+    """Return the seconds until the next unread record is deleted; 0 if it is lost already.
+
+    ``None`` if no unread record is known, or if the stream's retention is not.
+    """
     if head is None or not facts.stream.expiration_hours:
         return None
     if head.is_trimmed:

@@ -1,4 +1,4 @@
-"""Whether a process of this machine runs, for workers that say where they run."""
+"""The processes of workers on this machine, for workers that publish where they run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from streamclient.operate.facts import Process
 
 
 def process_of(info: WorkerInfo) -> Process:
-    """What this machine says about the worker's process; ``ELSEWHERE`` unless the worker's id is one of those here.
+    """Return the state of the worker's process; ``ELSEWHERE`` unless its id is counted in the same space as ours.
 
-    The name of a host does not tell that: containers share it, and each counts its processes from 1.
+    The name of the host does not decide that: containers share it, and each counts its processes from 1.
     """
     if not info.pid or not info.space or info.space != process_space():
         return Process.ELSEWHERE

@@ -1,4 +1,4 @@
-"""The next unread record of a shard: one small read at its checkpoint, remembered for as long as it stays the same."""
+"""The next unread record of a shard: one small read at its checkpoint, remembered until the checkpoint moves."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from streamclient.records import StreamRecord
 from streamclient.tablestore.stream_api import StreamApi
 
 MOST_EMPTY_PAGES = 5
-"""Pages without records that are followed: the service may answer a stretch without records in parts."""
+"""Most pages without records that are followed: the service may answer a stretch without records in several pages."""
 
 PARALLEL_READS = 8
-"""Reads under way at a time: quick for a fleet of a thousand shards, and no load beside its workers'."""
+"""Reads at a time: quick for a fleet of a thousand shards, and a small load beside its workers'."""
 
 QUIET_SECONDS = 5.0
-"""How long a shard at whose checkpoint nothing waited is taken to be still quiet."""
+"""Time for which a shard without an unread record is taken to be still without one."""
 
 
 @frozen
 class ShardHead:
-    """What stands at a position."""
+    """The first record at a position, if there is one."""
 
     record: StreamRecord | None
     is_end: bool = False
-    """The shard is closed, and nothing is left behind the position."""
+    """True if the shard is closed and has no record after the position."""
 
 
 def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> ShardHead:
@@ -65,7 +65,7 @@ class _Remembered:
 
 
 class HeadReader:
-    """Reads heads of one stream and remembers them. One thread calls it; the reads go out side by side."""
+    """The reader of one stream's heads, which it remembers. One thread calls it; the reads run in parallel."""
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
@@ -74,33 +74,33 @@ class HeadReader:
         self._remembered: dict[str, _Remembered] = {}
 
     def known(self, shard_id: str, checkpoint: str) -> HeadFacts | None:
-        """What is known without a read: an unread record stays the next one until the checkpoint moves."""
-        found = self._remembered.get(shard_id)
-        if found is None or found.checkpoint != checkpoint:
+        """Return the head if it is known without a read: an unread record stays the next until the checkpoint moves."""
+        memory = self._remembered.get(shard_id)
+        if memory is None or memory.checkpoint != checkpoint:
             return None
         # An end is looked up again: a page that was cut looks like one.
         is_finished = checkpoint == CheckpointPosition.SHARD_END
-        is_lasting = found.facts.next_record_micros is not None or found.facts.is_trimmed or is_finished
-        return found.facts if is_lasting or self._monotonic() - found.read_at < QUIET_SECONDS else None
+        is_lasting = memory.facts.next_record_micros is not None or memory.facts.is_trimmed or is_finished
+        return memory.facts if is_lasting or self._monotonic() - memory.read_at < QUIET_SECONDS else None
 
     def forget_all_but(self, shard_ids: Container[str]) -> None:
-        """Keep nothing of shards that are gone: a reader may live as long as its worker."""
-        self._remembered = {key: found for key, found in self._remembered.items() if key in shard_ids}
+        """Forget all shards but these: a reader may live as long as its worker."""
+        self._remembered = {key: memory for key, memory in self._remembered.items() if key in shard_ids}
 
     def read(self, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
-        """Heads of these shards at these checkpoints, side by side; nothing is read that is known."""
+        """Return the heads of these shards at these checkpoints; read those that are not known, in parallel."""
         heads = {key: head for key, text in checkpoints.items() if (head := self.known(key, text)) is not None}
         missing = [(key, text) for key, text in checkpoints.items() if key not in heads]
         if missing:
             with ThreadPoolExecutor(min(PARALLEL_READS, len(missing))) as pool:
-                found = list(pool.map(lambda each: self._look(*each), missing))
-            heads.update((key, head) for (key, _), head in zip(missing, found, strict=True))
+                read = list(pool.map(lambda position: self._look(*position), missing))
+            heads.update((key, head) for (key, _), head in zip(missing, read, strict=True))
         return heads
 
     def read_some(self, checkpoints: Mapping[str, str], most: int) -> dict[str, HeadFacts]:
-        """What is remembered, of the present checkpoint or of an earlier one, after reading at most ``most`` heads.
+        """Read at most ``most`` heads; return all that are remembered, also those of earlier checkpoints.
 
-        Those that were never read come first, then those that were read longest ago.
+        Shards that were never read come first, then those that were read longest ago.
         """
         stale = [key for key, text in checkpoints.items() if self.known(key, text) is None]
         stale.sort(key=lambda key: self._remembered[key].read_at if key in self._remembered else float("-inf"))

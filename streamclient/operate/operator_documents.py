@@ -1,6 +1,6 @@
-"""What the commands print with ``--json``: plain dictionaries, whose members the documentation names. Pure.
+"""The documents that commands print with ``--json``: plain dictionaries, whose members the documentation names. Pure.
 
-Members are only ever added. Times are microseconds since 1970, durations seconds; what is not known is ``null``.
+Members are only ever added. Times are microseconds since 1970, durations are seconds; an unknown value is ``null``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Document = dict[str, Any]
 
 
 def fleet_document(facts: FleetFacts) -> Document:
-    """What every document about a fleet begins with."""
+    """Return the members with which every document about a fleet begins."""
     return {
         "table": facts.stream.table_name,
         "status_table": facts.status_table_name,
@@ -36,7 +36,7 @@ def fleet_document(facts: FleetFacts) -> Document:
 
 
 def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
-    """One lease with the verdict about its shard."""
+    """Return one lease with the verdict about its shard."""
     row = facts.rows.get(explanation.shard_id)
     head = facts.heads.get(explanation.shard_id)
     lag = None if head is None else head.lag_seconds(facts.now_micros)
@@ -54,7 +54,7 @@ def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
 
 
 def row_document(shard_id: str, row: RowFacts | None) -> Document:
-    """What stands in a lease row; a row that is missing or malformed has ``null`` for its columns."""
+    """Return the content of a lease row; the columns of a missing or malformed row are ``null``."""
     lease = None if row is None else row.lease
     problem = "no lease row" if row is None else row.problem
     if lease is None:
@@ -66,7 +66,7 @@ def row_document(shard_id: str, row: RowFacts | None) -> Document:
 
 
 def lease_columns(lease: Lease) -> Document:
-    """The columns of a lease."""
+    """Return the columns of a lease."""
     pending = None
     if lease.pending is not None:
         pending = {**asdict(lease.pending), "state": lease.pending.state.hex()}
@@ -85,7 +85,7 @@ def lease_columns(lease: Lease) -> Document:
 
 
 def worker_document(facts: FleetFacts, name: str) -> Document:
-    """One worker, with a session row or without."""
+    """Return one worker, with its session row if it has one."""
     worker = facts.workers.get(name)
     owned = [lease for lease in facts.leases.values() if lease.owner == name]
     return {
@@ -98,7 +98,7 @@ def worker_document(facts: FleetFacts, name: str) -> Document:
 
 
 def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
-    """A worker's session row."""
+    """Return a worker's session row."""
     info = worker.info
     return {
         "state": worker.state,
@@ -116,7 +116,7 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
 
 
 def explanation_document(facts: FleetFacts, explanation: Explanation) -> Document:
-    """A verdict and what it rests on."""
+    """Return a verdict and its evidence."""
     return {
         "shard": explanation.shard_id,
         "situation": explanation.situation.name,
@@ -129,7 +129,7 @@ def explanation_document(facts: FleetFacts, explanation: Explanation) -> Documen
 
 
 def audit_document(record: AuditRecord) -> Document:
-    """One audit row."""
+    """Return one audit row."""
     return {
         "change": record.change_id,
         "at_micros": record.at_micros,
@@ -144,7 +144,7 @@ def audit_document(record: AuditRecord) -> Document:
 
 
 def report_document(command: str, report: OrderReport) -> Document:
-    """What a changing command did, or would do."""
+    """Return what a changing command did, or would do."""
     return {
         "command": command,
         "status": report.status.value,
@@ -155,7 +155,7 @@ def report_document(command: str, report: OrderReport) -> Document:
 
 
 def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
-    """The writes of a plan, with the columns that they change."""
+    """Return the writes of a plan, with the columns that they change."""
     changes = []
     for change in plan.changes:
         write = change.write
@@ -172,13 +172,14 @@ def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
             }
         )
     refusals = [
-        {"shard": each.shard_id, "reason": each.reason, "hindrance": each.hindrance.value} for each in plan.refusals
+        {"shard": refusal.shard_id, "reason": refusal.reason, "hindrance": refusal.hindrance.value}
+        for refusal in plan.refusals
     ]
     return {"changes": changes, "refusals": refusals}
 
 
 def shard_document(shard: Shard) -> Document:
-    """One shard as the stream lists it."""
+    """Return one shard as the stream lists it."""
     return {"shard": shard.shard_id, "parents": sorted(shard.parent_shard_ids)}
 
 
@@ -190,5 +191,8 @@ def _parsed(text: str) -> Any:
 
 
 def explanations_document(facts: FleetFacts, explanations: Sequence[Explanation]) -> Document:
-    """Verdicts about several shards."""
-    return {**fleet_document(facts), "shards": [explanation_document(facts, each) for each in explanations]}
+    """Return the verdicts about several shards."""
+    return {
+        **fleet_document(facts),
+        "shards": [explanation_document(facts, explanation) for explanation in explanations],
+    }

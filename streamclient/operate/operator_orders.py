@@ -1,11 +1,11 @@
-"""Carrying an operator's command out: guard, audit, pause, write, resume.
+"""The execution of an operator's command: plan, audit, pause, write, resume.
 
 Laws:
 
-* nothing is written before the whole plan is allowed, and nothing but conditional writes afterwards;
-* the audit rows are stored before the first effect, a pause included, and completed after the last;
-* what was paused for a command is resumed when the command ends, however it ends. If its process dies, the pause ends
-  by itself ``ABANDONED_SECONDS`` after the command's own limit.
+* Nothing is written before the whole plan is allowed. After that every write is conditional.
+* The audit rows are stored before the first effect, a pause included, and completed after the last.
+* Shards that were paused for a command are resumed when the command ends, however it ends. If its process dies, the
+  pause ends by itself ``ABANDONED_SECONDS`` after the command's own limit.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import RowWatcher, may_be_read, still_there
 
 ABANDONED_SECONDS = 900.0
-"""How much longer than its command a pause lasts whose command never ended: long enough for slow answers and clocks
-that differ, short enough that nobody has to come and mend it."""
+"""Time from a command's own limit to the end of its pause, should its process die: long enough for slow answers and
+clocks that differ, short enough that no operator has to end the pause by hand."""
 
 
 class OrderStatus(Enum):
-    """How a command ended."""
+    """The end of a command."""
 
     PLANNED = "planned"
-    """Nothing was written, as was asked."""
+    """A dry run: nothing was written."""
     DONE = "done"
     UNCHANGED = "unchanged"
     """There was nothing to do."""
     REFUSED = "refused"
-    """Not allowed; nothing was written."""
+    """The command is not allowed; nothing was written."""
     GIVEN_UP = "given-up"
-    """A pause was not acknowledged in time; no position and no owner was changed."""
+    """An owner did not acknowledge a pause in time; no position and no owner was changed."""
     FAILED = "failed"
     """Some writes were not accepted; the outcomes name them."""
 
@@ -55,27 +55,27 @@ class Order:
     """A command."""
 
     command: str
-    """As typed, for the audit."""
+    """The command as typed, for the audit."""
     prepare: Callable[[FleetFacts], Planner]
-    """Looks up what planning needs; called again after a pause, as the owner moved on until then.
+    """The function that looks positions up and makes the planner; called again after a pause, as the owner moved on.
 
     Raises ``ConfigurationError`` if the command makes no sense for these facts.
     """
     reason: str = ""
     wakes_all: bool = False
-    """Whether every worker should look at the rows at once, not only those that are concerned."""
+    """True if every worker should look at the rows at once, not only the workers that are concerned."""
 
 
 @frozen(kw_only=True)
 class OrderReport:
-    """What became of a command."""
+    """The outcome of a command."""
 
     status: OrderStatus
     plan: ChangePlan
     change_id: str = ""
-    """Of its audit rows; empty if nothing was to be written."""
+    """The id that its audit rows share; empty if nothing was to be written."""
     outcomes: Mapping[str, str] = field(factory=dict)
-    """By shard: ``done``, or what went wrong."""
+    """The outcome by shard: ``done``, or what went wrong."""
     notes: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ class _Work:
     planner: Planner
     records: Sequence[AuditRecord]
     still: Mapping[str, Lease]
-    """Leases that were seen to stand still: their owners are dead."""
+    """Leases whose counters were seen to stand still: their owners are dead."""
 
     def report(self, status: OrderStatus, outcomes: Mapping[str, str], *notes: str) -> OrderReport:
         return OrderReport(
@@ -97,7 +97,7 @@ class _Work:
 
 
 class OrderExecutor:
-    """Carries commands out at one site. One thread."""
+    """The executor of commands at one site, for one thread."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class OrderExecutor:
         self._say = say
 
     def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> OrderReport:
-        """Plan, and unless it is a dry run, write. ``pause_seconds``: pause running owners, and wait that long.
+        """Plan the command and, without ``dry_run``, write its changes.
+
+        With ``pause_seconds`` running owners are paused first, and waited for at most that long.
 
         Raises:
             StreamClientError: a read failed, the audit could not be written, or the command makes no sense here;
@@ -126,7 +128,7 @@ class OrderExecutor:
         planner = order.prepare(facts)
         facts, still = self._watched(facts, planner)
         plan = planner(facts, still)
-        hindered = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
+        hindered = [refusal.shard_id for refusal in plan.refusals if refusal.hindrance is Hindrance.OWNER_RUNS]
         if len(plan.refusals) > (0 if pause_seconds is None else len(hindered)):
             return OrderReport(status=OrderStatus.PLANNED if dry_run else OrderStatus.REFUSED, plan=plan)
         whole = planner(facts, {*still, *hindered})
@@ -142,7 +144,7 @@ class OrderExecutor:
         return self._completed(work, facts, self._writer.write(facts, planner, still, whole.changes))
 
     def await_pauses(self, shard_ids: Sequence[str], seconds: float) -> list[str]:
-        """Wait until nothing reads these paused shards any more; those that may still be read after that time."""
+        """Wait until no worker reads these paused shards; return those that may still be read after ``seconds``."""
         return self._watcher.await_quiet(self._facts(), shard_ids, seconds)
 
     def _facts(self) -> FleetFacts:
@@ -154,8 +156,10 @@ class OrderExecutor:
         return facts
 
     def _watched(self, facts: FleetFacts, planner: Planner) -> tuple[FleetFacts, Mapping[str, Lease]]:
-        """The facts once owners that seem dead were watched, and the leases that stood still."""
-        unobserved = [each.shard_id for each in planner(facts, ()).refusals if each.hindrance is Hindrance.UNOBSERVED]
+        """Watch owners that seem dead; return the facts after that, and the leases that stood still."""
+        unobserved = [
+            refusal.shard_id for refusal in planner(facts, ()).refusals if refusal.hindrance is Hindrance.UNOBSERVED
+        ]
         if not unobserved:
             return facts, {}
         self._say(f"watching {len(unobserved)} lease(s) for up to {duration(facts.lease_duration_seconds)}")
@@ -172,7 +176,7 @@ class OrderExecutor:
         try:
             late, outcomes = self._change_quietly(work, facts, to_pause, dict.fromkeys(before, pause), seconds)
         except BaseException as error:
-            # Nothing else would ever complete these rows. What was written, if anything, the rows themselves show.
+            # No other code would ever complete these audit rows. The lease rows show what was written, if anything.
             outcome = {record.shard_id: f"ended early: {type(error).__name__}: {error}" for record in work.records}
             self._complete_audit(work.records, outcome)
             raise
@@ -183,9 +187,9 @@ class OrderExecutor:
     def _change_quietly(
         self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes.
+        """Pause, wait until no worker reads, and write; return the shards that are still read, and the outcomes.
 
-        Whoever takes a lease meanwhile finds the pause in its row, and is waited for, too.
+        One of the two is empty. A worker that takes a lease meanwhile finds the pause in its row, and is awaited, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -207,11 +211,11 @@ class OrderExecutor:
         return Pause(uuid.uuid4().hex[:12], self._who, f"while it is changed: {order.command}", until)
 
     def _end_pauses(self, facts: FleetFacts, pause: Pause, before: Mapping[str, Pause | None]) -> None:
-        """Put back what stood there before, where it still has time to run."""
+        """End the command's own pauses; put back each earlier pause that has not run out."""
         facts = self._collector.refreshed(facts)
         now = self._site.clock.now_micros()
-        mine = {key: old for key, old in before.items() if (lease := facts.lease(key)) and lease.pause == pause}
-        lasting = {key: old if is_pause_on(old, now) else None for key, old in mine.items()}
+        own = {key: old for key, old in before.items() if (lease := facts.lease(key)) and lease.pause == pause}
+        lasting = {key: old if is_pause_on(old, now) else None for key, old in own.items()}
         facts = self._writer.put_pauses(facts, lasting)
         self._wake_owners(facts, lasting)
 
@@ -245,7 +249,7 @@ class OrderExecutor:
         return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
 
     def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
-        """Complete the audit; a failure of that does not undo what was done."""
+        """Complete the audit rows; return a note if that fails, as the changes stand nevertheless."""
         try:
             self._audit.complete(records, outcomes)
         except StreamClientError as error:
@@ -266,7 +270,7 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
-    """Leases on the way from one worker to another, or without an owner: by the time of the write they may be read."""
+    """Return leases that are handed over or have no owner: by the time of the write a worker may read them."""
     if not living_workers(facts):
         return []
     leases = {change.shard_id: change.write.seen for change in plan.changes}
@@ -274,5 +278,5 @@ def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) ->
 
 
 def _concerned(write: LeaseWrite) -> tuple[str, ...]:
-    """Workers that should look at the row at once: its owner, and who is to get it."""
+    """Return the workers that should look at the row at once: its owner, and the worker that is to get it."""
     return (write.seen.owner, "" if write.result is None else write.result.stealer)

@@ -1,4 +1,4 @@
-"""A fleet on one screen: what ``streamclient top`` shows. Pure."""
+"""A fleet on one screen, as ``streamclient top`` shows it. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShardLine:
     lag_seconds: float | None
     seconds_to_loss: float | None
     records_per_second: float | None
-    """Between two refreshes; ``None`` before the second, and where the owner stores no progress."""
+    """Rate between two refreshes; ``None`` before the second, and if the owner stores no progress."""
 
 
 @frozen(kw_only=True)
@@ -35,37 +35,37 @@ class Overview:
 
     facts: FleetFacts
     shards: tuple[ShardLine, ...]
-    """Nearest to loss first."""
+    """The unfinished shards, nearest to loss first."""
     finished: int
 
     @property
     def moving(self) -> int:
-        """How many of the shards move."""
+        """Number of shards that move."""
         return sum(line.explanation.situation.moves for line in self.shards)
 
     @property
     def longest_lag_seconds(self) -> float | None:
-        """Of all shards whose lag is known; ``None`` where none is."""
+        """Longest known lag of a shard; ``None`` if no lag is known."""
         return max((line.lag_seconds for line in self.shards if line.lag_seconds is not None), default=None)
 
     @property
     def records_per_second(self) -> float | None:
-        """Of all shards whose rate is known; ``None`` where none is."""
+        """Sum of the known rates of all shards; ``None`` if no rate is known."""
         return _sum_of_known(self.shards)
 
     def rate_of(self, worker: str) -> float | None:
-        """Records per second of one worker's shards whose rate is known; ``None`` where none is."""
+        """Return the sum of the known rates of a worker's shards; ``None`` if no rate is known."""
         return _sum_of_known([line for line in self.shards if line.owner == worker])
 
     @property
     def workers(self) -> list[Document]:
-        """All workers, with session or without, by name."""
+        """All workers by name, with or without a session."""
         names = sorted({*self.facts.beats, *self.facts.workers})
         return [{**worker_document(self.facts, name), "records_per_second": self.rate_of(name)} for name in names]
 
 
 def overview(facts: FleetFacts, before: FleetFacts | None = None) -> Overview:
-    """The screen for these facts; rates need the facts of the screen before."""
+    """Return the screen for these facts; rates need the facts of the previous screen."""
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
     verdicts = [explain(facts, key) for key in known]
@@ -110,7 +110,7 @@ def _or_forever(seconds: float | None) -> float:
 
 
 def overview_document(view: Overview) -> Document:
-    """The screen as JSON."""
+    """Return the screen as a document."""
     return {
         **fleet_document(view.facts),
         "totals": {
@@ -139,7 +139,7 @@ def overview_document(view: Overview) -> Document:
 
 
 def headline(view: Overview) -> str:
-    """The totals in one line."""
+    """Return the totals in one line."""
     workers = "1 worker" if len(view.workers) == 1 else f"{len(view.workers)} workers"
     shards = "1 shard moves" if len(view.shards) == 1 else f"{len(view.shards)} shards move"
     parts = [workers, f"{view.moving} of {shards}", f"{view.finished} finished"]
@@ -151,5 +151,5 @@ def headline(view: Overview) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a number per second; ``-`` while it is not known, which is not 0."""
+    """Return a rate as text; ``-`` if it is not known, which is not the same as 0."""
     return "-" if value is None else f"{value:.0f}"

@@ -1,11 +1,11 @@
-"""What an operator's command would write, and whether it may. Pure: facts in, a plan out.
+"""The writes of an operator's command, and what forbids them. Pure: facts in, a plan out.
 
 Laws:
 
-* A plan is made of conditional writes on rows as they were read. Whatever changes in between makes the write fail.
-* A position may be changed, and a lease released, only while surely nobody reads the shard: it has no owner; its owner
-  has acknowledged a pause that lasts; or its owner is dead, by the fleet's verdict or because the lease's counter stood
-  still for a whole lease duration before the operator's eyes.
+* A plan is made of conditional writes on rows as they were read. A row that changes in between makes its write fail.
+* A position may be changed, and a lease released, only while certainly no worker reads the shard: it has no owner; its
+  owner has acknowledged a pause that lasts; or its owner is dead, by the fleet's verdict or because the lease's counter
+  was watched and stood still for a whole lease duration.
 * Order is kept: a shard whose descendants have begun is read again only together with them.
 * A plan with a refusal is not carried out, not even in part.
 """
@@ -26,17 +26,17 @@ from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
 
 PAUSE_RESERVE_SECONDS = 60.0
-"""A pause that ends sooner is no protection: it ends by the owner's clock, and the change still has to be written."""
+"""A pause protects a change only if it lasts longer: it ends by the owner's clock, and the change must be written."""
 
 
 class Hindrance(Enum):
-    """Why a change is refused, as far as something can be done about it."""
+    """The reason why a change is refused, by what the operator can do about it."""
 
     FINAL = "final"
     OWNER_RUNS = "owner-runs"
     """A pause that the owner acknowledges would help."""
     UNOBSERVED = "unobserved"
-    """The owner may be dead: watching its counter for a lease duration would tell."""
+    """The owner may be dead: watching the lease's counter for a lease duration would show that."""
 
 
 @frozen(kw_only=True)
@@ -45,13 +45,13 @@ class PlannedWrite:
 
     write: LeaseWrite
     effect: str
-    """What it does, for the operator."""
+    """The effect of the write, in words for the operator."""
     rank: int = 0
-    """Changes of a higher rank are written once those of a lower one are in the table."""
+    """Place in the order: a change is written once all changes of lower rank are in the table."""
 
     @property
     def shard_id(self) -> str:
-        """Whose row it is."""
+        """The shard whose row is written."""
         return self.write.lease_key
 
 
@@ -66,20 +66,20 @@ class Refusal:
 
 @frozen(kw_only=True)
 class ChangePlan:
-    """A command's writes, in order, and what forbids them."""
+    """The writes of a command, in order, and the refusals that forbid them."""
 
     changes: tuple[PlannedWrite, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the operator should know beforehand."""
+    """Sentences that the operator should read beforehand."""
 
     def with_notes(self, *notes: str) -> ChangePlan:
-        """The same plan with further notes."""
+        """Return the same plan with further notes."""
         return evolve(self, notes=(*self.notes, *notes))
 
 
 Planner = Callable[[FleetFacts, Collection[str]], ChangePlan]
-"""From facts, and the shards whose counters stood still for a lease duration, to a plan."""
+"""A function of the facts, and of the shards whose counters stood still for a lease duration, that returns a plan."""
 
 
 @frozen(kw_only=True)
@@ -87,9 +87,9 @@ class Target:
     """A position to move to, looked up."""
 
     checkpoint: str
-    """As stored: ``TRIM_HORIZON``, ``SHARD_END`` or an iterator."""
+    """The position as stored: ``TRIM_HORIZON``, ``SHARD_END`` or an iterator."""
     text: str
-    """As the operator said it."""
+    """The position in words, for the operator."""
 
 
 # --- positions -----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def plan_rewind(
     target: Target,
     with_descendants: bool = False,
 ) -> ChangePlan:
-    """Read a shard again from an earlier position, and what descends from it again from its beginning."""
+    """Plan to read a shard again from an earlier position, and its descendants again from their beginnings."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -111,8 +111,8 @@ def plan_rewind(
     if begun and not with_descendants:
         reason = (
             f"{_several(begun, 'descendant')} {'has' if len(begun) == 1 else 'have'} been read already "
-            f"({', '.join(begun[:5])}{', ...' if len(begun) > 5 else ''}); reading the shard again would bring its old "
-            "changes behind theirs. With --with-descendants they are read again, too"
+            f"({', '.join(begun[:5])}{', ...' if len(begun) > 5 else ''}); reading the shard again would deliver its "
+            "old changes after theirs. With --with-descendants they are read again, too"
         )
         return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     positions = {shard_id: target}
@@ -123,7 +123,7 @@ def plan_rewind(
 
 
 def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> ChangePlan:
-    """Go on at a later position; what lies before is never delivered."""
+    """Plan to go on at a later position; the records before it are never delivered."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -134,13 +134,13 @@ def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str,
     if target.checkpoint != CheckpointPosition.SHARD_END:
         return plan
     if not children:
-        reason = "it is open: at its end there would be nothing to wait for new records. Use --to latest"
+        reason = "it is open: after its end no worker would read its new records. Use --to latest"
         return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     return plan.with_notes(f"at the end of a shard its children may start: {', '.join(children)}")
 
 
 def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapping[str, Target]) -> ChangePlan:
-    """Read everything again from a position of each shard."""
+    """Plan to read every shard again from its target."""
     positions = {key: target for key, target in targets.items() if key in facts.leases}
     malformed = [
         Refusal(shard_id=key, reason=f"its row is malformed: {row.problem}")
@@ -152,7 +152,7 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
 
 
 def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> ChangePlan:
-    """Ancestors first: from the first write on, what is below waits for what is above."""
+    """Plan the new positions, ancestors first: from the first write on, descendants wait for their ancestors."""
     parents = facts.parents
     changes: list[PlannedWrite] = []
     refusals = []
@@ -160,7 +160,7 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
     moved: set[str] = set()
 
     def may_begin(key: str) -> bool:
-        """Whether a shard below one that is moved may still be begun, until that is written."""
+        """Return whether a worker may begin this child of a moved shard before the parent's new position is written."""
         is_below = not moved.isdisjoint(parents.get(key, ()))
         return is_below and parents_finished(facts.leases[key], facts.leases, facts.stream.listing).is_open
 
@@ -184,9 +184,9 @@ def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
 
 
 def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
-    """Whether something of the shard may have been delivered, be it without a checkpoint.
+    """Return whether records of the shard may have been delivered, with or without a checkpoint.
 
-    Not if its parents still close the gate, or if nobody has touched its row since it was created.
+    They were not if its parents are unfinished, or if no worker has touched its row since it was created.
     """
     is_at_start = lease.checkpoint == CheckpointPosition.TRIM_HORIZON and lease.progress is None
     is_untouched = is_at_start and not lease.owner and not lease.counter
@@ -200,9 +200,9 @@ def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
 def plan_release(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False
 ) -> ChangePlan:
-    """Take a lease from its owner; whoever is due takes it next.
+    """Plan to take a lease from its owner; the worker whose turn it is takes it next.
 
-    With ``vouched`` the operator answers for the owner's death, and one missed heartbeat is enough.
+    With ``vouched`` the operator answers for the owner's death: then one missed heartbeat is enough.
     """
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -227,7 +227,7 @@ def plan_release(
 
 
 def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
-    """Have a lease handed to a worker: asked of its owner where one lives, at once otherwise."""
+    """Plan to hand a lease to ``receiver``: a living owner is asked for it; without one it is handed over at once."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -254,7 +254,7 @@ def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str,
 
 
 def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str]) -> Refusal | None:
-    """Why somebody may be reading the shard, or may begin to; ``None`` if surely nobody does."""
+    """Return why a worker may be reading the shard, or may begin to; ``None`` if certainly no worker does."""
     if not lease.owner or lease.is_handed_over or lease.lease_key in stood_still:
         return None
     session = facts.workers.get(lease.owner)
@@ -276,7 +276,7 @@ def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str
 
 
 def pause_lasts(pause: Pause | None, now_micros: int) -> bool:
-    """Whether a pause protects a change: it is there, and does not end before the change is surely written."""
+    """Return whether a pause protects a change: it exists, and does not end before the change is certainly written."""
     if pause is None:
         return False
     return pause.until_micros is None or _seconds_left(pause.until_micros, now_micros) > PAUSE_RESERVE_SECONDS
@@ -303,14 +303,14 @@ def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal |
 def plan_pause(
     facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause
 ) -> ChangePlan:
-    """Order the owners of these shards, present and later ones, to hold them without reading."""
+    """Plan to order the owners of these shards, present and later ones, to hold them without reading."""
     changes, refusals = [], []
     for shard_id in shard_ids:
         lease = _lease_of(facts, shard_id)
         if isinstance(lease, Refusal):
             refusals.append(lease)
         elif lease.is_finished:
-            refusals.append(Refusal(shard_id=shard_id, reason="it is finished: nobody reads it"))
+            refusals.append(Refusal(shard_id=shard_id, reason="it is finished: no worker reads it"))
         else:
             until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
             instead = "" if lease.pause is None else f", instead of the pause by {lease.pause.by}"
@@ -328,7 +328,7 @@ def _deaf_owners(facts: FleetFacts, changes: Sequence[PlannedWrite]) -> tuple[st
 
 
 def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str]) -> ChangePlan:
-    """End operators' pauses of these shards."""
+    """Plan to end operators' pauses of these shards."""
     changes, refusals = [], []
     for shard_id in shard_ids:
         lease = _lease_of(facts, shard_id)
@@ -345,7 +345,10 @@ def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: S
 def plan_accept_end(
     facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, order: Pause, ends_here: bool
 ) -> ChangePlan:
-    """Order the owner of a shard, present or later, to believe that it has ended as the service says."""
+    """Plan to order the owner of a shard, present or later, to believe the service that the shard has ended.
+
+    ``ends_here``: the service says that the shard is closed and ends after its checkpoint.
+    """
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
@@ -360,8 +363,8 @@ def plan_accept_end(
         reason = f"it is paused by {lease.pause.by if lease.pause else ''}; resume it first"
     if reason:
         return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
-    effect = "ends where the service says so: what it still has is delivered, then SHARD_END is stored"
-    note = f"if shard {shard_id} is open, whatever is written to it from now on is never delivered"
+    effect = "ends where the service says so: its remaining records are delivered, then SHARD_END is stored"
+    note = f"if shard {shard_id} is open, records written to it from now on are never delivered"
     return ChangePlan(changes=(PlannedWrite(write=rule.set_pause(lease, order), effect=effect),), notes=(note,))
 
 

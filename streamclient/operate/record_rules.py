@@ -1,4 +1,4 @@
-"""What the records say about a shard whose owner lives and names no obstacle. Pure."""
+"""The verdict by its records about a shard whose owner lives and names no obstacle. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from streamclient.operate.facts import RowFacts
 from streamclient.operate.verdict import Case, Explanation
 
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
-"""A worker that says nothing about a shard may do so for want of room."""
+"""The words for a worker whose session row may lack the obstacle for want of room."""
 
 
 def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
-    """The verdict by the next unread record and the checkpoint."""
+    """Return the verdict by the next unread record and the checkpoint."""
     since = case.facts.age_seconds(row.checkpoint_micros)
     is_moving = _has_moved(case, lease) or since <= case.facts.lease_duration_seconds
     head = case.head
     if head is None:
         return _without_head(case, lease, is_moving=is_moving)
     if head.is_trimmed:
-        text = "does not move: the records behind its checkpoint are past the stream's retention and lost"
+        text = "does not move: the records after its checkpoint are past the stream's retention and lost"
         return case.verdict(situations.POSITION_TRIMMED, text)
     if head.problem:
         return case.verdict(situations.READING_FAILS, f"cannot be read at its checkpoint: {head.problem}")
@@ -28,10 +28,10 @@ def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
         return case.verdict(situations.CAUGHT_UP, f"moves: worker {lease.owner} has read everything there is")
     lag = duration(case.facts.age_seconds(head.next_record_micros))
     if is_moving:
-        text = f"moves: worker {lease.owner} reads it{_rate(case, lease)}, {lag} behind"
+        text = f"moves: worker {lease.owner} reads it{_rate(case, lease)}, with a lag of {lag}"
         return case.verdict(situations.READING, text)
     held = duration(min(since, case.facts.age_seconds(row.owner_micros)))
-    waiting = f"although records wait behind it, the oldest for {lag}"
+    waiting = f"although unread records wait, the oldest for {lag}"
     if case.session(lease.owner) is None:
         text = f"does not move: worker {lease.owner} renews it, but has not moved the checkpoint for {held}, {waiting}"
         return case.verdict(situations.OWNER_MUTE, text)
@@ -47,7 +47,7 @@ def _without_head(case: Case, lease: Lease, *, is_moving: bool) -> Explanation:
     if is_moving:
         return case.verdict(situations.READING, f"moves: worker {lease.owner} reads it{_rate(case, lease)}")
     names = UNNAMED if _is_perhaps_unnamed(case, lease) else ", which names no obstacle"
-    text = f"is held by worker {lease.owner}{names}; whether records wait behind it was not looked up"
+    text = f"is held by worker {lease.owner}{names}; the records after its checkpoint were not looked up"
     return case.verdict(situations.HELD, text)
 
 

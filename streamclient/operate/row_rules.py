@@ -1,4 +1,4 @@
-"""Rules about service, stream and row: what comes before anything that an owner could do. Pure."""
+"""Rules about service, stream and row, which come before anything that an owner could do. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from streamclient.operate.situations import Situation
 from streamclient.operate.verdict import Case, Explanation
 
 Rule = Callable[[Case], Explanation | None]
-"""A verdict, or ``None`` where the rule has nothing to say. Together they cover every row that is no lease."""
+"""A rule: returns a verdict, or ``None`` if it has nothing to say. Together they cover each row that is not a lease."""
 
 
 def _service(case: Case) -> Explanation | None:
     facts = case.facts
     if facts.problem:
-        what, problem, code = f"status table {facts.status_table_name}", facts.problem, facts.problem_code
+        subject, problem, code = f"status table {facts.status_table_name}", facts.problem, facts.problem_code
     elif facts.stream.problem:
-        what = f"the stream of table {facts.stream.table_name}"
+        subject = f"the stream of table {facts.stream.table_name}"
         problem, code = facts.stream.problem, facts.stream.problem_code
     else:
         return None
     if code == "missing" and facts.problem:
-        return case.verdict(situations.NO_STATUS_TABLE, f"has no lease: {what} does not exist")
+        return case.verdict(situations.NO_STATUS_TABLE, f"has no lease: {subject} does not exist")
     situation, says = _SERVICE_PROBLEMS.get(code, (situations.UNREACHABLE, "cannot be read"))
-    return case.verdict(situation, f"cannot be judged: {what} {says}: {problem}")
+    return case.verdict(situation, f"cannot be judged: {subject} {says}: {problem}")
 
 
 _SERVICE_PROBLEMS: Mapping[str, tuple[Situation, str]] = {
@@ -85,7 +85,7 @@ def _absent(case: Case) -> Explanation:
 
 
 def in_circle(case: Case, circle: Sequence[str]) -> Explanation:
-    """The verdict about a shard that comes before itself."""
+    """Return the verdict about a shard that is its own ancestor."""
     text = f"is never read: the stream lists {', '.join(circle)} as each other's parents"
     return case.verdict(situations.PARENT_CIRCLE, text)
 

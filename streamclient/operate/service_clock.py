@@ -1,4 +1,4 @@
-"""What time it is for the service, whose clock stamps every cell and record. Its answers carry the time in a header."""
+"""The time of the service, whose clock stamps every cell and record. Its answers carry the time in a header."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DATE_HEADER = "x-ots-date"
 
 
 class ServiceClock:
-    """The machine's clock, set right by every answer of the service. Thread-safe.
+    """The machine's clock, corrected by every answer of the service. Thread-safe.
 
-    An answer says when it was written, so the time lags behind by what the answer took on its way, and by up to a
-    second where the header has no fractions. A stamp that was read is a lower bound, too.
+    An answer says when it was written. So this clock is late by the time that the answer took on its way, and by up to
+    a second if the header has no fractions. A stamp that was read is a lower bound, too.
     """
 
     def __init__(self, wall_micros: Callable[[], int] = now_micros) -> None:
@@ -29,12 +29,12 @@ class ServiceClock:
         self._newest_micros = 0
 
     def now_micros(self) -> int:
-        """Microseconds since 1970; by this machine's clock alone before the first answer."""
+        """Return microseconds since 1970; before the first answer by this machine's clock alone."""
         with self._lock:
             return max(self._wall_micros() + self._offset_micros, self._newest_micros)
 
     def note_date(self, text: str) -> None:
-        """Take in the date of an answer that just came; one that is no date is ignored."""
+        """Take in the date of an answer that just came; ignore a text that is not a date."""
         try:
             date = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
         except ValueError:
@@ -43,26 +43,26 @@ class ServiceClock:
             self._offset_micros = micros_of(date) - self._wall_micros()
 
     def note_stamp(self, micros: int) -> None:
-        """Take in a stamp of the service: now is later."""
+        """Take in a stamp of the service: the present is not earlier."""
         with self._lock:
             self._newest_micros = max(self._newest_micros, micros)
 
     def watching(self, client: OTSClient) -> OTSClient:
-        """A client like the given one, on the same connections, whose answers set this clock."""
+        """Return a client like ``client``, on the same connections, whose answers set this clock."""
         own = copy(client)
         own.connection = _WatchedConnection(client.connection, self)
         return own
 
 
 class _WatchedConnection:
-    """The SDK's connection; each answer passes through."""
+    """The SDK's connection, which shows the date of each answer to the clock."""
 
     def __init__(self, connection: Any, clock: ServiceClock) -> None:
         self._connection = connection
         self._clock = clock
 
     def send_receive(self, *request: Any) -> Any:
-        """As the SDK calls it: (url, headers, body) to (status, reason, headers, body)."""
+        """Send as the SDK does: (url, headers, body) in, (status, reason, headers, body) out."""
         answer = self._connection.send_receive(*request)
         for name, value in answer[2].items():
             if name.lower() == DATE_HEADER:

@@ -1,4 +1,4 @@
-"""One fleet's tables, over the network: what commands read and write. Thread-safe."""
+"""The tables of one fleet, which commands read and write over the network. Thread-safe."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 READ_RETRY = ReadRetry(retries=4, total_millis=3_000)
-"""For commands that a person waits for: a short trouble is waited out, a long one is named instead."""
+"""Retries for commands that a person waits for: a short outage is waited out, a long one is reported."""
 
 REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
 
 
 def problem_code(error: Exception) -> str:
-    """``misfit``, ``missing``, ``refused``, ``throttled`` or ``unreachable``: what explanations tell apart."""
+    """Return the kind of an error: ``misfit``, ``missing``, ``refused``, ``throttled`` or ``unreachable``."""
     if isinstance(error, ConfigurationError):
         return "misfit"
     if isinstance(error, DependencyException):
@@ -55,7 +55,7 @@ class Site:
         self.data_table = data_table
         self.status_table = status_table
         self.lease_seconds = lease_seconds
-        """As the operator gave it; ``None`` to go by what workers publish."""
+        """The lease duration that the operator gave; ``None`` to use the one that workers publish."""
         self.client = self.clock.watching(without_retries(client))
         self.streams = TablestoreStreamApi(self.client, retry=READ_RETRY)
         self.table = StatusTableReader(self.client, status_table, self.clock)
@@ -75,17 +75,20 @@ class Site:
         return streams[0].stream_id
 
     def manager(self, stream_id: str) -> LeaseManager:
-        """The lease manager of a stream, whose conditional writes are the workers' own."""
+        """Return the lease manager of a stream; its conditional writes are those of the workers."""
         if stream_id not in self._managers:
             self._managers[stream_id] = LeaseManager(self.client, self.status_table, stream_id)
         return self._managers[stream_id]
 
     def write(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
-        """Send conditional writes, each once; one answer per write."""
+        """Send conditional writes, each once; return one answer per write."""
         return self.manager(self.stream_id).write_many(writes)
 
     def wake(self, names: Iterable[str]) -> None:
-        """Have workers look at the rows at once. Those that have no session, or miss it, look at their next scan."""
+        """Wake workers, which then look at the rows at once.
+
+        A worker that has no session, or is not reached, looks at its next scan.
+        """
         wanted = sorted(set(names) - {""})
         if wanted:
             try:
@@ -94,9 +97,9 @@ class Site:
                 _log.info("workers %s may not have been woken, they look by themselves: %s", ", ".join(wanted), error)
 
     def problem_of_status_table(self, error: Exception) -> tuple[str, str]:
-        """Why the status table cannot be read, and the code of that.
+        """Return why the status table cannot be read, and the code of that problem.
 
-        In the worker's words where the table cannot hold leases at all.
+        If the table cannot hold leases at all, the words are those that a worker has for it.
         """
         try:
             STATUS_TABLE.check(self.status_table, self.client.describe_table(self.status_table))
@@ -106,11 +109,11 @@ class Site:
             _log.debug("status table %s cannot be described: %s", self.status_table, unknown)
         code = problem_code(error)
         if code == "missing":
-            return "there is no such table; a worker makes it when it starts: check the name and the instance", code
+            return "the table does not exist; a worker makes it when it starts: check the name and the instance", code
         return text_of(error), code
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
-        """A read's answer, repeated a few times; raises errors of this package only."""
+        """Return a read's answer after a few tries; raise errors of this package only."""
 
         def attempt() -> Answer:
             try:
@@ -125,5 +128,5 @@ class Site:
 
 
 def text_of(error: Exception) -> str:
-    """An error for people: the package's own speak for themselves."""
+    """Return an error's text for people; errors of other packages are preceded by their type."""
     return str(error) if isinstance(error, StreamClientError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The named situations in which a shard may be, each with what to do. The page on stuck shards lists them all."""
+"""The named situations of a shard, each with an advice. The page on stuck shards lists them all."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from attrs import frozen
 
 @frozen
 class Situation:
-    """One row of that page."""
+    """A situation of a shard: a row on that page."""
 
     name: str
-    """Stable: programs may compare it."""
+    """A stable name, which programs may compare."""
     advice: str
-    """What to do, as one or two sentences."""
+    """The operator's next step, as one or two sentences."""
     moves: bool = False
-    """Whether the shard makes progress, or has nothing left to do."""
+    """True if the shard makes progress, or has nothing left to do."""
 
 
 # --- nothing is wrong ---------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ STREAM_REPLACED = Situation(
 )
 UNKNOWN_SHARD = Situation("unknown-shard", "Check the id; `leases list` names all shards.")
 LEFT_STREAM = Situation(
-    "left-stream", "Nothing can be done: what was unread is lost. The leading worker deletes the row."
+    "left-stream", "Nothing can be done: the unread records are lost. The leading worker deletes the row."
 )
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -61,8 +61,8 @@ NO_ROW = Situation("no-row-yet", "Nothing: a worker creates it within a sync int
 PARENT_HAS_NO_ROW = Situation("parent-has-no-row", "See why the parent has no row. Rows are created parents first.")
 PARENT_CIRCLE = Situation(
     "parent-circle",
-    "Nothing here mends it: the service lists these shards as each other's parents. Report it to the service; other "
-    "shards are read.",
+    "Report it to the service, which lists these shards as each other's parents: nothing here mends that. Other shards "
+    "are read.",
 )
 WAITS_FOR_PARENT = Situation("waits-for-parent", "Deal with the shard that is named.")
 
@@ -100,7 +100,7 @@ PAUSE_IGNORED = Situation(
 )
 PAUSED_BY_PROGRAM = Situation("paused-by-program", "The worker's own program has to call `resume`.")
 
-# --- what the owner says ------------------------------------------------------------------------------------------
+# --- words of the owner -------------------------------------------------------------------------------------------
 
 PROCESSOR_FAILS = Situation("processor-fails", "Mend the processor or its destination; it starts again by itself.")
 USER_CODE_RUNS = Situation("user-code-runs", "See the worker's log for the stack of the call.")
@@ -112,17 +112,16 @@ POSITION_TRIMMED = Situation(
 END_NOT_SHOWN = Situation(
     "end-not-shown",
     "Nothing if it is new: it goes on once the list of shards shows a child. If you know that the shard is closed and "
-    "has none, accept its end: `leases accept-end SHARD`, or `worker.accept_end`.",
+    "has no child, accept its end: `leases accept-end SHARD`, or `worker.accept_end`.",
 )
 NO_PROGRESS = Situation(
     "no-progress",
-    "Nothing here mends it, and nothing is delivered twice: the service, or a gateway before it, repeats itself, or "
-    "gives pages of another shard. The place of the last record is read again until that is over, then reading goes "
-    "on by itself; report the text to the service.",
+    "Report the text to the service: it, or a gateway before it, repeats itself or gives pages of another shard. The "
+    "worker reads again from the last record until that is over, then goes on by itself; nothing is delivered twice.",
 )
 RECORD_FAILS = Situation("record-fails", "Mend the processor, or park the record; see the page on failing records.")
 PARKED_TOO_MANY = Situation(
-    "too-many-parked", "Find out why so many records fail, mend it, replay what is parked, then restart the shard."
+    "too-many-parked", "Find out why the records fail, mend it, replay what is parked, then restart the shard."
 )
 PARKING_FAILS = Situation(
     "parking-fails", "See the error of the parking store; the shard goes on by itself once it works."
@@ -139,13 +138,14 @@ WAITS_FOR_THREAD = Situation(
     "log.",
 )
 WAITS_FOR_TABLE = Situation("waits-for-table", "Nothing; ask again if it stays, and see the worker's health.")
-OWNER_SAYS = Situation("owner-says", "What the worker says is the cause; its log has more.")
+OWNER_SAYS = Situation("owner-says", "See the cause that the worker names; its log has more.")
 
-# --- what can be seen from outside --------------------------------------------------------------------------------
+# --- seen from outside --------------------------------------------------------------------------------------------
 
 NO_CHECKPOINT = Situation(
-    "no-checkpoint", "Let the processor call `checkpointer.checkpoint()`; after a crash all of it comes again."
+    "no-checkpoint",
+    "Let the processor call `checkpointer.checkpoint()`; after a crash all records since the last one come again.",
 )
 OWNER_MUTE = Situation(
-    "owner-mute", "Only that worker's own log can say: it is a Java worker, or an older one, and publishes nothing."
+    "owner-mute", "See that worker's own log: it is a Java worker, or an older one, and publishes nothing."
 )

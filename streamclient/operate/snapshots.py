@@ -1,4 +1,4 @@
-"""The state of a fleet in a file, and what differs between two of them, in words. Pure, but for reading the file."""
+"""The state of a fleet in a file, and the differences of two states in words. Pure, except for reading the file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FORMAT = "streamclient-snapshot-1"
 
 @frozen
 class SnapshotDifference:
-    """One thing that is not the same."""
+    """One difference between two snapshots."""
 
     subject: str
     """``shard ID``, ``worker NAME`` or ``stream``."""
     kind: str
-    """Stable: programs may compare it."""
+    """A stable name, which programs may compare."""
     text: str
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class SnapshotDifference:
 
 
 def snapshot_of(facts: FleetFacts) -> Document:
-    """Everything in the status table, and the stream's shards."""
+    """Return everything in the status table, and the stream's shards."""
     listing = facts.stream.listing or {}
     return {
         "format": FORMAT,
@@ -52,31 +52,31 @@ def snapshot_of(facts: FleetFacts) -> Document:
 
 
 def snapshot_text(facts: FleetFacts) -> str:
-    """The same as a file has it."""
+    """Return the snapshot as the text of a file."""
     return json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
 
 
 def load_snapshot(path: Path) -> Document:
-    """A snapshot from a file.
+    """Return the snapshot in a file.
 
     Raises:
-        ConfigurationError: there is none, or it is of another kind.
+        ConfigurationError: the file cannot be read, or is not a snapshot.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} is no snapshot: {error}") from error
+        raise ConfigurationError(f"{path} is not a snapshot: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ConfigurationError(f"{path} is no snapshot: it does not say format {FORMAT!r}")
+        raise ConfigurationError(f"{path} is not a snapshot: it does not say format {FORMAT!r}")
     return document
 
 
 def differences(before: Document, after: Document) -> list[SnapshotDifference]:
-    """What changed, shards first; heartbeats are no difference."""
-    found = list(_stream_differences(before, after))
-    found += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
-    found += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))
-    return found
+    """Return the differences of stream, shards and workers, in this order; heartbeats do not count."""
+    changes = list(_stream_differences(before, after))
+    changes += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
+    changes += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))
+    return changes
 
 
 def _by(entries: list[Document], name: str) -> dict[str, Document]:
@@ -126,8 +126,8 @@ def _lease_changes(old: Document, new: Document) -> Iterator[tuple[str, str]]:
     elif old["pause_acknowledged"] != new["pause_acknowledged"]:
         yield "pause", f"its pause is {'' if new['pause_acknowledged'] else 'no longer '}acknowledged by its owner"
     if old["pending"] != new["pending"]:
-        what = "a checkpoint was prepared" if new["pending"] else "nothing is prepared any more"
-        yield "pending", what
+        text = "a checkpoint was prepared" if new["pending"] else "no checkpoint is prepared any more"
+        yield "pending", text
     if old["parents"] != new["parents"]:
         yield "parents", f"parents {_names(old['parents'])} -> {_names(new['parents'])}"
 

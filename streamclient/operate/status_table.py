@@ -1,4 +1,4 @@
-"""Reading the status table with the stamps that the service put on its cells. Never writes."""
+"""The rows of the status table, read with the stamps that the service put on their cells. Nothing is written."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from streamclient.worker.lease.own_columns import PAUSE
 from streamclient.worker.lease.worker_directory import BEAT, WORKER_STATUS_TYPE, parse_worker
 
 MOST_STREAMS = 200
-"""Other streams that are looked for in one status table. A table is meant for one application, so few of them occur."""
+"""Most streams that are looked for in one status table. A table is meant for one application, so it has few streams."""
 
 
 class StatusTableReader:
-    """Rows of one status table. Calls are made once each. Thread-safe."""
+    """The reader of one status table. Each call is made once. Thread-safe."""
 
     def __init__(self, client: OTSClient, name: str, clock: ServiceClock) -> None:
         self._client = client
@@ -41,28 +41,28 @@ class StatusTableReader:
         self._clock = clock
 
     def leases(self, stream_id: str) -> dict[str, RowFacts]:
-        """All lease rows of a stream by shard, malformed ones too. Not a snapshot."""
+        """Return all lease rows of a stream by shard, malformed ones too. They are not a snapshot of one moment."""
         rows = self.scan(stream_id, LEASE_STATUS_TYPE)
-        found = [self._row_facts(row) for row in rows]
-        return {row.shard_id: row for row in found}
+        parsed = [self._row_facts(row) for row in rows]
+        return {row.shard_id: row for row in parsed}
 
     def workers(self, stream_id: str) -> dict[str, WorkerFacts]:
-        """All sessions of workers of a stream by name; rows that are none are left out."""
-        found = [self._worker_facts(row) for row in self.scan(stream_id, WORKER_STATUS_TYPE)]
-        return {worker.name: worker for worker in found if worker is not None}
+        """Return all sessions of workers of a stream by name; rows that are not sessions are left out."""
+        parsed = [self._worker_facts(row) for row in self.scan(stream_id, WORKER_STATUS_TYPE)]
+        return {worker.name: worker for worker in parsed if worker is not None}
 
     def stream_ids(self) -> list[str]:
-        """Streams that have rows of any kind in the table; one request for each."""
-        found: list[str] = []
+        """Return the streams that have rows of any kind in the table; one request for each."""
+        ids: list[str] = []
         start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
         end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
-        while len(found) < MOST_STREAMS:
+        while len(ids) < MOST_STREAMS:
             first = next(scan(self._client, self._name, start, end, limit=1), None)
             if first is None:
                 break
-            found.append({name: value for name, value, *_ in first.primary_key}[STREAM_ID])
-            start = [(STREAM_ID, found[-1]), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
-        return found
+            ids.append({name: value for name, value, *_ in first.primary_key}[STREAM_ID])
+            start = [(STREAM_ID, ids[-1]), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
+        return ids
 
     def scan(
         self,
@@ -73,7 +73,10 @@ class StatusTableReader:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Any]:
-        """Rows of one kind, as the SDK gives them, by key; ``newest`` turns the order round."""
+        """Return at most ``limit`` rows of one kind with keys from ``since`` on, as the SDK gives them.
+
+        They are in the order of their keys; ``newest`` reverses it.
+        """
 
         def key(value: object) -> Any:
             return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, value)]
@@ -118,5 +121,5 @@ class StatusTableReader:
 
 
 def stamps_of(row: Any) -> dict[str, int]:
-    """When each cell of a row was written, in microseconds, by column name."""
+    """Return when each cell of a row was written, in microseconds, by column name."""
     return {name: millis * MICROS_PER_MILLI for name, _, millis, *_ in row.attribute_columns or ()}

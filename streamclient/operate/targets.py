@@ -1,4 +1,4 @@
-"""Positions that an operator names: looked up, compared with where a shard stands, and what lies in between counted."""
+"""Positions that an operator names: looked up, and compared with a shard's checkpoint by direction and distance."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from streamclient.tablestore.stream_api import StreamApi
 ITERATOR_PREFIX = "iterator:"
 
 COUNT_AT_MOST = 100_000
-"""Records that are counted before the answer is "at least so many"."""
+"""Records after which counting ends: the answer is then a lower bound."""
 
 COUNT_SECONDS = 10.0
-"""The same bound in time, of a person who waits."""
+"""Time after which counting ends, as a person waits for the answer."""
 
 RECORDS_PER_READ = 1_000
 
 
 class TargetDirection(Enum):
-    """Where a target lies, seen from a checkpoint."""
+    """The direction from a checkpoint to a target."""
 
     BACK = "back"
     SAME = "same"
     FORTH = "forth"
-    """Records lie in between that would never be delivered."""
+    """The records between checkpoint and target would never be delivered."""
 
 
 @frozen
 class Distance:
-    """What lies between a checkpoint and a target in front of it."""
+    """The number of records between a checkpoint and a target after it."""
 
     records: int
     is_more: bool = False
-    """Counting was given up."""
+    """True if counting ended early: there are ``records`` or more."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 and not self.is_more else "records"
@@ -53,7 +53,7 @@ class Distance:
 
 
 class TargetReader:
-    """Looks positions up in one stream. All reads; thread-safe."""
+    """A reader of positions in one stream. Thread-safe; it never writes."""
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
@@ -61,10 +61,10 @@ class TargetReader:
         self._monotonic = monotonic
 
     def resolve(self, shard_id: str, text: str, now_micros: int) -> Target:
-        """The position that ``oldest``, ``latest``, ``end``, ``iterator:...`` or a time names.
+        """Return the position that ``oldest``, ``latest``, ``end``, ``iterator:...`` or a time names.
 
         Raises:
-            ConfigurationError: the text is none of them, or the iterator is not one of this shard.
+            ConfigurationError: the text is invalid, or the iterator belongs to another shard or is past retention.
             DependencyException: the service refused.
         """
         if text == "oldest":
@@ -74,38 +74,38 @@ class TargetReader:
         if text.startswith(ITERATOR_PREFIX):
             return self._iterator(shard_id, text.removeprefix(ITERATOR_PREFIX))
         micros = now_micros if text == "latest" else parse_moment(text, now_micros)
-        said = f"what is written after {utc_text(micros)}"
+        name = f"the first record after {utc_text(micros)}"
         iterator = self._streams.get_shard_iterator(self._stream_id, shard_id, micros)
-        # Workers take an iterator in a child's row for a sign that its parent was finished once.
+        # An iterator in a child's row tells workers that its parent was finished once.
         is_beginning = self.direction(shard_id, CheckpointPosition.TRIM_HORIZON, iterator) is TargetDirection.SAME
-        return Target(checkpoint=CheckpointPosition.TRIM_HORIZON if is_beginning else iterator, text=said)
+        return Target(checkpoint=CheckpointPosition.TRIM_HORIZON if is_beginning else iterator, text=name)
 
     def direction(self, shard_id: str, checkpoint: str, target: str) -> TargetDirection:
-        """Whether ``target`` lies before or behind ``checkpoint``, by the next record at each."""
-        there = self._next(shard_id, target)
+        """Return whether ``target`` is before or after ``checkpoint``, by the next record at each."""
+        at_target = self._next(shard_id, target)
         try:
-            here = self._next(shard_id, checkpoint)
+            at_checkpoint = self._next(shard_id, checkpoint)
         except TrimmedDataException:
-            return TargetDirection.BACK  # whatever was there is lost already
-        if here == there:
+            return TargetDirection.BACK  # the records at the checkpoint are lost already
+        if at_checkpoint == at_target:
             return TargetDirection.SAME
-        if here is None or there is None:
-            return TargetDirection.BACK if here is None else TargetDirection.FORTH
-        return TargetDirection.FORTH if here < there else TargetDirection.BACK
+        if at_checkpoint is None or at_target is None:
+            return TargetDirection.BACK if at_checkpoint is None else TargetDirection.FORTH
+        return TargetDirection.FORTH if at_checkpoint < at_target else TargetDirection.BACK
 
     def distance(self, shard_id: str, checkpoint: str, target: str) -> Distance:
-        """How many records lie between a checkpoint and a target in front of it.
+        """Count the records between a checkpoint and a target after it.
 
         Reads them all, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``.
         """
-        there = self._next(shard_id, target)
+        at_target = self._next(shard_id, target)
         count, deadline = 0, self._monotonic() + COUNT_SECONDS
         is_oldest = checkpoint == CheckpointPosition.TRIM_HORIZON
         text = self._streams.get_shard_iterator(self._stream_id, shard_id) if is_oldest else checkpoint
         while count < COUNT_AT_MOST and self._monotonic() < deadline:
             page = self._streams.get_stream_record(text, RECORDS_PER_READ)
             for record in page.records:
-                if there is not None and record.sequence_info >= there:
+                if at_target is not None and record.sequence_info >= at_target:
                     return Distance(count)
                 count += 1
             is_over = page.next_position == Position.SHARD_END or page.next_position.text == text
@@ -115,9 +115,10 @@ class TargetReader:
         return Distance(count, is_more=True)
 
     def ends(self, shard_id: str, checkpoint: str) -> bool:
-        """Whether the service says that the shard is closed and ends behind a checkpoint.
+        """Return whether the service says that the shard is closed and ends after a checkpoint.
 
-        Reads to that end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``; if it is not met by then, it says no.
+        Reads to the end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``; if it is not reached by then, the answer
+        is no.
         """
         if checkpoint == CheckpointPosition.SHARD_END:
             return True
@@ -142,7 +143,7 @@ class TargetReader:
         if named is not None and named != (self._stream_id, shard_id):
             stream_id, other = named
             raise ConfigurationError(
-                f"the iterator is one of shard {other} of stream {stream_id}, not of {shard_id} of {self._stream_id}"
+                f"the iterator belongs to shard {other} of stream {stream_id}, not to {shard_id} of {self._stream_id}"
             )
         try:
             self._streams.get_stream_record(text, 1)
@@ -152,7 +153,7 @@ class TargetReader:
 
 
 def _named_in(iterator: str) -> tuple[str, str] | None:
-    """Stream and shard in an iterator of the form that the service is known to give; ``None`` for any other form."""
+    """Return stream and shard in an iterator of the form that the service is known to give, else ``None``."""
     try:
         data = base64.b64decode(iterator, validate=True)
         stream_end = 1 + data[0]

@@ -1,4 +1,4 @@
-"""Waiting for owners: to be seen dead, or to have stopped reading. One thread."""
+"""Waiting until owners are known to be dead, or have stopped reading. For one thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, life
 
 POLLS_PER_LEASE = 40
-"""Looks at the rows within one lease duration."""
+"""Number of reads of the rows within one lease duration."""
 
 
 class RowWatcher:
-    """Looks at the rows again and again, for a bounded time."""
+    """A watcher of the rows: it reads them again and again, for a bounded time."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class RowWatcher:
         self._wait = wait or Event().wait
 
     def now(self) -> float:
-        """Seconds of the clock by which is waited."""
+        """Return the seconds of the clock that bounds each wait."""
         return self._monotonic()
 
     def standing_still(self, facts: FleetFacts, shard_ids: Iterable[str]) -> Mapping[str, Lease]:
-        """Leases whose counter and owner stay the same for longer than the lease duration, by this machine's clock.
+        """Return leases whose counter and owner stay the same for over a lease duration, by this machine's clock.
 
-        The time counts from after the first read had returned to before the last one was sent, so that it errs towards
-        "not dead". Ends early when all of them have moved.
+        The time runs from the return of the first read to the start of the last one, so that it errs towards "not
+        dead". The watch ends early when all leases have moved.
         """
         facts = self._collector.refreshed(facts)
         still = {key: facts.leases[key] for key in shard_ids if key in facts.leases}
@@ -52,7 +52,7 @@ class RowWatcher:
         return still
 
     def await_quiet(self, facts: FleetFacts, shard_ids: Collection[str], seconds: float) -> list[str]:
-        """Wait until nobody reads these paused shards any more; those that may still be read when the time is over."""
+        """Wait until no worker reads these paused shards; return those that may still be read after ``seconds``."""
         deadline = self._monotonic() + seconds
         while True:
             facts = self._collector.refreshed(facts)
@@ -66,7 +66,7 @@ class RowWatcher:
 
 
 def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lease]:
-    """Those of the leases whose owner and counter are the same in the facts."""
+    """Return the leases whose owner and counter are the same in the facts."""
     present = {key: facts.lease(key) for key in leases}
     return {
         key: lease
@@ -76,7 +76,7 @@ def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lea
 
 
 def may_be_read(facts: FleetFacts, shard_id: str) -> bool:
-    """Whether a paused shard may still be read: it has an owner that lives and has not acknowledged the pause."""
+    """Return whether a paused shard may still be read: its owner lives and has not acknowledged the pause."""
     lease = facts.lease(shard_id)
     if lease is None or not lease.owner or lease.is_handed_over or lease.pause is None:
         return False

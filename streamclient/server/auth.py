@@ -72,8 +72,8 @@ def require_own_secret(host: str, port: int, credentials: Credentials) -> None:
     """
     if credentials.access_key_secret == DEFAULT_ACCESS_KEY_SECRET and not is_loopback(host):
         raise ValueError(
-            f"cannot listen on {host}:{port} with the public access key secret: anybody who reaches this machine could "
-            "read and change everything; choose a secret, or insist with --allow-public-secret "
+            f"cannot listen on {host}:{port} with the public access key secret: any client that reaches this machine "
+            "could read and change everything; choose a secret, or insist with --allow-public-secret "
             "(allow_public_secret=True)"
         )
 

@@ -1,9 +1,9 @@
 """The connections of one server: their number, their time-outs, and the choice of the connection to close.
 
 The server closes a connection whose headers do not end in time, that never sends a request, or whose client does not
-read its answer. When the process has as many connections as it can bear, a new one replaces the connection that has
+read its answer. When the process has as many connections as it can hold, a new one replaces the connection that has
 waited longest without a request in work; connections that never finished a request go first. So a thousand half-sent
-requests shut out no client.
+requests do not shut out any client.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOG_PAUSE_SECONDS = 60.0
 
 
 def most_connections() -> int:
-    """Return how many connections a server in this process can bear."""
+    """Return the number of connections that a server in this process can hold."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     numerator, denominator = SHARE_OF_FILES
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * numerator // denominator)

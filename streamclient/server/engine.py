@@ -135,7 +135,7 @@ class Engine:
             self._state.commit()
         except Exception as error:
             self._stopped_because = f"The storage failed earlier: {error}; restart the server."
-            logger.exception("the storage did not take a commit; refusing all requests from now on")
+            logger.exception("the storage failed to commit; refusing all requests from now on")
             raise ServiceError(500, "OTSInternalServerError", f"The storage failed: {error}.") from error
 
     def shards(self, table: str) -> list[ShardView]:

@@ -58,7 +58,7 @@ class Clock:
         """Use the machine's clocks by default.
 
         With ``wall_micros`` and no ``steady_micros``, all steps ahead are followed, and after a step back the time
-        stands still until it is caught up.
+        stops until the clock has caught up.
         """
         if wall_micros is None:
             wall_micros, steady_micros = now_micros, steady_micros or _steady_micros
@@ -113,8 +113,8 @@ class Clock:
         if step > LONGEST_STEP_MICROS:
             self._not_followed_micros += step
             _log.warning(
-                "the machine's clock went ahead by %d s beyond the time that passed; the server goes on without that, "
-                "so that it does not delete what is not past. If the machine's clock is right now, restart the server",
+                "the machine's clock jumped %d s ahead of the elapsed time; the server ignores the jump, so that it "
+                "deletes no fresh data. If the machine's clock is right now, restart the server",
                 step // MICROS_PER_SECOND,
             )
         elif step < 0:
@@ -133,7 +133,7 @@ class Clock:
         with self._lock:
             step = round(seconds * MICROS_PER_SECOND)
             if now + step > LATEST_MICROS:
-                raise ValueError(f"the clock does not move behind the year 9999: got {seconds} seconds")
+                raise ValueError(f"the clock cannot move past the year 9999: got {seconds} seconds")
             self._offset_micros += step
             if self._ahead_since is not None:
                 self._latest_micros += step

@@ -9,8 +9,8 @@ from streamclient.server.stored_tables import Table
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
     """Return at most ``limit`` encoded keys, or leading columns, that begin pieces of at least ``split_bytes``.
 
-    Runs of rows that end before the next cut count by their weight, so few rows of a large table are read. Expired rows
-    count until they are deleted.
+    Runs of rows that end before the next cut count by their weight, so that only few rows of a large table are read.
+    Expired rows count until they are deleted.
     """
     points: list[bytes] = []
     size, stamp_bytes = 0, table.stamp_bytes

@@ -235,7 +235,7 @@ class SqliteStorage:
                 yield kind.change(*values)
         except sqlite3.DatabaseError as error:
             where = "its beginning" if last is None else self._place(kind, last)
-            raise self._damaged(kind, f"it cannot be read behind {where}: {error}") from error
+            raise self._damaged(kind, f"it cannot be read after {where}: {error}") from error
 
     def _damaged(self, kind: _Kind, what: str) -> DataDirectoryError:
         return DataDirectoryError(f"{self._path} is damaged: table '{kind.name}': {what}")

@@ -55,7 +55,7 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
         max_versions: the table's limit of versions per column.
 
     Raises:
-        ConfigurationError: there is no key, or the changes have no such column.
+        ConfigurationError: ``primary_key`` is empty, or names a column that the changes lack.
     """
     _check(changes, primary_key, max_versions)
     return _folded(changes, primary_key, max_versions, fold_table, ())
@@ -115,7 +115,7 @@ def _folded(
 
     def fold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         # In Arrow data from Java, a name ends at its first zero byte.
-        return folded_batches((one.rename_columns(names) for one in batches), make, keys, max_versions)
+        return folded_batches((batch.rename_columns(names) for batch in batches), make, keys, max_versions)
 
     return map_in_arrow(ordered, fold, schema)
 
@@ -123,7 +123,7 @@ def _folded(
 def _schema(changes: DataFrame, names: Sequence[str], times: Sequence[str]) -> StructType:
     """Return the schema with every column nullable, and columns of times at the end."""
     types = spark_types()
-    kinds = {one.name: one.dataType for one in changes.schema.fields}
+    kinds = {column.name: column.dataType for column in changes.schema.fields}
     kinds |= dict.fromkeys(times, kinds[TIMESTAMP])
     return types.StructType([types.StructField(name, kinds[name]) for name in (*names, *times)])
 

@@ -49,14 +49,14 @@ class Java:
     version: int
     """Feature release, such as 17."""
     source: str
-    """The candidate that it was."""
+    """The candidate that this Java was."""
 
 
 def find_java() -> Java:
     """Return the first Java that can start Spark.
 
     Raises:
-        ConfigurationError: there is none; the message names the candidates and what to install.
+        ConfigurationError: no candidate can start Spark; the message names the candidates and what to install.
     """
     refused: list[str] = []
     for home, source in _candidates():
@@ -92,8 +92,8 @@ def _candidates() -> Iterator[tuple[Path, str]]:
 
 def _version(home: Path) -> int | None:
     answer = _ask(home, "-version")
-    found = re.search(r'version "(?:1\.)?(\d+)', answer or "")
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer or "")
+    return int(match[1]) if match else None
 
 
 def _ask(home: Path, argument: str) -> str | None:

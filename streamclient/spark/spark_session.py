@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 _PYTHON_SETTING = "spark.pyspark.python"
-"""Only spark-submit reads this setting; a session takes the variable below when it starts."""
+"""The setting that only spark-submit reads; a session takes the variable below when it starts."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 
@@ -115,12 +115,12 @@ def why_ended(session: SparkSession) -> str | None:
     context = session.sparkContext
     if context._jsc is None:
         return _STOPPED
-    # Others than this program may have stopped it: a cluster does, when its master or the application is gone.
+    # Another program may have stopped it: a cluster does, when its master or the application is gone.
     return _lost_java(context._gateway) or (_STOPPED if context._jsc.sc().isStopped() else None)
 
 
 def forget_ended(session: SparkSession) -> None:
-    """Make PySpark forget a session that has ended; otherwise it would return it to the next caller.
+    """Make PySpark forget a session that has ended; otherwise PySpark would return it to the next caller.
 
     Raises:
         StreamClientException: Spark's Java has ended.
@@ -148,7 +148,7 @@ def _check_java(gateway: Any) -> None:
 
 
 class SharedSession:
-    """The session shared by all factories in this process that were given none.
+    """The session shared by all factories in this process that got no session of their own.
 
     The first of them starts it, and the last one stops it. A session that ran before, or was given away, belongs to the
     user and is never stopped. Thread-safe.
@@ -203,12 +203,12 @@ SHARED_SESSION = SharedSession()
 
 
 def is_session(value: object) -> bool:
-    """Return whether it is a session, and not a class of sessions."""
+    """Return whether ``value`` is a session, and not a class of sessions."""
     return hasattr(value, "createDataFrame") and not isinstance(value, type)
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Return whether its Spark runs elsewhere, through Spark Connect: without a context and Java objects here."""
+    """Return whether the session uses Spark Connect: Spark runs elsewhere, without a context and Java objects here."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -62,7 +62,7 @@ _HOMES = {
     "with_integrity": "integrity",
     "with_limits": "connection_limits",
 }
-"""Public name to module; loaded when first used, because the values of a stream need no SDK and its operations do."""
+"""Each public name and its module, loaded when first used: the values of a stream need no SDK, its operations do."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""One socket and the answers that come over it: read with few calls, and with a bound on whatever comes."""
+"""One socket and the answers that arrive on it, read with few system calls and within bounds."""
 
 from __future__ import annotations
 
@@ -25,66 +25,66 @@ from streamclient.tablestore.connection_limits import (
 from streamclient.wire.signature import read_head
 
 READ_BYTES = 16_384
-"""Asked of a socket where nobody knows how much there will be: a head with all of a small body, or a record of TLS."""
+"""The bytes to read when the amount is unknown: a head with all of a small body, or a TLS record."""
 
 HEAD_BYTES = 2_048
-"""Of an answer that is expected to be long, its head is looked for in so much; the service's have 400 bytes."""
+"""The bytes in which the head of a long answer is sought; the service's heads have 400 bytes."""
 
 RESTED_SECONDS = 1.0
-"""A service keeps idle connections for seconds at least. One that was used later than that is used again unasked."""
+"""The longest rest after which a connection is used again unchecked: a service keeps idle connections for seconds."""
 
 MOST_HEADERS = 100
-"""Most headers of an answer; that of ``http.client``."""
+"""The most headers of an answer, as in ``http.client``."""
 
 INTERIM = range(100, 200)
 """Statuses that announce another answer."""
 
 BODYLESS = frozenset({204, 304})
-"""Statuses whose answers end with their head, whatever the head says."""
+"""Statuses whose answers end with their head, even if the head announces a body."""
 
 PIECE_BYTES = 8 * MEBIBYTE
-"""Most bytes that one call asks for, and so makes room for before any came: all of a page, twice."""
+"""The most bytes that one call asks for, and so allocates before any arrive: twice a whole page."""
 
 SILENCE_SECONDS = 3.0
-"""A rested connection that is silent for so long after a read was sent is taken for dead: the read moves to a new one.
+"""The silence after which a rested connection counts as dead, and the read that was sent on it moves to a new one.
 By then TCP has sent the request five times. A service that was only slow gets the same read twice."""
 
 _SHOWN = 40
-"""Characters of what stands where a number belongs; it may be as long as a head."""
+"""The characters that a message quotes of a malformed number, which may be as long as a head."""
 
 _HEXADECIMAL = frozenset(hexdigits)
 
 
 @frozen
 class HttpAnswer:
-    """One answer, whatever its status."""
+    """One answer of any status."""
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case, without spaces around the value; of a repeated one the last."""
+    """Headers by name in lower case, without spaces around the value; the last value of a repeated header."""
     body: bytes
     has_end: bool
-    """Whether a length or chunks announced the end of the body; else its connection ended, for whatever reason."""
+    """Whether a length or chunks announced the body's end; otherwise the connection ended for an unknown reason."""
 
 
 class SilentError(TimeoutError):
-    """A rested connection did not answer soon; its request may be sent again over another one."""
+    """A rested connection did not answer soon; its request may be sent again over another connection."""
 
 
 class HttpChannel:
     """One socket; one exchange at a time."""
 
     def __init__(self, channel: socket.socket, wait_seconds: float, attempt_seconds: float) -> None:
-        """``wait_seconds`` bounds each wait, ``attempt_seconds`` is what the errors of late exchanges tell."""
+        """Bound each wait by ``wait_seconds``; the errors of late exchanges name ``attempt_seconds``."""
         self._channel = channel
         self._usual_wait, self._attempt_seconds = wait_seconds, attempt_seconds
         self._ahead = b""
-        """What came after all that was read."""
+        """Bytes that were received and not used yet."""
         self._all = _waits_in_the_kernel(channel, wait_seconds)
         self._wait_seconds = wait_seconds
         self._deadline = inf
         self._heads_left = 0
-        """Bytes that heads, and what is around chunks, may still have."""
+        """The bytes that may still arrive as heads and around chunks."""
         self._is_much_expected = False
         self._unasked = select.poll()
         self._unasked.register(channel, select.POLLIN)
@@ -93,17 +93,17 @@ class HttpChannel:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether something came unasked: the end of the connection, mostly."""
+        """Whether the socket has unexpected input: mostly the end of the connection."""
         return bool(self._unasked.poll(0))
 
     def exchange(self, message: bytes, deadline: float, *, is_doubted: bool) -> tuple[HttpAnswer, bool]:
-        """The answer, and whether the connection may be used again.
+        """Send ``message``; return the answer and whether the connection may be used again.
 
-        A connection that ``is_doubted`` has to answer soon.
+        A connection that ``is_doubted`` must answer within ``SILENCE_SECONDS``.
         """
         self._deadline, self._heads_left = deadline, HEADS_BYTES_MAX
         try:
-            if self.is_new:  # to connect has taken its part of the time
+            if self.is_new:  # connecting has taken a part of the time
                 self._hurry()
                 self.is_new = False
             sent = self._channel.send(message)
@@ -128,8 +128,8 @@ class HttpChannel:
     def _hurry(self) -> None:
         """Let the next wait end by the deadline.
 
-        The first wait of an exchange over a kept connection does so by itself: the usual answer, which comes at once
-        and whole, costs no look at the clock.
+        The first wait of an exchange over a kept connection ends by it anyway, so the usual answer, which arrives at
+        once and whole, costs no look at the clock.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -199,9 +199,9 @@ class HttpChannel:
         return version, int(rest[:3]), {name.lower(): value.strip() for name, _, value in parts}
 
     def _lines(self) -> list[str]:
-        """The head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
+        """Read the head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
         head, end, after = self._ahead.partition(b"\r\n\r\n")
-        if head and end and len(head) <= self._heads_left:  # all of it came at once, as it mostly does
+        if head and end and len(head) <= self._heads_left:  # it arrived at once, as it mostly does
             self._ahead = after
             self._heads_left -= len(head)
             lines = head.decode("latin-1").split("\r\n")
@@ -212,7 +212,7 @@ class HttpChannel:
         return lines
 
     def _beginning(self) -> bytes:
-        """What comes first. Where much is expected, the head alone, so that the body comes in one piece after it."""
+        """Read the first bytes; of an expected long answer only the head, so that its body comes in one piece."""
         size = READ_BYTES
         if self._is_much_expected:
             head, end, _ = self._channel.recv(HEAD_BYTES, socket.MSG_PEEK).partition(b"\r\n\r\n")
@@ -220,7 +220,7 @@ class HttpChannel:
         return self._channel.recv(size)
 
     def _line(self) -> str:
-        """The next line without its end."""
+        """Read the next line, without its end."""
         while b"\n" not in self._ahead and len(self._ahead) <= self._heads_left:
             came = self._more(READ_BYTES)
             if not came:
@@ -243,7 +243,7 @@ class HttpChannel:
         self._lines()
 
     def _exactly(self, size: int, total: int = 0) -> bytes:
-        """The next ``size`` bytes, which are part of a body of at least ``total``."""
+        """Read the next ``size`` bytes, a part of a body of at least ``total`` bytes."""
         _require_fitting(max(size, total))
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         if len(data) == size:
@@ -259,7 +259,7 @@ class HttpChannel:
         return b"".join(parts)
 
     def _rest(self) -> bytes:
-        """All up to the end of the connection."""
+        """Read all bytes up to the end of the connection."""
         parts, total = [], 0
         came, self._ahead = self._ahead or self._more(READ_BYTES), b""
         while came:
@@ -271,10 +271,10 @@ class HttpChannel:
 
 
 def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
-    """Have the socket itself keep its time-out, which saves a call before each one; ``MSG_WAITALL`` where it does.
+    """Let the kernel keep the socket's time-out; return ``MSG_WAITALL`` if it does, else 0.
 
-    With that flag a whole body comes by one call. Where the kernel cannot, over TLS, and on Windows, which would take
-    the seconds for milliseconds, Python waits as before.
+    That saves a call before each read, and with the flag one call reads a whole body. Python keeps the time-out where
+    the kernel cannot, over TLS, and on Windows, which would take the seconds for milliseconds.
     """
     if not isinstance(channel, ssl.SSLSocket) and os.name == "posix":
         try:
@@ -289,7 +289,7 @@ def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:
 
 
 def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
-    """For each wait; none at all if it is infinite, for which the kernel has the number 0."""
+    """Set the time-out of each wait. An infinite one sets no limit, for which the kernel's number is 0."""
     whole = 0 if seconds == inf else max(1, round(seconds * 1_000_000))
     limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # a struct timeval
     for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -298,7 +298,7 @@ def _set_kernel_time_out(channel: socket.socket, seconds: float) -> None:
 
 def _length(text: str) -> int:
     try:
-        if text.isascii() and text.isdigit():  # Python would take signs, spaces and underscores, too
+        if text.isascii() and text.isdigit():  # Python would also accept signs, spaces and underscores
             return int(text)
     except ValueError:  # more digits than Python reads
         pass

@@ -1,4 +1,4 @@
-"""Credentials as a provider of the user's own gives them, which may fail for a while."""
+"""Credentials from a client's provider, which may be the user's own and may fail for a while."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from streamclient.errors import DependencyException
 
 
 def credentials_of(provider: Any) -> Any:
-    """What a client's provider gives, which may be a user's own.
+    """Return the credentials that a client's provider gives.
 
     Raises:
-        DependencyException: it raises, as while the server that it asks is away: the same call may succeed later.
+        DependencyException: the provider raised, for example because its server is away; the same call may succeed
+            later.
     """
     try:
         return done("get_credentials", provider.get_credentials())
@@ -25,11 +26,11 @@ def credentials_of(provider: Any) -> Any:
 
 
 class PatientProvider:
-    """A provider whose failures say that the same call may succeed later, for what the SDK sends by itself."""
+    """A provider, for calls that the SDK sends by itself, whose errors say that the same call may succeed later."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
 
     def get_credentials(self) -> Any:
-        """See ``credentials_of``."""
+        """Return the credentials of the wrapped provider, with the errors of ``credentials_of``."""
         return credentials_of(self._provider)

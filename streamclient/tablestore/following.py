@@ -1,6 +1,6 @@
-"""Following a stream without leases: every change of every shard, parents before children, for one reader that looks.
+"""A stream followed without leases: every change of every shard, parents before children, for one reader that watches.
 
-Nothing is stored, nobody else is told, and whoever stops begins anew. Work is what workers are for.
+It stores no position and tells no other reader, so a reader that stops begins anew. Workers are for lasting work.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from streamclient.records import StreamRecord, place_of
 from streamclient.tablestore.stream_api import StreamApi
 
 LIST_SECONDS = 5.0
-"""Between two listings of the shards, and at once when one seems to have ended whose children are not listed yet."""
+"""The time between two listings of the shards. A shard that seems to have ended without listed children is looked up at
+once."""
 
 IDLE_SECONDS = 0.5
-"""Between two rounds in which nothing came and no shard ended: what a person who watches does not notice."""
+"""The pause after a round without changes or ended shards; a person who watches does not notice it."""
 
 LONGEST_DOUBT_SECONDS = 20.0
-"""Longest pause before a shard is read again whose page could not be true; the first one is `IDLE_SECONDS`."""
+"""The longest pause before a shard whose page could not be true is read again; the first pause is ``IDLE_SECONDS``."""
 
 QUIET_DOUBTS = 4
-"""So many pages in a row are in doubt before that is told, and again at each doubling: most heal at once."""
+"""The consecutive doubtful pages after which they are reported, and again at each doubling: most heal at once."""
 
 RECORDS_PER_READ = 100
 
 
 @frozen
 class FollowedRecord:
-    """A change, and the shard that it was read from."""
+    """A change and its shard."""
 
     shard_id: str
     record: StreamRecord
@@ -46,16 +47,16 @@ class FollowedRecord:
 
 @frozen
 class _Doubt:
-    """Pages of a shard that could not be true, in a row."""
+    """Consecutive pages of a shard that could not be true."""
 
     count: int
     until: float
-    """When it is read again."""
+    """The time of the next read of the shard, by the monotonic clock."""
 
 
 @frozen
 class LostRecords:
-    """The stream forgot records before they were read; reading goes on at the oldest one left."""
+    """The stream forgot records before they were read; reading goes on at the oldest record left."""
 
     shard_id: str
 
@@ -74,11 +75,11 @@ class StreamFollower:
     """Reads a stream in the calling thread. Setting ``stop`` ends it at the next change.
 
     Args:
-        streams: reads the stream.
-        stream_id: which one.
-        since_micros: begin at records written at or after this time, microseconds since 1970; ``None`` begins at the
-            oldest record that is kept. Shards that open later are read from their beginning.
-        shard_ids: only these shards, whatever becomes of their parents; all by default.
+        streams: the operations that read the stream.
+        stream_id: the stream.
+        since_micros: the time, in microseconds since 1970, at or after which the first records were written; ``None``
+            begins at the oldest record that is kept. Shards that open later are read from their beginning.
+        shard_ids: the shards to read, regardless of their parents; all by default.
     """
 
     def __init__(
@@ -99,27 +100,27 @@ class StreamFollower:
         self._monotonic = monotonic
         self._shards: dict[str, Shard] = {}
         self._first: frozenset[str] = frozenset()
-        self._places: dict[str, str] = {}
+        self._positions: dict[str, str] = {}
         self._ended: set[str] = set()
         self._listed_at = 0.0
         self._ends = ListedEnds()
         self._tree = ShardTree()
         self._candidates: deque[str] = deque()
-        """Shards that may perhaps begin by now."""
+        """Shards that are to be examined because they may begin by now."""
         self._trails: dict[str, ReadTrail] = {}
-        """What was given last of each shard that is read."""
+        """The last given records of each shard that is read."""
         self._doubts: dict[str, _Doubt] = {}
-        self._told: list[Interruption] = []
-        """What is to be told besides changes."""
+        self._reports: list[Interruption] = []
+        """Interruptions that are to be given besides changes."""
         self._circles: Collection[tuple[str, ...]] = ()
 
     def changes(self) -> Iterator[Followed]:
-        """Changes in the order of each shard, a child's after all of its parents', until stopped.
+        """Yield changes until stopped: in the order of each shard, a child's after all of its parents' changes.
 
-        With ``shard_ids``, also until all of these shards are closed and read to their ends.
+        With ``shard_ids`` it also ends when all of these shards are closed and read to their ends.
 
         Raises:
-            DependencyException: a read failed for good; passing trouble is an ``Interruption`` among the changes.
+            DependencyException: a read failed for good. A passing failure is an ``Interruption`` among the changes.
         """
         self._list()
         self._first = frozenset(self._shards)
@@ -141,54 +142,54 @@ class StreamFollower:
                 self._stop.wait(IDLE_SECONDS)
 
     def _round(self) -> Iterator[Followed]:
-        """A page of each shard that may be read; then a look for new shards, if it is time."""
-        for shard_id in self._open_places():
+        """Yield a page of each shard that may be read; then look for new shards, if it is time."""
+        for shard_id in self._open_shards():
             doubt = self._doubts.get(shard_id)
             if doubt is None or self._monotonic() >= doubt.until:
                 yield from self._read(shard_id)
         if self._monotonic() - self._listed_at > LIST_SECONDS:
             self._list()
-        told, self._told = self._told, []
-        yield from told
+        reports, self._reports = self._reports, []
+        yield from reports
 
     def _is_done(self) -> bool:
         return self._shard_ids is not None and self._shard_ids <= self._ended
 
     @property
     def known(self) -> Collection[str]:
-        """Shards that the stream listed last, and those that are still read."""
+        """The shards of the last listing, and those that are still read."""
         return self._shards.keys()
 
     def _list(self) -> None:
-        """Shards that left the listing are forgotten, but for those that are still read, or were named."""
+        """List the shards, and forget those that left the listing. Shards that are still read, or were named, stay."""
         described = self._streams.describe_stream(self._stream_id)
-        left = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._places}
-        self._shards = {**left, **{shard.shard_id: shard for shard in described.shards}}
+        in_reading = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._positions}
+        self._shards = {**in_reading, **{shard.shard_id: shard for shard in described.shards}}
         self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
         self._ends.listed(described.shards)
         self._tree = ShardTree.of(self._shards.values())
         self._candidates = deque(self._shards)
-        self._tell_circles()
+        self._report_circles()
         self._listed_at = self._monotonic()
 
-    def _tell_circles(self) -> None:
+    def _report_circles(self) -> None:
         circles = set(self._tree.circles.values())
         for circle in sorted(circles.difference(self._circles)):
             text = (
                 "are each other's parents in the list of shards, so none of them is ever read: the service is at fault"
             )
-            self._told.append(Interruption(DependencyException(f"shards {', '.join(circle)} {text}")))
+            self._reports.append(Interruption(DependencyException(f"shards {', '.join(circle)} {text}")))
         self._circles = circles
 
-    def _open_places(self) -> list[str]:
-        """Shards to read now, after looking up where those begin that may begin."""
+    def _open_shards(self) -> list[str]:
+        """Look up the beginnings of shards that may begin; return all shards to read now."""
         while self._candidates:
             shard_id = self._candidates[0]
-            is_new = shard_id not in self._places and shard_id not in self._ended
+            is_new = shard_id not in self._positions and shard_id not in self._ended
             if is_new and self._may_begin(shard_id):
-                self._places[shard_id] = self._beginning(shard_id)
+                self._positions[shard_id] = self._beginning(shard_id)
             self._candidates.popleft()
-        return list(self._places)
+        return list(self._positions)
 
     def _may_begin(self, shard_id: str) -> bool:
         if self._shard_ids is not None:
@@ -201,15 +202,15 @@ class StreamFollower:
         return self._streams.get_shard_iterator(self._stream_id, shard_id, since)
 
     def _read(self, shard_id: str) -> Iterator[Followed]:
-        place = self._places[shard_id]
+        position = self._positions[shard_id]
         trail = self._trails.setdefault(shard_id, ReadTrail())
         try:
-            page = self._streams.get_stream_record(place, RECORDS_PER_READ)
+            page = self._streams.get_stream_record(position, RECORDS_PER_READ)
         except TrimmedDataException:
             if trail.goes_back:
-                self._places[shard_id] = trail.forget_way()
+                self._positions[shard_id] = trail.forget_way()
                 return
-            self._places[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
+            self._positions[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
             del self._trails[shard_id]
             yield LostRecords(shard_id)
             return
@@ -217,42 +218,42 @@ class StreamFollower:
             self._in_doubt(shard_id, str(error), trail)
             return
         records, following = page.records, page.next_position
-        judged = trail.judge(place, following.text, len(records), partial(place_of, records))
+        judged = trail.judge(position, following.text, len(records), partial(place_of, records))
         if judged.why:
             self._in_doubt(shard_id, judged.why, trail)
             return
         if following.is_shard_end and not self._ends.confirms(shard_id, self._list):
-            if not self._ends.has_child(shard_id):  # else since the page was read, which is read once more
+            if not self._ends.has_child(shard_id):  # a child appeared after the page was read: read the page again
                 self._in_doubt(shard_id, NOT_SHOWN)
             return
         if judged.taken == len(records) > 0 and not following.is_shard_end:
             if not judged.is_way:
                 trail.arrive()
-            self._places[shard_id] = following.text  # nothing new was on the way, so this heals nothing yet
+            self._positions[shard_id] = following.text  # the page had no new record, so the doubt stays
             return
         self._took(shard_id, following)
         if records:
-            trail.take(place, place_of(records, -1))
+            trail.take(position, place_of(records, -1))
         for record in records[judged.taken :]:
             yield FollowedRecord(shard_id, record)
 
     def _took(self, shard_id: str, following: Position) -> None:
         self._doubts.pop(shard_id, None)
         if following.is_shard_end:
-            del self._places[shard_id], self._trails[shard_id]
+            del self._positions[shard_id], self._trails[shard_id]
             self._ended.add(shard_id)
             self._candidates += self._tree.children.get(shard_id, ())
         else:
-            self._places[shard_id] = following.text
+            self._positions[shard_id] = following.text
 
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
-        """Give nothing of the page, and read again after a pause: the same place, or as a `trail` says."""
+        """Drop the page, and read again after a pause: at the same position, or where ``trail`` turns to."""
         if trail is not None:
-            self._places[shard_id] = trail.turn(self._places[shard_id])
+            self._positions[shard_id] = trail.turn(self._positions[shard_id])
         before = self._doubts.get(shard_id)
         count = 1 if before is None else before.count + 1
         pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000
         self._doubts[shard_id] = _Doubt(count, self._monotonic() + pause)
         if count >= QUIET_DOUBTS and not count & (count - 1):
             text = f"shard {shard_id} does not move: {why} ({count} times); it is read again until that is not so"
-            self._told.append(Interruption(DependencyException(text)))
+            self._reports.append(Interruption(DependencyException(text)))

@@ -1,7 +1,7 @@
-"""Which instance, with which keys: from options, from the environment, or the local server's defaults.
+"""The instance and its keys: from options, from the environment, or the local server's defaults.
 
-Every command takes the same options and looks at the same variables of the environment, and every client that this
-package makes for a person is made here. Without any of them it is the client for ``streamclient server``.
+Every command takes the same options and reads the same variables of the environment. Every client that this package
+makes for a person is made here. Without options and variables it is a client for ``streamclient server``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 LOCAL_ENDPOINT = "http://127.0.0.1:8180"
-"""Where ``streamclient server`` listens by default; this and the next three are that server's own defaults."""
+"""The default endpoint of ``streamclient server``; the next three constants are defaults of that server too."""
 LOCAL_INSTANCE = "local"
 LOCAL_ACCESS_KEY_ID = "local-access-key-id"
 LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
@@ -37,14 +37,15 @@ CONNECTION_SETTINGS = tuple(
         ("region", "region, for which requests are signed with V4", checks.text, ""),
     )
 )
-"""Files and Spark need all but the last two; only commands and ``connect`` take the local server's instead."""
+"""The settings of a connection. Files and Spark require all but the last two; only commands and ``connect`` use the
+local server's defaults."""
 
 
 def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return what was given, else the value in the environment, else the default.
+    """Return the given value, else the value in the environment, else the default.
 
     Raises:
-        ConfigurationError: the value is missing or empty; it names the option and the variable.
+        ConfigurationError: the value is missing or empty; the message names the option and the variable.
     """
     value = given if given is not None else environment.get(setting.variable, setting.default)
     if value is None or (not value and setting.default != ""):
@@ -63,24 +64,24 @@ class Connection:
     access_key_id: str = field(default=LOCAL_ACCESS_KEY_ID, validator=checks.text)
     access_key_secret: str = field(default=LOCAL_ACCESS_KEY_SECRET, repr=False, validator=checks.secret)
     sts_token: str = field(default="", repr=False, validator=checks.any_text)
-    """Of temporary keys; empty for permanent ones."""
+    """The security token of temporary keys; empty for permanent keys."""
     region: str = field(default="", validator=checks.any_text)
-    """Requests are signed with V4 for this region; empty for the older signature."""
+    """The region for which requests are signed with V4; empty for the older signature."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Connection:
-        """Return what the environment names, or else the local server's defaults.
+        """Make the connection from the environment; a variable that is not set gives the local server's default.
 
         Raises:
             ConfigurationError: a variable is set and empty.
         """
-        return cls(**{each.name: chosen(each, None, environment) for each in CONNECTION_SETTINGS})
+        return cls(**{setting.name: chosen(setting, None, environment) for setting in CONNECTION_SETTINGS})
 
     def client(self, **options: Any) -> OTSClient:
-        """A client of the official SDK; ``options`` go to ``OTSClient`` as they are. Calls nobody.
+        """Make a client of the official SDK, without a call; ``options`` go to ``OTSClient`` as they are.
 
         Raises:
-            ConfigurationError: the SDK cannot work with these values, for example with an endpoint that is no URL.
+            ConfigurationError: the SDK cannot work with these values, for example because the endpoint is not a URL.
         """
         # Imported here: the SDK takes a third of a second, which --help should not cost.
         from tablestore import OTSClient  # noqa: PLC0415
@@ -94,10 +95,10 @@ class Connection:
         return made
 
     def quiet_client(self, **options: Any) -> OTSClient:
-        """As ``client``, for this package's own calls: it logs nothing, and in an outage each call is one try.
+        """Make a client for this package's own calls: it logs nothing, and in an outage each call is one attempt.
 
         Raises:
-            ConfigurationError: as by ``client``.
+            ConfigurationError: as in ``client``.
         """
         from streamclient.tablestore.signed_calls import with_own_connection  # noqa: PLC0415
         from streamclient.wire.sdk_logging import SILENT, silence  # noqa: PLC0415
@@ -108,11 +109,11 @@ class Connection:
 
 
 def connect(**options: Any) -> OTSClient:
-    """A client for what the environment names, or else for ``streamclient server`` on this machine.
+    """Make a client for the instance in the environment, by default for ``streamclient server`` on this machine.
 
-    Looks at ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
-    ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``, as every command does;
-    ``options`` go to ``OTSClient`` as they are. Calls nobody.
+    It reads ``TABLESTORE_ENDPOINT``, ``TABLESTORE_INSTANCE``, ``TABLESTORE_ACCESS_KEY_ID``,
+    ``TABLESTORE_ACCESS_KEY_SECRET``, ``TABLESTORE_STS_TOKEN`` and ``TABLESTORE_REGION``, as every command does, and
+    makes no call. ``options`` go to ``OTSClient`` as they are.
 
     Raises:
         ConfigurationError: a variable is set and empty, or the SDK cannot work with one.

@@ -1,4 +1,4 @@
-"""What vouches for the bytes of a page of records: a setting of the client that asks for it."""
+"""The check of the bytes of a page of records: a setting of the client that requests the page."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _ATTRIBUTE = "_streamclient_integrity"
-"""On the client itself, so that every copy that is made of it for leases, tables or counting has it, too."""
+"""The attribute of the client that holds the choice; every copy made for leases, tables or counting keeps it."""
 
 
 class Integrity(Enum):
-    """What vouches for the bytes of a page of records, beside the checksums of its rows, which are always verified.
+    """The check of the bytes of a page of records, beside the checksums of its rows, which are always verified.
 
-    Those cover key, columns and operation. They do not cover a record's sequence, nor what is around the records: the
-    next iterator, for example. A page without next iterator ends its shard, and a page that was cut has none, so such a
-    page is compared with its digest whatever was chosen.
+    The checksums cover key, columns and operation. They do not cover a record's sequence, nor the bytes around the
+    records, for example the next iterator. A page without a next iterator ends its shard, and a page that was cut lacks
+    the iterator too, so such a page is compared with its digest under every choice.
     """
 
     MD5 = "md5"
-    """The digest that the service sends with the page: all of its bytes. The default."""
+    """The digest of all bytes of the page, which the service sends with it. The default."""
 
     TLS = "tls"
-    """The connection: TLS refuses what was changed on its way. No digest is computed, unless the page cannot be read.
-    Only for an endpoint with ``https://``; what a proxy changes where the connection ends is not seen."""
+    """The connection: TLS refuses bytes that were changed on the way. No digest is computed, unless the page cannot be
+    read. It needs an endpoint with ``https://``. Changes by a proxy that ends the connection are not noticed."""
 
     CHECKSUMS = "checksums"
-    """Nothing: neither digest nor TLS. The Java SDK's default over plain HTTP; for networks that are trusted like
-    memory."""
+    """The rows' checksums alone, without digest or TLS. The Java SDK's default over plain HTTP; for networks that are
+    trusted like memory."""
 
 
 def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
-    """A client like the given one, on the same connections, for whatever reads pages of records: workers, tunnels.
+    """Return a copy of ``client``, on the same connections, for readers of pages of records: workers and tunnels.
 
-    The choice may be given by its name, too. The given client is not changed. All other answers are small, and have no
-    checksum beside their digest: that of a write to the status table decides who owns a lease. So theirs is always
-    computed, as is every digest of a request.
+    ``integrity`` may also be given by its name. The given client is not changed. The digests of all other answers and
+    of requests are always computed: these answers are small and have no other checksum, and the answer to a write of
+    the status table decides which worker owns a lease.
 
     Raises:
-        ConfigurationError: ``TLS`` for an endpoint without it, or no ``tablestore.OTSClient``.
+        ConfigurationError: ``TLS`` for an endpoint without it, or ``client`` is not a ``tablestore.OTSClient``.
     """
     given = checked_client(client)
     integrity = checks.choice("integrity", Integrity, integrity)
@@ -59,13 +59,17 @@ def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
 
 
 def integrity_of(client: Any) -> Integrity:
-    """What was chosen for a client."""
+    """Return the choice for a client; by default ``MD5``."""
     chosen: Integrity = getattr(client, _ATTRIBUTE, Integrity.MD5)
     return chosen
 
 
 def checked_client(client: Any) -> OTSClient:
-    """The client; ``ConfigurationError`` unless it is a ``tablestore.OTSClient`` with an endpoint that can be one."""
+    """Return ``client`` if it is a ``tablestore.OTSClient`` with a possible endpoint.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
     # Imported here: the SDK takes a third of a second, which importing this module should not cost.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415
 

@@ -1,12 +1,12 @@
-"""HTTP exchanges over kept connections, for as little CPU as Python can do it with.
+"""HTTP exchanges over kept connections, with as little CPU as Python needs.
 
-A thousand idle shards are two hundred answers a second without content, so what an exchange itself costs decides what
-they cost. The SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that nobody looks
-at. What is sent and understood here is what this service, and a gateway before it, answers to a POST: a length, chunks,
-or the end of the connection; interim answers; anything else is refused. All of it is bounded, in bytes and in
-time: what goes beyond a bound is an error of the network, which tells the bound.
+A thousand idle shards cause two hundred empty answers a second, so the cost of one exchange decides their cost. The
+SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that no caller reads. This module
+understands the answers that the service, or a gateway before it, gives to a POST: with a length, in chunks, up to the
+end of the connection, or after interim answers. It refuses any other answer. All are bounded in bytes and in time; an
+answer beyond a bound is a network error that names the bound.
 
-A connection belongs to the process that made it. A child that was forked begins without any.
+A connection belongs to the process that made it. A forked child begins without connections.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from streamclient.tablestore.connection_limits import ATTEMPT_WAITS, REST_SECOND
 __all__ = ["HttpAnswer", "KeptConnections", "tell_of_forks"]
 
 KEEPALIVE_SECONDS = 30
-"""The kernel asks a silent peer after so many seconds, and from then on in thirds, whether it is there: boxes on the
-way remember the connection, and a dead one ends after a minute, also while an answer is being waited for."""
+"""The silence after which the kernel probes the peer; later probes follow in thirds of this time. So boxes on the way
+remember the connection, and a dead one ends after a minute, also during the wait for an answer."""
 
 
 class _ForkedHolder(Protocol):
-    """Holds connections; told in a child process that they are its parent's."""
+    """A holder of connections that must not use them in a forked child, because they belong to the parent."""
 
     def leave_to_parent(self) -> None:
-        """Use none of them again, and tell the other end nothing."""
+        """Stop using the connections, and send nothing over them."""
 
 
 _holders: weakref.WeakSet[_ForkedHolder] = weakref.WeakSet()
 
 
 def tell_of_forks(holder: _ForkedHolder) -> None:
-    """Have ``leave_to_parent`` called in every child that is forked from now on."""
+    """Call ``holder.leave_to_parent`` in every child that is forked from now on."""
     _holders.add(holder)
 
 
@@ -62,9 +62,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 class KeptConnections:
     """Connections to one host, each used by one exchange at a time and kept for the next. Thread-safe.
 
-    There are as many as exchanges were ever under way at once, at most ``most_idle`` of which are kept. Raises what
-    ``urllib3`` raises if no connection can be had, as nothing was sent then; otherwise what ``http.client`` and
-    ``socket`` raise.
+    Each exchange that runs at the same time as others has a connection of its own; at most ``most_idle`` are kept
+    afterwards. If no connection can be made, nothing was sent, and the errors are those of ``urllib3``. Other errors
+    are those of ``http.client`` and ``socket``.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class KeptConnections:
         rest_seconds: float = REST_SECONDS,
         attempt_seconds: float | None = None,
     ) -> None:
-        """``origin`` is ``http://HOST[:PORT]`` or ``https://...``, the latter with ``tls``. Connects to nobody.
+        """Prepare connections to ``origin``: ``http://HOST[:PORT]``, or ``https://...`` with ``tls``. Connects later.
 
-        ``timeout_seconds`` bounds each wait, ``attempt_seconds`` one exchange with all its waits, by default a multiple
-        of it. A connection that was unused for more than ``rest_seconds`` is not used again.
+        ``timeout_seconds`` bounds each wait; ``attempt_seconds`` bounds one exchange with all its waits, by default a
+        multiple of ``timeout_seconds``. A connection that was unused for more than ``rest_seconds`` is not used again.
 
         Raises:
-            ConfigurationError: nobody can connect there.
+            ConfigurationError: ``origin`` is not the address of a host and port.
         """
         self._host, self._port = checks.host_and_port(origin)
         self._address = f"{self._host}:{self._port}"
@@ -99,9 +99,9 @@ class KeptConnections:
         tell_of_forks(self)
 
     def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """One exchange. A kept connection that turns out to be dead is replaced once, if the call may come twice.
+        """Send one request; return its answer. A dead kept connection is replaced once if the request is repeatable.
 
-        ``lines`` are the headers but for host and length, each with its end.
+        ``lines`` are the headers except host and length, each with its line end.
         """
         head = f"POST {target} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n{lines}\r\n"
         message = head.encode("latin-1") + body
@@ -113,19 +113,19 @@ class KeptConnections:
             try:
                 return self._exchange(kept, message, deadline, is_doubted=is_doubted)
             except (RemoteDisconnected, ConnectionError, SilentError):
-                # The service closes what was idle for long; that may happen while a request is on its way.
+                # The service closes connections that were idle for long, perhaps while a request is on its way.
                 if not is_repeatable:
                     raise
         return self._exchange(self._connect(deadline), message, deadline)
 
     def close(self) -> None:
-        """Close what is idle. Exchanges under way end undisturbed, and later ones connect anew."""
+        """Close the idle connections. Running exchanges end undisturbed, and later exchanges connect anew."""
         _close_all(self._idle)
 
     def leave_to_parent(self) -> None:
-        """Close this process's copies of its parent's sockets, also of those in use there.
+        """Close this process's copies of its parent's sockets, also of those that the parent uses.
 
-        The parent keeps its own: closing a copy ends no connection, and sends nothing, not even over TLS.
+        The parent keeps its own sockets: closing a copy ends no connection, and sends nothing, not even over TLS.
         """
         self._idle.clear()
         for connection in list(self._open):
@@ -141,7 +141,7 @@ class KeptConnections:
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError) and not is_new:
-                self.close()  # what made one connection silent has probably met all that rested with it
+                self.close()  # the cause of one silent connection has probably hit all that rested with it
             raise
         idle = self._idle
         if not is_kept or len(idle) >= (idle.maxlen or 1):
@@ -150,15 +150,15 @@ class KeptConnections:
         idle.append(connection)
         try:
             if connection.used_at - idle[0].used_at > self._rest_seconds:
-                idle.popleft().close()  # the one that rested longest; one for each exchange is enough
-        except IndexError:  # other threads took all of them meanwhile
+                idle.popleft().close()  # it rested longest; one per exchange is enough
+        except IndexError:  # other threads took all connections meanwhile
             pass
         return answer
 
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
-        """The connection used last, so that those beyond need rest until they are closed.
+        """Return the idle connection that was used last, or ``None``, so that superfluous ones rest and are closed.
 
-        A call that may not come twice must not meet one that was closed, so it looks each time.
+        A request that must not be repeated must not use a connection that the service closed, so it always checks.
         """
         while True:
             try:
@@ -185,7 +185,7 @@ class KeptConnections:
         return connection
 
     def _reached(self, deadline: float) -> socket.socket:
-        """A socket that is connected to the first address of the host that accepts it."""
+        """Return a socket that is connected to the first address of the host that accepts it."""
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
@@ -223,7 +223,7 @@ def _keep_alive(plain: socket.socket) -> None:
         "TCP_KEEPINTVL": KEEPALIVE_SECONDS // 3,
         "TCP_KEEPCNT": 3,
     }.items():
-        if hasattr(socket, name):  # each system knows others
+        if hasattr(socket, name):  # systems have different options
             plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

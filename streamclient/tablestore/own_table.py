@@ -1,4 +1,4 @@
-"""Creating, checking and awaiting a table for rows of this package: a status table, or one of parked records."""
+"""A table for rows of this package, created, checked and awaited: a status table, or a table of parked records."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 KEEPS_FOR_EVER = -1
-"""Time to live. With any other, rows disappear that are still needed."""
+"""The time to live of our tables. With any other, rows disappear that are still needed."""
 
 ONE_VERSION = 1
-"""Versions kept per cell; nobody reads an older one."""
+"""The versions kept per cell; no reader needs an older one."""
 
 SILENT_SECONDS = 5.0
-"""A table that keeps its caller waiting is named in the log after this time, as that of one look at a replication's
-progress. A new table may take a minute, so it is named before that is over."""
+"""The wait after which the log names the table, as long as one look at a replication's progress waits. A new table may
+take a minute, so the log names it before it is ready."""
 
 
 @frozen
 class TablePurpose:
-    """What a table is for."""
+    """The purpose of a table, with its words in messages."""
 
     noun: str
-    """As messages call the table."""
+    """The word for such a table."""
     role: str
-    """What the table cannot do with another key."""
+    """The use of the table, which a table with another key cannot serve: the verb after 'cannot'."""
     content: str
-    """What is lost with its rows."""
+    """The information that is lost with its rows."""
     key: tuple[tuple[str, str], ...]
-    """Names and types of its key columns."""
+    """The names and types of its key columns."""
     is_updated: bool = False
     """Whether rows are changed by UpdateRow, which a table may forbid."""
 
@@ -59,14 +59,16 @@ class TablePurpose:
                 f"set its time to live to {KEEPS_FOR_EVER} (never)"
             )
         if self.is_updated and options.allow_update is False:
-            raise ConfigurationError(f"{self.noun} {name!r} forbids UpdateRow, as every heartbeat is; set allow_update")
+            raise ConfigurationError(
+                f"{self.noun} {name!r} forbids UpdateRow, which every heartbeat needs; set allow_update"
+            )
         if options.max_version != ONE_VERSION:
             _log.warning("%s %s keeps %s versions per cell; 1 is enough", self.noun, name, options.max_version)
 
 
 @define(eq=False)
 class OwnTable:
-    """The table itself; its rows are its user's business. Thread-safe, and never repeats a call."""
+    """One table with its purpose; its user reads and writes the rows. Thread-safe; it never repeats a call."""
 
     client: OTSClient
     name: str
@@ -74,22 +76,22 @@ class OwnTable:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     capacity: tuple[int, int] = (0, 0)
-    """Reserved for reads and for writes."""
+    """The capacity units reserved for reads and for writes."""
     ready_millis: int = 120_000
-    """How long a new table may take until it answers."""
+    """The longest time until a new table answers."""
     look_millis: int = 100
-    """Between two looks whether it does."""
+    """The time between two reads that try whether it answers."""
     problem: StreamClientError | None = None
-    """Why it cannot be created or does not answer reads, as far as somebody waits for that."""
+    """The last error of creating the table, or of waiting for its answer; ``None`` once that succeeded."""
 
     def create_if_absent(self) -> bool:
-        """Create the table unless it exists, which is checked first; returns whether this call created it.
+        """Create the table unless it exists, which is checked first; return whether this call created it.
 
-        CreateTable fails with a quota error once the instance is at its limit of tables, even for a name that exists
-        (Java: ``LeaseManager.createLeaseTableIfNotExists``), so it is only sent for a name that does not.
+        CreateTable fails with a quota error once the instance has its limit of tables, even if the name exists (Java:
+        ``LeaseManager.createLeaseTableIfNotExists``), so it is sent only if the name does not exist.
 
         Raises:
-            ConfigurationError: a table of that name exists but does not serve the purpose.
+            ConfigurationError: a table of that name exists and does not serve the purpose.
             DependencyException: the service refused or did not answer.
         """
         try:
@@ -117,10 +119,10 @@ class OwnTable:
         return True
 
     def exists(self) -> bool:
-        """Return whether the table is there, with one call.
+        """Return whether the table exists, with one call.
 
         Raises:
-            ConfigurationError: it is there and does not serve the purpose.
+            ConfigurationError: it exists and does not serve the purpose.
             DependencyException: the service refused or did not answer.
         """
         try:
@@ -138,9 +140,9 @@ class OwnTable:
         return True
 
     def wait_until_ready(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """Read the row ``probe``, which never exists, until the table answers; the error if it did not in time.
+        """Read the row ``probe``, which never exists, until the table answers; return the error if it does not in time.
 
-        A table that keeps the caller waiting is named in the log meanwhile.
+        The log names a table that keeps the caller waiting.
         """
         began = self.clock()
         longest = self.ready_millis / 1000
@@ -148,7 +150,7 @@ class OwnTable:
             self.problem = failure
             waited_seconds = self.clock() - began
             if SILENT_SECONDS <= waited_seconds < longest:
-                text = f"{self.purpose.noun} %s does not answer reads yet, and is waited for up to %.0f s: %s"
+                text = f"{self.purpose.noun} %s does not answer reads yet; waiting for it up to %.0f s: %s"
                 _outages.log(logging.WARNING, (self.name, type(failure)), text, self.name, longest, failure)
             if waited_seconds >= longest:
                 noun = self.purpose.noun
@@ -159,7 +161,7 @@ class OwnTable:
         return None
 
     def _probe(self, probe: Sequence[tuple[str, object]]) -> StreamClientError | None:
-        """``None`` once the table answers; the error while waiting may help; any other error is raised."""
+        """Return ``None`` once the table answers, or the error if waiting may help; raise any other error."""
         try:
             self.client.get_row(self.name, list(probe), max_version=1)
         except Exception as error:

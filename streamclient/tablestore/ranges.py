@@ -1,7 +1,7 @@
-"""Ranges of rows, page by page, for everything that reads them; a page that does not move on is refused.
+"""Ranges of rows, page by page, for all readers; a page that does not move on is refused.
 
-Rows of a status table or a parking store are read as the SDK gives them (``scan``), those of any other table with every
-name as it is stored (``TableScan``).
+``scan`` reads rows of a status table or a parking store as the SDK gives them. ``TableScan`` reads rows of any other
+table, with every name as it is stored.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from streamclient.wire.rows import KeyBound
 from streamclient.wire.service_errors import classify
 
 MOST_PAGES = 100_000
-"""A page of a status table or a parking store holds up to 5,000 rows; more pages than this mean rows without end."""
+"""The most pages of a scan. A page of a status table or a parking store holds up to 5,000 rows, so more pages mean that
+the rows do not end."""
 
 Call = Callable[[Callable[[], Any]], Any]
-"""Makes one call: as it is, or with its errors translated."""
+"""A function that makes one call: as it is, or with its errors translated."""
 
 Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
-"""A key, or a place between keys, by columns."""
+"""A key, or a position between keys, by columns."""
 
 Bound: TypeAlias = Sequence[KeyValue | KeyBound] | None
-"""A key, or a place between keys; ``None`` is the table's beginning or end. It may have the first key columns only."""
+"""A key, or a position between keys, perhaps without the last columns; ``None`` is the table's beginning or end."""
 
 Page: TypeAlias = tuple[tuple[KeyValue, ...] | None, list[Row]]
-"""The key to go on from, ``None`` at the end; and the rows."""
+"""The key at which reading continues, ``None`` at the end; and the rows."""
 
 _Start = TypeVar("_Start")
 _Rows = TypeVar("_Rows", bound=Sequence[Any])
@@ -48,9 +49,10 @@ _Rows = TypeVar("_Rows", bound=Sequence[Any])
 def pages(
     read: Callable[[_Start, int | None], tuple[_Start | None, _Rows]], start: _Start, limit: int | None
 ) -> Iterator[tuple[_Start | None, _Rows]]:
-    """Read page after page from ``start`` to the end, or until there were ``limit`` rows.
+    """Read page after page from ``start`` to the end, or until ``limit`` rows were read; yield each.
 
-    ``read`` takes where a page begins and how many rows are left to read, ``None`` for all.
+    ``read`` takes the start of a page and the number of rows that are left to read, ``None`` for all. It returns the
+    start of the next page, and the rows. A page is yielded as ``read`` returned it.
     """
     while True:
         following, rows = read(start, limit)
@@ -63,21 +65,21 @@ def pages(
 
 @frozen(kw_only=True)
 class TableScan:
-    """Rows of a table in the order of their keys; each page is asked for as ``repeater`` has it."""
+    """Reads rows of a table in the order of their keys; ``repeater`` repeats the call for each page."""
 
     calls: SignedCalls
     table: str
     key: Sequence[str]
-    """Names of the key columns."""
+    """The names of the key columns."""
     max_versions: int = 1
-    """Of each column."""
+    """The most versions of each column."""
     columns: Sequence[str] = ()
-    """Those that are wanted; none for all. A row that has none of them is left out by the service."""
+    """The columns to read; empty for all. The service leaves out a row that has none of these columns."""
     row_filter: bytes | None = None
     repeater: Repeater = field(factory=lambda: Repeater(ReadRetry()))
 
     def pages(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Page]:
-        """Read the pages from ``start`` on and before ``end``, with at most ``limit`` rows in all.
+        """Read the pages from ``start`` on and before ``end``, with at most ``limit`` rows in all; yield each.
 
         Raises:
             StreamClientError: the service does not answer, or its pages do not move on.
@@ -89,7 +91,7 @@ class TableScan:
         return cast(Iterator[Page], pages(read, start, limit))
 
     def rows(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Iterator[Row]:
-        """Read the rows of ``pages``, one by one."""
+        """Yield the rows of ``pages``, one by one."""
         return chain.from_iterable(rows for _, rows in self.pages(start, end, limit=limit))
 
     def page(self, start: Bound = None, end: Bound = None, *, limit: int | None = None) -> Page:
@@ -144,12 +146,12 @@ def scan(
     limit: int | None = None,
     call: Call = lambda read: read(),
 ) -> Iterator[Any]:
-    """Read rows from ``start`` on and before ``end``, as the SDK gives them, at most ``limit`` of them.
+    """Yield at most ``limit`` rows from ``start`` on and before ``end``, as the SDK gives them.
 
-    Raises what ``call`` raises, and:
+    Errors of ``call`` are raised as they are.
 
     Raises:
-        DependencyException: a page does not move on; it may be asked for again.
+        DependencyException: a page does not move on; the call may be repeated.
         StreamClientException: the pages do not end.
     """
 
@@ -161,8 +163,8 @@ def scan(
         require_progress(table, begin, rows, following, is_backward=is_backward)
         return following, rows
 
-    found = pages(lambda begin, left: call(partial(read, begin, left)), start, limit)
-    for number, (_, rows) in enumerate(found, 1):
+    scanned = pages(lambda begin, left: call(partial(read, begin, left)), start, limit)
+    for number, (_, rows) in enumerate(scanned, 1):
         if number > MOST_PAGES:
             raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
         yield from rows
@@ -176,12 +178,12 @@ def require_progress(
     *,
     is_backward: bool = False,
 ) -> None:
-    """Refuse a page whose rows begin before its start, or which is not followed by a key after all of it.
+    """Refuse a page whose rows begin before its start, or whose next key is not after all of its rows.
 
-    It costs three comparisons a page. Without it a service that repeats a page is read, and copied, for ever.
+    It costs three comparisons per page. Without it a service that repeats a page would be read, and copied, for ever.
 
     Raises:
-        DependencyException: the page does not move on; nothing of it may be used, and it may be asked for again.
+        DependencyException: the page does not move on; no part of it may be used, and the call may be repeated.
     """
     if rows:
         first, last = rows[0].primary_key, rows[-1].primary_key
@@ -195,14 +197,14 @@ def require_progress(
 
 
 def key_order(key: Iterable[Any]) -> list[tuple[int, Any]]:
-    """Values of a key, as they are compared: bounds around all others, text by its bytes."""
-    return [_place(value) for value in key]
+    """Return the values of a key in a form that compares like the key: bounds around all values, text by its bytes."""
+    return [_comparable(value) for value in key]
 
 
 _BELOW, _INTEGER, _TEXT, _BINARY, _ABOVE = range(5)
 
 
-def _place(value: Any) -> tuple[int, Any]:
+def _comparable(value: Any) -> tuple[int, Any]:
     if isinstance(value, str):
         return _TEXT, value.encode("utf-8", "surrogatepass")
     if isinstance(value, int):
@@ -219,8 +221,8 @@ def _is_before(key: Sequence[tuple[str, Any]], other: Sequence[tuple[str, Any]],
 
 def _refused(table: str, start: Sequence[tuple[str, Any]], problem: str) -> DependencyException:
     return DependencyException(
-        f"GetRange of table {table!r} does not move on: asked from {_shown(start)}, {problem}; the service, or what is "
-        "between, is at fault, and nothing of the page was used"
+        f"GetRange of table {table!r} does not move on: asked from {_shown(start)}, {problem}; the service, or a "
+        "system on the way to it, is at fault, and no part of the page was used"
     )
 
 
@@ -236,7 +238,7 @@ def _name(value: Any, names: dict[Any, str]) -> str:
 
 
 def record_of(row: Row) -> StreamRecord:
-    """A row as a record: a put with the row's own versions, without a place in the log."""
+    """Return a row as a record: a put with the row's own versions, without a position in the log."""
     columns = tuple(
         RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
         for cell in row.cells
@@ -246,32 +248,32 @@ def record_of(row: Row) -> StreamRecord:
 
 
 def key_text(key: tuple[KeyValue, ...] | None) -> str:
-    """A key as text that ``key_from`` reads; empty for none."""
+    """Return a key as text that ``key_from`` reads; empty for ``None``."""
     if key is None:
         return ""
     return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
 
 
 def key_from(text: str) -> tuple[KeyValue, ...] | None:
-    """The key that ``key_text`` wrote.
+    """Return the key from a text of ``key_text``.
 
     Raises:
-        StreamClientException: it wrote another text.
+        StreamClientException: ``key_text`` did not write this text.
     """
     if not text:
         return None
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise StreamClientException(f"the stored place of the full copy is damaged: {text!r}") from error
+        raise StreamClientException(f"the stored position of the full copy is damaged: {text!r}") from error
     return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
 
 
 def key_of(row: Row) -> tuple[KeyValue, ...]:
-    """The key of a stored row, whose columns are never bounds.
+    """Return the key of a stored row, whose key columns are never bounds.
 
     Raises:
-        CodecError: one is.
+        CodecError: a key column is a bound.
     """
     values = []
     for name, value in row.primary_key:

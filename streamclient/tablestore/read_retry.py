@@ -1,4 +1,4 @@
-"""Repeating stream reads: bounded in number and in time, and stopped at once when asked."""
+"""Repetitions of stream reads: bounded in number and in time, and stopped at once on request."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 _THROTTLED_FACTOR = 4
-"""Throttling passes more slowly than a lost connection; the Python SDK waits 2.5 times as long, starting higher."""
+"""The factor of a pause after throttling, which passes more slowly than a lost connection. The Python SDK waits 2.5
+times as long and starts higher."""
 
 
 @checks.explains_names
 @frozen(kw_only=True)
 class ReadRetry:
-    """How often and how patiently one stream read is repeated.
+    """The number and the pauses of the repetitions of one stream read.
 
-    Only throttling, passing refusals and network errors are repeated; the pause doubles from ``shortest_pause_millis``
-    to ``longest_pause_millis`` and is shortened at random by up to a quarter. Whichever bound comes first ends it:
-    ``retries``, or a next pause that would end after ``total_millis`` since the first attempt.
+    A read is repeated only after throttling, passing refusals and network errors. The pause doubles from
+    ``shortest_pause_millis`` to ``longest_pause_millis`` and is shortened at random by up to a quarter. The repetitions
+    end after ``retries``, or earlier if the next pause would end later than ``total_millis`` after the first attempt.
     """
 
     retries: int = field(default=10, validator=checks.not_negative)
-    """As the Java stream client; 0 tries once."""
+    """The most repetitions, by default as in the Java stream client; 0 tries once."""
     shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
     longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     total_millis: int = field(default=30_000, validator=checks.not_negative)
-    """No attempt begins later than this after the first one; one attempt takes at most twice the client's socket
-    time-out."""
+    """The latest start of an attempt, counted from the first; an attempt takes at most twice the socket time-out."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:
-        """Pause after the n-th failure in a row."""
+        """Return the pause after ``failures`` consecutive failures, the last of which was of ``kind``."""
         factor = _THROTTLED_FACTOR if kind is ErrorKind.THROTTLED else 1
         pause = doubling_millis(failures, self.shortest_pause_millis * factor, self.longest_pause_millis)
         return with_jitter(pause, dice) / 1_000
@@ -57,22 +57,22 @@ class Repeater:
         monotonic: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
     ) -> None:
-        """Setting ``stop`` ends every pause at once, and the read with the error that it was waiting to get over."""
+        """Make a repeater. Setting ``stop`` ends every pause at once, and its read with the error before the pause."""
         self._retry = retry
         self._stop = Event() if stop is None else stop
         self._monotonic = monotonic
         self._dice = random.Random() if dice is None else dice
 
     def call(self, name: str, read: Callable[[], _T]) -> _T:
-        """The result of ``read``, which raises errors of this package only; ``name`` is for the log."""
+        """Return the result of ``read``, which raises only errors of this package; ``name`` is for the log."""
         latest = self._monotonic() + self._retry.total_millis / 1_000
         for failures in range(1, self._retry.retries + 2):
             try:
                 return read()
             except DependencyException as error:
                 pause = self._retry.pause_seconds(failures, error.kind, self._dice)
-                worthless = not error.retriable or failures > self._retry.retries
-                if worthless or self._monotonic() + pause > latest or self._stop.wait(pause):
+                is_last = not error.retriable or failures > self._retry.retries
+                if is_last or self._monotonic() + pause > latest or self._stop.wait(pause):
                     raise
                 _log.debug("%s failed %s times, repeating it after %.3f s: %s", name, failures, pause, error)
         raise AssertionError("unreachable: the last attempt returns or raises")

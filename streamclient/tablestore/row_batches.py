@@ -1,10 +1,10 @@
-"""BatchWriteRow: rows cut into requests that the service takes, sent, and believed by what each row was answered.
+"""BatchWriteRow: rows are cut into requests that the service accepts, sent, and judged by the answer of each row.
 
 Laws:
 
 * no request names a row twice, so its rows may be repeated alone and in any order, and changes of one key keep theirs;
-* a row without an answer may be written, and is no success;
-* one bad row can make the service refuse a whole request, so a refusal for good is narrowed down to the rows it is of.
+* a row without an answer may have been written, and does not count as a success;
+* one bad row can make the service refuse a whole request, so a permanent refusal is narrowed down to its rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify, from_answer
 
 ROWS_PER_BATCH = 200
-"""The service takes at most this many rows in one BatchWriteRow."""
+"""The most rows that the service accepts in one BatchWriteRow."""
 
 BYTES_PER_BATCH = 3 * 1024 * 1024
-"""Of encoded rows. The service takes 4 MB; what each row has around it stays below the rest."""
+"""The most bytes of encoded rows in a request. The service accepts 4 MB, so the bytes around the rows fit too."""
 
 EncodedRow: TypeAlias = tuple[OperationType, bytes]
-"""What to do, and the row as the request takes it; written without a condition."""
+"""The operation, and the row as the request encodes it; it is written without a condition."""
 
 _IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
 
@@ -44,7 +44,7 @@ def batches(
     most_rows: int = ROWS_PER_BATCH,
     most_bytes: int = BYTES_PER_BATCH,
 ) -> Iterator[list[_Row]]:
-    """Cut ``rows`` into batches, in order. A second one of a key begins a new batch, and a large one goes alone.
+    """Cut ``rows`` into batches, in order. A second row of a key begins a new batch, and a large row goes alone.
 
     Worked example: rows of the keys a b a c with room for ten rows give [a b] and [a c].
     """
@@ -64,7 +64,7 @@ def batches(
 
 
 def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[StreamClientError | None]:
-    """Send the SDK's ``items`` in one request, once; the error of each, in order, or ``None``. Never raises."""
+    """Send the SDK's ``items`` in one request, once; return the error of each, in order, or ``None``. Never raises."""
     request = BatchWriteRowRequest()
     request.add(TableInBatchWriteRowItem(table, list(items)))
     try:
@@ -77,7 +77,7 @@ def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[Stre
 
 
 def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
-    """The package's exception for an error of the SDK, which stays its cause."""
+    """Return the package's exception for an error of the SDK, which stays its cause."""
     failure = classify(error, write=write, client=client)
     if failure is not error:
         failure.__cause__ = error
@@ -96,42 +96,42 @@ def _unanswered() -> StreamClientError:
 
 @frozen
 class Attempt(Generic[_Row]):
-    """What became of the rows of one request."""
+    """The outcome of one attempt to write rows."""
 
     sent: int
     refused: Sequence[tuple[_Row, StreamClientError]]
-    """For good."""
+    """The rows that the service refused permanently."""
     left: Sequence[tuple[_Row, StreamClientError]]
-    """Failed for a passing reason; the next attempt sends these."""
+    """The rows that failed for a passing reason; the next attempt sends them."""
     failures: int
-    """Attempts in a row up to this one of which none made the rest shorter; 0 after one that did."""
+    """The number of consecutive attempts, up to this one, that left all their rows; 0 if this one settled a row."""
 
 
 def attempts(
     calls: SignedCalls, table: str, rows: Sequence[_Row], encoded: Callable[[_Row], EncodedRow]
 ) -> Iterator[Attempt[_Row]]:
-    """Write rows of different keys, one attempt each time that the caller asks for the next, until none is left.
+    """Write rows of different keys; make an attempt each time that the caller asks for the next, until no row is left.
 
-    The caller pauses between attempts, and gives up by asking for no more.
+    The caller pauses between attempts. To give up, it stops asking.
     """
     failures = 0
     while rows:
         answers = zip(rows, send_encoded(calls, table, [encoded(row) for row in rows]), strict=True)
         failed = [(row, error) for row, error in answers if error is not None]
-        left = [each for each in failed if is_passing(each[1])]
-        refused = [each for each in failed if not is_passing(each[1])]
+        left = [failure for failure in failed if is_passing(failure[1])]
+        refused = [failure for failure in failed if not is_passing(failure[1])]
         failures = 0 if len(left) < len(rows) else failures + 1
         yield Attempt(len(rows), refused, left, failures)
         rows = [row for row, _ in left]
 
 
 def is_passing(error: StreamClientError) -> bool:
-    """Whether the same row may be written by the next request."""
+    """Return whether the next request may succeed in writing the same row."""
     return isinstance(error, DependencyException) and error.retriable
 
 
 def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
-    """Send ``rows`` once; the error of each, in order, or ``None``. Never raises."""
+    """Send ``rows`` once; return the error of each, in order, or ``None``. Never raises."""
     messages = [schema.RowInBatchWriteRowRequest(type=kind, row_change=row, condition=_IGNORE) for kind, row in rows]
     request = schema.BatchWriteRowRequest(tables=[schema.TableInBatchWriteRowRequest(table_name=table, rows=messages)])
     try:
@@ -142,7 +142,7 @@ def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> 
             return [failure] * len(rows)
         middle = len(rows) // 2
         return [*send_encoded(calls, table, rows[:middle]), *send_encoded(calls, table, rows[middle:])]
-    results = [result for each in response.tables for result in each.rows]
+    results = [result for answer in response.tables for result in answer.rows]
     return [_encoded_error(result) for _, result in zip_longest(rows, results[: len(rows)])]
 
 

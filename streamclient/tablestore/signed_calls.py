@@ -1,7 +1,7 @@
-"""One signed call over a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
+"""One signed call with a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
 
-The client is read, never changed. Rules of the envelope: Python SDK 6.4 (``protocol.py``, ``auth.py``), whose checks of
-an answer are made here too, in the same order.
+The client is read, never changed. The rules of the envelope are those of the Python SDK 6.4 (``protocol.py``,
+``auth.py``). This module makes the SDK's checks of an answer too, in the same order.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ from streamclient.wire.signature import (
 API_VERSION = "2015-12-31"
 
 MOST_SKEW_SECONDS = 15 * 60
-"""How far an answer's date may be from this machine's clock; that of the SDK."""
+"""The largest difference between an answer's date and this machine's clock, as in the SDK."""
 
 CACHED_DATES = 8
-"""Dates are whole seconds, and many calls are made within one of them."""
+"""The parsed dates that are kept: dates are whole seconds, and many calls are made within one second."""
 
 CACHED_ENVELOPES = 16
-"""As many operations as are called within one second, of a client or two."""
+"""The request heads that are kept: as many as one or two clients call operations within one second."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
-"""What every successful answer to a table or stream operation has."""
+"""The headers of every successful answer to a table or stream operation."""
 
 SUCCESS = 200
-"""The only status of a success; every other one was made on the way, and what it came with is not the service's."""
+"""The only status of the service's successes. An answer with another status below 300 was made on the way."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
 _DIGEST_HEADER = "x-ots-contentmd5"
 _DIGEST = "\x00"
-"""Stands where the digest of a body belongs; no header can hold it."""
+"""The placeholder for the digest of a body; no header can contain it."""
 
 _SECONDS = len("2026-01-31T23:59:59")
 
 _SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
 
 Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
-"""Path, lines of headers, body, and whether it may come twice."""
+"""A function of the path, the header lines, the body, and whether the request may be repeated."""
 
 SHOWN_BYTES = 100
-"""Of a refusal that cannot be read: enough to know a gateway's page by."""
+"""The bytes that a message quotes of an unreadable refusal: enough to recognise a gateway's page."""
 
 AnswerT = TypeVar("AnswerT")
 PageT = TypeVar("PageT")
@@ -83,33 +83,33 @@ class SignedCalls:
     """Sends requests as the client itself would. Thread-safe; one attempt per call, no retries."""
 
     def __init__(self, client: Any) -> None:
-        """Connects to nobody.
+        """Prepare calls, without connecting.
 
         Raises:
-            ConfigurationError: it is not a ``tablestore.OTSClient``.
+            ConfigurationError: ``client`` is not a ``tablestore.OTSClient``.
         """
         self.client = checked_client(client)
-        """Whose settings these calls are sent with."""
+        """The client whose settings these calls use."""
         self.checks_pages = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are read; all other answers are."""
+        """Whether pages of records are compared with their digest before they are read, as all other answers are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
     def call(self, operation: str, body: bytes, *, is_repeatable: bool) -> bytes:
-        """The body of the answer to a table or stream operation, whose envelope was checked.
+        """Send a table or stream operation; check the answer's envelope, and return the answer's body.
 
         Raises:
             OTSServiceError: the service refused, with its code.
             OTSClientError: the answer cannot be trusted.
-            OSError, HTTPException, urllib3.exceptions.HTTPError: no answer.
+            OSError, HTTPException, urllib3.exceptions.HTTPError: no answer came.
         """
         return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
 
     def read(self, operation: str, body: bytes, decode: Callable[[bytes], AnswerT], *, is_repeatable: bool) -> AnswerT:
-        """What ``decode`` makes of the answer to a table or stream operation; errors as in ``call``.
+        """Send a table or stream operation; return the answer as ``decode`` reads it. Errors are as in ``call``.
 
         Raises:
-            AnswerError: ``decode`` raised ``CodecError``; the answer came as it was sent.
+            AnswerError: ``decode`` raised ``CodecError``; the answer arrived as it was sent.
         """
         answer = self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True)
         try:
@@ -120,15 +120,15 @@ class SignedCalls:
     def page(
         self, operation: str, body: bytes, decode: Callable[[bytes], PageT], *, is_last: Callable[[PageT], bool]
     ) -> PageT:
-        """What ``decode`` makes of a page of records; its bytes are vouched for as the client's ``Integrity`` says.
+        """Request a page of records; return it as ``decode`` reads it. The client's ``Integrity`` checks its bytes.
 
-        A page that cannot be read is compared with its digest in any case. What was damaged on its way may be asked
-        for again; what the service itself has damaged would come again. A page for which ``is_last`` is true ends its
-        shard for good, and looks like one that was cut between two records: it too is compared with its digest in any
-        case, and its end must have been announced.
+        A page that cannot be read is always compared with its digest: the call may be repeated for a page that was
+        damaged on its way, but not for a page that the service itself has damaged. A page for which ``is_last`` is true
+        ends its shard for good, and looks like a page that was cut between two records. So it is always compared with
+        its digest too, and its end must have been announced.
 
         Raises:
-            DisorderError: of ``decode``, for bytes that came as they were sent.
+            DisorderError: ``decode`` raised it, for bytes that arrived as they were sent.
             AnswerError: ``decode`` raised another ``CodecError``, or a last page may have been cut.
             OTSServiceError, OTSClientError, OSError and others: as in ``call``.
         """
@@ -171,7 +171,7 @@ class SignedCalls:
         *,
         is_repeatable: bool,
     ) -> Any:
-        """What ``decode`` makes of the answer to a message of our schema, read with it; errors as in ``read``."""
+        """Send a message of our schema; return the answer's as ``decode`` reads it. Errors are as in ``read``."""
 
         def read(body: bytes) -> Any:
             return decode(schema.parse(schema.OPERATIONS[operation].response, body))
@@ -179,16 +179,16 @@ class SignedCalls:
         return self.read(operation, request.SerializeToString(), read, is_repeatable=is_repeatable)
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
+        """Send ``body``; return the answer unchecked, for endpoints with another envelope, like those of tunnels."""
         lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
         return self._exchange(path, lines, body, is_repeatable)
 
     def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[str, str]:
-        """Headers of a request, line by line as they are sent, and the key that its answer is signed with."""
+        """Return the header lines of a request, and the key that signs its answer."""
         client = self.client
         signer = client._signer
         kind = type(signer)
-        if kind is not SignV2 and kind is not SignV4:  # somebody's own, which knows more than we do
+        if kind is not SignV2 and kind is not SignV4:  # the user's own signer, which knows more than this module
             context = RequestContext(credentials)
             made = client.protocol._make_request_headers(body, path, signer, context)
             return _lines_of(made), _text(signer.get_signing_key(context))
@@ -199,29 +199,29 @@ class SignedCalls:
         more = tuple(extra.items()) if extra else ()
         digest = content_md5(body)
         if kind is SignV2:
-            lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
-            signature = sign_v2(key, f"{before}{digest}{behind}")
+            lines, before, after = _envelope(path, now, sender, more, client.protocol.user_agent)
+            signature = sign_v2(key, f"{before}{digest}{after}")
             return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V2_HEADER}: {signature}\r\n", key
         date = time.strftime("%Y%m%d", time.gmtime(now)) if signer.auto_update_v4_sign else signer.sign_date
         more += ((SIGN_DATE_HEADER, date), (SIGN_REGION_HEADER, signer.sign_region))
         key = self._v4_key(key, date, signer.sign_region)
-        lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
-        signature = sign_v4(key, f"{before}{digest}{behind}")
+        lines, before, after = _envelope(path, now, sender, more, client.protocol.user_agent)
+        signature = sign_v4(key, f"{before}{digest}{after}")
         return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V4_HEADER}: {signature}\r\n", key
 
     def _v4_key(self, secret: str, date: str, region: str) -> str:
         key = self._keys.get((secret, date, region))
         if key is None:
             key = derive_v4_key(secret, date, region)
-            self._keys = {(secret, date, region): key}  # of one day and one pair of keys: more are never in use at once
+            self._keys = {(secret, date, region): key}  # one day and one pair of keys: no more are in use at once
         return key
 
 
 class OwnConnection:
-    """In place of the SDK's pool in a copy of a client: what the SDK sends goes over connections of our own, too.
+    """Replaces the SDK's pool in a copy of a client, so that the SDK's own calls use our connections too.
 
-    The SDK's pool has urllib3 try a refused connection four times at once, and log each try; an outage is thousands of
-    lines. Errors are those of urllib3, as with the pool. Thread-safe.
+    The SDK's pool lets urllib3 try a refused connection four times in a row and log each attempt, so an outage fills
+    thousands of lines. Errors are those of urllib3, as with the pool. Thread-safe.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -230,10 +230,10 @@ class OwnConnection:
     def send_receive(
         self, url: str, request_headers: Mapping[str, str], request_body: bytes
     ) -> tuple[int, str, dict[str, str], bytes]:
-        """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once.
+        """Send a request once, because it may be a write, and return its answer, like the SDK's ``ConnectionPool``.
 
         Raises:
-            AnswerError: the SDK would use it, but it is not the service's, or may have been cut.
+            AnswerError: the SDK would use the answer, but it is not the service's, or may have been cut.
         """
         answer = self._exchange(url, _lines_of(request_headers), request_body, False)
         try:
@@ -248,14 +248,14 @@ class OwnConnection:
 
 
 _REPLACEABLE = (ConnectionPool, OwnConnection)
-"""Connections that nobody chose: whoever put another one into a client knows why."""
+"""The classes of connections that may be replaced. A connection of another class is the user's own choice."""
 
 
 def with_own_connection(client: Any) -> Any:
-    """A client like the given one, on connections of its own, with its time-out and as many as it may keep.
+    """Return a copy of ``client`` with connections of its own, with the same time-out and number of kept connections.
 
-    Its errors tell an answer that cannot be used from a request that cannot be made. A client whose connection is
-    somebody's own keeps it.
+    Its errors tell an answer that cannot be used from a request that cannot be made. A client with a connection of the
+    user's own keeps it.
     """
     own = copy(client)
     own.credentials_provider = PatientProvider(client.credentials_provider)
@@ -266,7 +266,7 @@ def with_own_connection(client: Any) -> Any:
 
 
 def _exchange_of(client: Any) -> Exchange:
-    """Connections of our own, like those of the client; a client whose connection is somebody's own keeps that."""
+    """Return an exchange over connections of our own, like those of the client, or over the user's own connection."""
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
@@ -288,10 +288,10 @@ def _exchange_of(client: Any) -> Exchange:
 
 
 class _OthersConnection:
-    """An ``Exchange`` over the connection that stands in a client, whose limits are its own.
+    """An ``Exchange`` over the connection in a client, with that connection's own limits.
 
-    How it survives a fork is its maker's affair. One that was used before the fork may have sockets that the parent
-    uses, too, so it is refused in the child; the SDK's is made anew there.
+    A connection that was used before a fork may have sockets that the parent uses too. So the child refuses it, and
+    makes the SDK's own pool anew. An unused connection must survive the fork by itself.
     """
 
     def __init__(self, client: Any) -> None:
@@ -316,7 +316,7 @@ class _OthersConnection:
         return HttpAnswer(status, headers, answer, has_end)
 
     def leave_to_parent(self) -> None:
-        """Take no connection that the parent has opened."""
+        """Use no connection that the parent has opened."""
         client = self._client
         if type(self._connection) is ConnectionPool:
             self._connection = ConnectionPool(
@@ -327,7 +327,7 @@ class _OthersConnection:
 
 
 def _tls(version: Any) -> ssl.SSLContext:
-    """As the SDK's pool makes it."""
+    """Make the TLS context as the SDK's pool does."""
     context = create_urllib3_context(ssl_version=version, cert_reqs=ssl.CERT_REQUIRED)
     context.check_hostname = True
     context.load_verify_locations(certifi.where())
@@ -338,7 +338,7 @@ def _tls(version: Any) -> ssl.SSLContext:
 def _envelope(
     path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
 ) -> tuple[str, str, str]:
-    """Of requests to a path within one second: lines of their heads, and what is signed around the digest.
+    """Return the head lines of requests to a path within one second, and the signed text before and after the digest.
 
     ``sender`` is access key id, instance and security token.
     """
@@ -352,9 +352,9 @@ def _envelope(
         **({} if token is None else {"x-ots-ststoken": token}),
         **dict(more),
     }
-    before, _, behind = request_string(path, headers).partition(_DIGEST)
+    before, _, after = request_string(path, headers).partition(_DIGEST)
     others = {name: value for name, value in headers.items() if name not in _SET_PER_CALL}
-    return _lines_of({**others, "User-Agent": user_agent}), before, behind
+    return _lines_of({**others, "User-Agent": user_agent}), before, after
 
 
 def _lines_of(headers: Mapping[str, str]) -> str:
@@ -362,13 +362,13 @@ def _lines_of(headers: Mapping[str, str]) -> str:
 
 
 def headers_of(lines: str) -> dict[str, str]:
-    """The headers that lines of a head say."""
+    """Return the headers in the lines of a head."""
     parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
     return {name: value for name, _, value in parts}
 
 
 def is_damaged(answer: HttpAnswer) -> bool:
-    """Whether the body differs from the digest that came with it, if one did."""
+    """Return whether the body differs from the digest in the answer's headers, if they have one."""
     digest = answer.headers.get(_DIGEST_HEADER)
     return digest is not None and digest != content_md5(answer.body)
 
@@ -392,13 +392,13 @@ def _require_end(answer: HttpAnswer) -> None:
 
 
 def _require_refusal(answer: HttpAnswer) -> None:
-    """Refuse a refusal of the service that may be the beginning of another one."""
+    """Raise ``OTSClientError`` for a refusal of the service that may have been cut."""
     if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
         _require_end(answer)
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Refuse a last page that may be the beginning of another one."""
+    """Raise ``OTSClientError`` for a last page that may have been cut."""
     _require_end(answer)
     if is_damaged(answer):
         raise OTSClientError(
@@ -449,9 +449,9 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
 
 @lru_cache(maxsize=CACHED_DATES)
 def _seconds_of(date: str, end: str) -> float:
-    """Seconds since 1970 of such a date, without its fraction, and its end.
+    """Return the seconds since 1970 of ``date``, which has no fraction, and ``end``, its last character.
 
-    Read by hand, as ``strptime`` costs as much as the call.
+    The date is read by hand, because ``strptime`` costs as much as the call.
     """
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])

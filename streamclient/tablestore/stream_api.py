@@ -1,4 +1,4 @@
-"""What the rest of the package needs of a stream, and the values it answers with."""
+"""The stream operations that the rest of the package needs, and the values that they return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StreamSummary:
 
 
 class StreamStatus(Enum):
-    """State of a stream; wait for ACTIVE after enabling."""
+    """The state of a stream; wait for ACTIVE after enabling it."""
 
     ENABLING = "ENABLING"
     ACTIVE = "ACTIVE"
@@ -33,7 +33,7 @@ class StreamStatus(Enum):
 
 @frozen
 class StreamDescription:
-    """A complete DescribeStream: every page was read."""
+    """A complete answer of DescribeStream, from all of its pages."""
 
     stream_id: str
     table_name: str
@@ -48,17 +48,17 @@ class RecordPage:
     """One answer of GetStreamRecord."""
 
     records: Sequence[StreamRecord]
-    """Oldest first. Where a codec makes them only when they are looked at, ``place_of`` looks at none."""
+    """The records, oldest first. A codec may make each record when it is first read; ``place_of`` reads none."""
     next_position: Position
     """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
     may_more_record: bool | None = None
-    """The service's hint that more records wait; ``None`` where it gives none."""
+    """The service's hint that more records wait; ``None`` if it gives no hint."""
     body_bytes: int = 0
-    """Size of the response body."""
+    """The size of the response body."""
 
 
 LONGEST_EXPIRATION_HOURS = 168
-"""Seven days: the longest retention that the service accepts."""
+"""The longest retention that the service accepts: seven days."""
 
 _column_names = checks.Check(
     "a tuple of column names",
@@ -69,15 +69,15 @@ _column_names = checks.Check(
 @checks.explains_names
 @frozen
 class StreamSpecification:
-    """Stream setting of CreateTable and UpdateTable."""
+    """The stream setting of CreateTable and UpdateTable."""
 
     enable_stream: bool = field(validator=checks.flag)
     expiration_time_hours: int | None = field(
         default=None, validator=checks.optional(checks.whole(1, LONGEST_EXPIRATION_HOURS))
     )
-    """Retention in hours, 1 to 168; required when enabling, forbidden when disabling."""
+    """The retention in hours, 1 to 168; required to enable a stream, forbidden to disable it."""
     columns_to_get: tuple[str, ...] = field(default=(), validator=_column_names)
-    """Origin columns: attributes whose previous values accompany each record."""
+    """The origin columns: attributes whose previous values accompany each record."""
 
     def __attrs_post_init__(self) -> None:
         if self.enable_stream:
@@ -88,7 +88,7 @@ class StreamSpecification:
 
 @frozen
 class StreamDetails:
-    """Stream part of DescribeTable; only ``enable_stream`` is set for a table whose stream is off."""
+    """The stream part of DescribeTable; only ``enable_stream`` is set for a table whose stream is off."""
 
     enable_stream: bool
     stream_id: str | None = None
@@ -101,22 +101,25 @@ class StreamApi(Protocol):
     """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
 
     Every method raises ``DependencyException`` for failed calls, after its own bounded retries of throttling, transient
-    and network errors, and of answers that cannot be read (``UnreadableAnswerError``). Records of a page that do not
-    rise are a ``DisorderError``.
+    and network errors, and of answers that cannot be read (``UnreadableAnswerError``). A page whose records are out of
+    order raises ``DisorderError``.
     """
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Streams of one table (none or one), or of the whole instance."""
+        """Return the streams of one table (none or one), or of the whole instance."""
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """The stream with all its shards, over all pages."""
+        """Return the stream with all its shards, from all pages."""
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Iterator at the oldest record, or at records written at or after a time; follows continuation tokens."""
+        """Return the iterator of the oldest record, or of records written at or after a time.
+
+        It follows continuation tokens.
+        """
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """One page of records after the iterator, oldest first.
+        """Return one page of records from the iterator on, oldest first.
 
         Raises:
-            TrimmedDataException: the data behind the iterator is past retention.
+            TrimmedDataException: the records at the iterator are past retention.
         """

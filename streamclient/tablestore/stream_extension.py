@@ -1,7 +1,7 @@
-"""Teaching the Tablestore SDK the stream setting of CreateTable and UpdateTable.
+"""The stream setting of CreateTable and UpdateTable, added to the Tablestore SDK.
 
-We extend *copies* of a client and of its registries of encoders and decoders. The user's client, and every other one,
-stays exactly as it was; connections, credentials and signer are shared. The stream operations themselves do not go
+We extend *copies* of a client and of its registries of encoders and decoders. The user's client, and every other
+client, stays as it was; the copy shares connections, credentials and signer with it. The stream operations do not go
 through the SDK: see ``streamclient.tablestore.signed_calls``.
 """
 
@@ -26,7 +26,7 @@ _RAW_ANSWERS = ("UpdateTable",)
 
 
 def for_tables(client: OTSClient) -> OTSClient:
-    """A client like the given one, with its retry policy, whose CreateTable and UpdateTable take a stream setting.
+    """Return a copy of ``client``, with its retry policy, whose CreateTable and UpdateTable take a stream setting.
 
     Raises:
         ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -70,7 +70,7 @@ def _encode_message(message: Any) -> NativeEncodedBytes:
 
 
 def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., NativeEncodedBytes]:
-    """Encode as the SDK does, read the result with our schema, and add what the SDK's schema lacks."""
+    """Return an encoder that reads the SDK's result with our schema, and adds the field that the SDK's schema lacks."""
 
     def encode_with_stream(stream_spec: Any, *args: Any, **kwargs: Any) -> NativeEncodedBytes:
         message = schema.parse(request, encode(*args, **kwargs).SerializeToString())
@@ -82,5 +82,5 @@ def _with_stream(encode: Callable[..., Any], request: Any) -> Callable[..., Nati
 
 
 def _keep_raw(body: bytes, request_id: str) -> tuple[bytes, None]:
-    """Leave the answer to us; the SDK hands the first element to the caller."""
+    """Return the answer undecoded; the SDK hands the first element to its caller, which is this package."""
     return body, None

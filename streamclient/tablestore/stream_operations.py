@@ -36,10 +36,11 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000
-"""A million shards at 100 per page, far above any real stream: more pages mean that the listing does not end."""
+"""The most pages of a listing: a million shards at 100 per page, far above any real stream. More pages mean that the
+listing does not end."""
 
 MOST_CONTINUATIONS = 1_000
-"""Continuations of one search for an iterator; the Java client and DataX have no bound, and would never return."""
+"""The most continuations of one search for an iterator. Java's client and DataX have no bound, and may never return."""
 
 _STATUSES = {
     schema.StreamStatusNumber.ENABLING: StreamStatus.ENABLING,
@@ -52,12 +53,12 @@ _page_size = checks.optional(checks.positive)
 
 @checks.explains_names
 class TablestoreStreamApi:
-    """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the client given is not changed.
+    """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the given client is not changed.
 
-    Reads are repeated as ``retry`` says, never by the SDK's own policy. In one attempt each wait, to connect or for
-    bytes, takes at most the client's ``socket_timeout``, 50 s unless the client was made with another; all of the
-    attempt takes at most twice as long, or what ``streamclient.tablestore.with_limits`` says.
-    Changes of tables are sent once, or as often as the client's own ``retry_policy`` wants.
+    Reads are repeated by ``retry``, never by the SDK's own policy. In one attempt each wait, to connect or for bytes,
+    takes at most the client's ``socket_timeout``, by default 50 s. All of the attempt takes at most twice as long, or
+    the limit of ``streamclient.tablestore.with_limits``. Changes of tables are sent once, or repeated by the client's
+    own ``retry_policy``.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class TablestoreStreamApi:
         codec: RecordCodec | None = None,
         metrics: IMetrics | None = None,
     ) -> None:
-        """Setting ``stop`` ends pauses between repetitions at once, with the error that was being waited out.
+        """Prepare the operations. Setting ``stop`` ends a pause between repetitions at once, with the error before it.
 
-        ``metrics`` counts every read request, with labels as ``streamclient.metrics.labelled`` adds them.
+        ``metrics`` counts every read request; ``streamclient.metrics.labelled`` adds labels.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -87,16 +88,16 @@ class TablestoreStreamApi:
         self._requests = RequestCounter(metrics, STREAM_REQUESTS)
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Streams of one table (none or one), or of the whole instance."""
+        """Return the streams of one table (none or one), or of the whole instance."""
         response = self._read(schema.ListStreamRequest(table_name=table_name), schema.ListStreamResponse)
         return tuple(
             StreamSummary(stream.stream_id, stream.table_name, stream.creation_time) for stream in response.streams
         )
 
     def describe_stream(self, stream_id: str, *, shard_limit: int | None = None) -> StreamDescription:
-        """The stream with all its shards, over all pages; ``shard_limit`` is the size of a page.
+        """Return the stream with all its shards, from all pages of at most ``shard_limit`` shards.
 
-        The listing is not a snapshot: a shard that appears twice is given once, as it was last.
+        The listing is not a snapshot: a shard that appears twice is returned once, in its last form.
         """
         request = schema.DescribeStreamRequest(
             stream_id=stream_id, shard_limit=_page_size.require("shard_limit", shard_limit)
@@ -108,15 +109,15 @@ class TablestoreStreamApi:
             if not response.next_shard_id:
                 return _description(response, tuple(shards.values()))
             if response.next_shard_id == request.inclusive_start_shard_id:
-                raise _endless(f"shards of {stream_id}", f"the page after shard {response.next_shard_id} is itself")
+                raise _endless(f"shards of {stream_id}", f"the page of shard {response.next_shard_id} names it as next")
             request.inclusive_start_shard_id = response.next_shard_id
         raise _endless(f"shards of {stream_id}", f"{MOST_SHARD_PAGES} pages")
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Iterator at the oldest record, or at records written at or after a time (it may begin earlier).
+        """Return the iterator of the oldest record, or of records written at or after a time (it may begin earlier).
 
-        The service may answer a long search in parts; they are followed. A search that ends without iterator is
-        answered with the oldest position, so that nothing can be missed.
+        The service may answer a long search in parts; all parts are followed. A search that ends without an iterator
+        returns the oldest position, so that no record can be missed.
         """
         request = schema.GetShardIteratorRequest(stream_id=stream_id, shard_id=shard_id, timestamp=timestamp_micros)
         for _ in range(MOST_CONTINUATIONS):
@@ -129,10 +130,10 @@ class TablestoreStreamApi:
         raise _endless(f"the search in shard {shard_id}", f"{MOST_CONTINUATIONS} continuations")
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """One page of records after the iterator, oldest first; no records is not the end of the shard.
+        """Return one page of records from the iterator on, oldest first. An empty page is not the end of the shard.
 
         Raises:
-            TrimmedDataException: the data behind the iterator is past retention.
+            TrimmedDataException: the records at the iterator are past retention.
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
         message = request.SerializeToString()
@@ -152,10 +153,10 @@ class TablestoreStreamApi:
         stream: StreamSpecification | None = None,
         split_points: Sequence[Any] | None = None,
     ) -> None:
-        """Create a table, with a stream if ``stream`` enables one; the other arguments are those of the SDK.
+        """Create a table, with a stream if ``stream`` enables it; the other arguments are those of the SDK.
 
-        ``split_points`` are values of the first key column at which the table is divided into partitions. On the real
-        service a new table accepts reads and writes only after up to a minute.
+        ``split_points`` are values of the first key column that divide the table into partitions. On the real service a
+        new table accepts reads and writes after up to a minute.
 
         Raises:
             DependencyException: the call failed; with ``kind`` AMBIGUOUS the table may exist.
@@ -172,7 +173,7 @@ class TablestoreStreamApi:
         *,
         stream: StreamSpecification | None = None,
     ) -> StreamDetails:
-        """Change a table, or switch its stream; returns the stream as it is afterwards.
+        """Change a table, or switch its stream; return the stream as it is afterwards.
 
         The retention of an enabled stream cannot be changed. Disabling drops its records; enabling again makes a new
         stream with a new id.
@@ -185,7 +186,7 @@ class TablestoreStreamApi:
         return self._change("UpdateTable", spec, *arguments, decode=_details_after_update)
 
     def describe_table(self, table_name: str) -> stream_tables.TableDescription:
-        """Definition, options and stream of a table."""
+        """Return definition, options and stream of a table."""
         request = schema.DescribeTableRequest(table_name=table_name)
         return self._send(request, stream_tables.table_description)
 
@@ -260,5 +261,5 @@ def _description(page: Any, shards: tuple[Shard, ...]) -> StreamDescription:
     return StreamDescription(page.stream_id, page.table_name, page.expiration_time, page.creation_time, status, shards)
 
 
-def _endless(what: str, found: str) -> DependencyException:
-    return DependencyException(f"the listing of {what} does not end: {found}", kind=ErrorKind.PERMANENT)
+def _endless(listing: str, sign: str) -> DependencyException:
+    return DependencyException(f"the listing of {listing} does not end: {sign}", kind=ErrorKind.PERMANENT)

@@ -1,4 +1,4 @@
-"""Tables with their stream settings, as frozen values, and their translation to and from messages."""
+"""Tables with their stream settings as frozen values, and their translation to and from messages."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _COLUMN_TYPES: Mapping[int, ColumnType] = {
 
 @frozen
 class TableOptionsInForce:
-    """Options of a table; ``None`` where the service did not say."""
+    """The options of a table; ``None`` for an option that the service did not name."""
 
     time_to_live_seconds: int | None = None
-    """-1 keeps data forever."""
+    """The time to live of data; -1 keeps it forever."""
     max_versions: int | None = None
     max_time_deviation_seconds: int | None = None
-    """How far a cell's timestamp may lie from the server's clock."""
+    """The largest difference between a cell's timestamp and the server's clock."""
     allow_update: bool | None = None
 
 
 @frozen
 class TableDescription:
-    """What DescribeTable says."""
+    """The answer of DescribeTable."""
 
     definition: TableDefinition
     options: TableOptionsInForce
@@ -54,11 +54,11 @@ class TableDescription:
     """The key column whose values the service generates."""
     index_names: tuple[str, ...] = ()
     creation_time_micros: int | None = None
-    """``None`` on clusters that do not tell."""
+    """The time of creation; ``None`` on clusters that do not tell it."""
 
 
 def specification_message(stream: StreamSpecification) -> Any:
-    """The setting as a message."""
+    """Return the setting as a message."""
     if not stream.enable_stream:
         return schema.StreamSpecification(enable_stream=False)
     return schema.StreamSpecification(
@@ -67,7 +67,7 @@ def specification_message(stream: StreamSpecification) -> Any:
 
 
 def stream_details(message: Any) -> StreamDetails:
-    """Stream part of DescribeTable and UpdateTable; a message without it means that the stream is off."""
+    """Return the stream part of a DescribeTable or UpdateTable answer. Without that part the stream is off."""
     if not message.HasField("stream_details") or not message.stream_details.enable_stream:
         return StreamDetails(enable_stream=False)
     details = message.stream_details
@@ -81,7 +81,11 @@ def stream_details(message: Any) -> StreamDetails:
 
 
 def table_description(body: bytes) -> TableDescription:
-    """Read a DescribeTable response; ``CodecError`` if it is none, or names a column type that we do not know."""
+    """Read a DescribeTable response.
+
+    Raises:
+        CodecError: the body is not such a response, or names an unknown column type.
+    """
     message = schema.parse(schema.DescribeTableResponse, body)
     meta, options = message.table_meta, message.table_options
     capacity = message.reserved_throughput_details.capacity_unit
@@ -123,13 +127,13 @@ def _optional(message: Any, field: str) -> Any:
 
 
 def split_request(table: str, mebibytes: int) -> Any:
-    """Return the request for keys that cut `table` into pieces of about `mebibytes`."""
+    """Return the request for keys that cut ``table`` into pieces of about ``mebibytes``."""
     return schema.ComputeSplitPointsBySizeRequest(
         table_name=table, split_size=mebibytes, split_size_unit_in_byte=1 << 20
     )
 
 
 def split_points(answer: Any) -> list[tuple[KeyValue, ...]]:
-    """Return the keys of the answer, perhaps with their first columns only: the others are below all values."""
+    """Return the keys of the answer. A key may have its first columns only: the others are then below all values."""
     points = (decode_row(point).primary_key for point in answer.split_points)
     return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]

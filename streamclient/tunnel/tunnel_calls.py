@@ -23,7 +23,7 @@ from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.owner_loop import OwnerLoop
 
 STORE_TRIES = 5
-"""How often an uncertain checkpoint is looked up and sent again before its outcome is reported as unknown."""
+"""Times that an uncertain checkpoint is looked up and sent again before its outcome is reported as unknown."""
 
 
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
@@ -57,7 +57,7 @@ class Stored(Enum):
     REFUSED = "refused"
     """It is certainly not stored, although this client has the channel."""
     NEVER = "never"
-    """As REFUSED, and no other checkpoint can be stored either: consuming ends."""
+    """REFUSED, and no other checkpoint can be stored either: consuming ends."""
     UNKNOWN = "unknown"
 
 

@@ -38,10 +38,10 @@ LARGEST_NUMBER = 2**62
 and a client that counts on from the end of 64 bits could not send its next number."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
-"""As in the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
+"""The retries of all calls but those for data, as in the Go client: pauses from 100 ms to 2 s, 35 s in all."""
 
 DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_millis=3_000, total_millis=75_000)
-"""As in the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
+"""The retries of ReadRecords, as in the Go client: pauses from 16 ms to 3 s, 75 s in all."""
 
 
 @checks.explains_names
@@ -63,7 +63,7 @@ class TunnelClient:
         data_retry: ReadRetry = DATA_RETRY,
         stop: Event | None = None,
     ) -> None:
-        """Setting ``stop`` ends every pause between attempts at once, with the error of the last attempt.
+        """Make a client. Setting ``stop`` ends every pause between attempts at once, with the error of the last one.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
@@ -290,7 +290,7 @@ _TYPE_NUMBERS = {
 def _config_message(config: StreamTunnelConfig) -> Any:
     """Return the message.
 
-    A start time replaces the flag, as the clients send it; an end is sent only if there is one.
+    A start time replaces the flag, as the clients send it; an end is sent only if it is given.
     """
     message = schema.StreamTunnelConfig()
     if config.start_micros is not None:

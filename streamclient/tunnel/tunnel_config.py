@@ -35,8 +35,8 @@ class TunnelWorkerConfig:
     heartbeat_timeout_seconds: int = field(default=300, validator=checks.positive)
     """Seconds without a heartbeat after which the service gives the channels to other clients."""
     heartbeat_interval_seconds: int = field(default=30, validator=checks.positive)
-    """The service's documentation asks for at least 5. The worker reports a change of channels at once, whatever this
-    is; it notices channels that others let go after at most this time."""
+    """The time between heartbeats; the service's documentation requires at least 5. The worker reports a change of
+    channels at once, with any interval. It notices channels that others release after at most this time."""
     client_tag: str = field(factory=_host_name, validator=checks.identifier)
     """Prefix of the client's id, for people."""
     checkpoint_interval_millis: int = field(default=5_000, validator=checks.positive)

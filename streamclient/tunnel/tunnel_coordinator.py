@@ -116,7 +116,7 @@ class TunnelCoordinator:
         """Send a checkpoint to the owner, and return whether the owner received it. Any thread.
 
         Raises:
-            ConfigurationError: it is the first of two phases, for which the Tunnel Service has no place.
+            ConfigurationError: the request is the first of two phases, which the Tunnel Service cannot store.
         """
         if ticket.pending is not None:
             raise ConfigurationError(
@@ -356,7 +356,7 @@ def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStat
 
 
 def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
-    """Return the channels in trouble for longer than the limit, the longest first; empty if there are none."""
+    """Return the channels in trouble for longer than the limit, the longest first; empty without such channels."""
     old = [(known.since, key, known.why) for key, known in troubles.items() if now - known.since > limit_seconds]
     texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
     more = [f"and {len(texts) - MOST_NAMED} more channels"] if len(texts) > MOST_NAMED else []

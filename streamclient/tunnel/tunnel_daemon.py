@@ -39,7 +39,7 @@ class TunnelDaemon(Running):
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
     ) -> None:
-        """Arguments and errors are those of ``TunnelWorker``, in the same order."""
+        """Make a daemon; arguments and errors are those of ``TunnelWorker``, in the same order."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
         self._closed = threading.Event()

@@ -18,7 +18,7 @@ LOST_LOG = "OTSTrimmedDataAccess"
 """Code of the table service, which the tunnel service calls: the records are past retention."""
 
 FIRST_SERVER_ERROR = 500
-"""Smallest HTTP status that denotes an outage, whatever the text says."""
+"""Smallest HTTP status that denotes an outage, with any text."""
 
 _INNER_ERROR = re.compile(r"(OTS[A-Za-z]+)\b[\s:]*(.*?)(?:\s+[0-9a-fA-F-]{36})?\s*", re.DOTALL)
 """An error of the table service written out as a text: its code, its text, and the id of the inner request."""
@@ -67,7 +67,7 @@ class TunnelServerUnavailableError(TunnelError):
 
 
 class TunnelAnswerError(TunnelError):
-    """An answer cannot be believed: it is cut, damaged, or leads nowhere. Nothing of it was used. Repeat."""
+    """An answer cannot be believed: it is cut, damaged, or leads nowhere. No part of it was used. Repeat."""
 
 
 class TunnelOrderError(TunnelAnswerError, DisorderError):
@@ -100,7 +100,7 @@ def unwrapped(status: int, code: str, text: str) -> tuple[str, str]:
 
 
 def typed(error: StreamClientError, answered: Exception | None = None) -> StreamClientError:
-    """Return the error as the class for its code, if there is one; ``answered`` is the error from which it was made."""
+    """Return the error as the class for its code, if one exists; ``answered`` is the error from which it was made."""
     if isinstance(error, TrimmedDataException):
         status, request_id = getattr(answered, "http_status", None), getattr(answered, "request_id", None)
         return TunnelExpiredError(

@@ -2,7 +2,7 @@
 
 A channel has full data or the log, as its tokens say, and its records are of the same kind.
 
-A service or a gateway that breaks a law is out of order: an old answer came again, or one of another channel. Nothing
+A service or a gateway that breaks a law is out of order: an old answer came again, or one of another channel. No part
 of such a page is used, so no record is delivered twice because of it.
 """
 

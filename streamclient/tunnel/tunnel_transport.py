@@ -33,7 +33,7 @@ class TunnelTransport:
     """One attempt per call, no retries. Thread-safe as far as the client is; the SDK's client is."""
 
     def __init__(self, client: Any) -> None:
-        """The client is used as it is and never changed.
+        """Prepare calls with ``client``, which is never changed.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.

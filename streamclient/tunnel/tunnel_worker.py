@@ -41,7 +41,7 @@ CALL_THREADS = 16
 """Number of session calls under way at once: a heartbeat, and checkpoints of channels, each with one at a time."""
 
 JOIN_SECONDS = 1.0
-"""How long a worker that has ended waits for its own idle threads."""
+"""Time that a worker that has ended waits for its own idle threads."""
 
 SHUTDOWN_GRACE_SECONDS = 5.0
 """Time that ``shutdown`` allows beyond the configured time-out, for closing threads."""

@@ -1,4 +1,4 @@
-# The compiled codec; its sources are in native/. What it declines with None, the codec in Python decides.
+# The compiled codec; its sources are in native/. The codec in Python decides what this one declines with None.
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -38,7 +38,7 @@ class Codec:
     def decode(self, body: bytes, is_tunnel: bool, /) -> Page | None: ...
     def summarize(self, body: bytes, /) -> tuple[int, Page] | None: ...
 
-# A put that the local server takes, read and verified.
+# A put for the local server, read and verified.
 class Put:
     @property
     def frame(self) -> bytes: ...

@@ -171,7 +171,7 @@ def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
     fail(offset, f"cell {name!r} with neither value nor operation", "one of them")
 
 
-def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost half of what its reading does
+def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost half as much as reading it
     data: bytes, offset: int, row_crc: int
 ) -> tuple[list[RawCell], bool, int, int]:
     """Read all cells from ``offset`` on.

@@ -40,7 +40,7 @@ def read(message_class: Any, data: bytes, most: int) -> Any:
         message.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
         name = message_class.DESCRIPTOR.name
-        raise CodecError(f"expected a {name} message, got {len(data)} bytes that are none: {error}") from error
+        raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     if len(data) > _LEAST_FIELD_BYTES * most:
         _require_few_elements(message, most)
     return message

@@ -15,7 +15,7 @@ Nothing is lost and nothing converted. If a record has several cells of one colu
 newest version, the first of equals; without a put, the first cell; the others are listed. A value of another type than
 its column's is listed whole, and its place in the column is null under the operation PUT.
 
-Without a schema, a column has the type of its first value in the page, and columns stand in order of appearance; with
+Without a schema, a column has the type of its first value in the page, and columns are in order of appearance; with
 one, they are those of the schema, and cells of other columns are listed. So are those of columns whose name holds a
 NUL, which Arrow's interface cannot carry.
 """
@@ -112,7 +112,7 @@ def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType
     types = checked_schema(schema)
     columns: dict[str, list[ColumnValue | None]] = {name: [] for name in types}
     for record in records:
-        puts = [(one.name, one.value) for one in record.columns if one.operation is ColumnOperation.PUT]
+        puts = [(cell.name, cell.value) for cell in record.columns if cell.operation is ColumnOperation.PUT]
         wanted = [(name, value) for name, value in (*record.primary_key, *puts) if name in types]
         values = dict(wanted)
         if len(values) < len(wanted) or any(_TYPES[type(value)] is not types[name] for name, value in wanted):
@@ -175,7 +175,7 @@ def _keys(records: Sequence[StreamRecord]) -> dict[str, Any]:
             )
     for name, _ in first:
         if "\0" in name or sum(name == other for other, _ in first) > 1:
-            raise CodecError(f"key column {name!r} of {records[0].primary_key!r} stands there twice or holds a NUL")
+            raise CodecError(f"key column {name!r} of {records[0].primary_key!r} occurs twice or contains a NUL")
     columns = zip(*(record.primary_key for record in records), strict=True)
     return {
         name: pa.array([value for _, value in column], _arrow_type(kind))

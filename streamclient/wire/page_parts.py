@@ -20,7 +20,7 @@ class PageContent(Protocol):
 
     @property
     def record_count(self) -> int:
-        """How many records the page holds."""
+        """The number of records in the page."""
 
     @property
     def disorder(self) -> int:
@@ -45,7 +45,7 @@ class PageContent(Protocol):
         """Return the cells of these records by column."""
 
     def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
-        """Return only the values of these columns; ``None`` if they do not tell all."""
+        """Return only the values of these columns; ``None`` if they would be incomplete."""
 
 
 Rows = range | tuple[int, ...]
@@ -58,7 +58,7 @@ class PageRecords(Sequence[StreamRecord]):
     ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
 
     Each part of a page keeps the whole page in memory, as bytes. With a compiled codec it keeps no records: a record
-    that is no longer in use is made anew at its next access, so make a list to read a page more than once. A record
+    that is no longer in use is made again at its next access, so make a list to read a page more than once. A record
     does not keep the page: once no part of that is left, the record keeps only its own cells.
     """
 
@@ -98,17 +98,17 @@ class PageRecords(Sequence[StreamRecord]):
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
-        """Check that the records of the whole page rise, as those of a shard do.
+        """Check that the positions of the records of the whole page rise, as they do in a shard.
 
         Raises:
-            DisorderError: the records do not rise.
+            DisorderError: a record is not after the one before it.
         """
         row = self._content.disorder
         if row:
             place, before = self._content.sequence(row), self._content.sequence(row - 1)
             raise DisorderError(
-                f"record {row} of a page of {self._content.record_count} stands at {place}, and the one before it at "
-                f"{before}: the records of a shard rise, so the service's answer cannot be true"
+                f"record {row} of a page of {self._content.record_count} is at {place}, and the record before it at "
+                f"{before}: positions in a shard rise, so the service's answer cannot be true"
             )
 
     def writes(self) -> list[RowWrite]:
@@ -154,7 +154,7 @@ class _Page:
 
     @property
     def record_count(self) -> int:
-        """How many records the page holds."""
+        """The number of records in the page."""
         return len(self.records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:

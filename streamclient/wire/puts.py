@@ -64,11 +64,11 @@ def row_of(form: bytes) -> bytes:
     """Return the PlainBuffer row, without header, in these stored bytes."""
     if form[0] == tags.TAG_ROW_KEY:
         return form
-    begin = _behind_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
-    return form[_behind_varint(form, begin) + len(HEADER) : -_AROUND_RECORD] + form[-2:]
+    begin = _after_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
+    return form[_after_varint(form, begin) + len(HEADER) : -_AROUND_RECORD] + form[-2:]
 
 
-def _behind_varint(data: bytes, offset: int) -> int:
+def _after_varint(data: bytes, offset: int) -> int:
     while data[offset] & 0x80:
         offset += 1
     return offset + 1

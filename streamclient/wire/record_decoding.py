@@ -334,7 +334,7 @@ def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
 
 def _check_put(name: str, value: object, operation: int, timestamp: int | None) -> None:
     if operation != CellOperation.PUT:
-        _bad_column(name, operation, "another operation than put", "puts only in PUT records and origin records")
+        _bad_column(name, operation, "another operation than put", "only puts in PUT records and origin records")
     if value is None or isinstance(value, KeyBound):
         _bad_column(name, operation, f"value {value}", "an INTEGER, DOUBLE, BOOLEAN, STRING or BINARY")
     if timestamp is None or timestamp < 0:

@@ -300,7 +300,7 @@ def parse(message_class: Any, data: bytes) -> Any:
         message.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
         name = message_class.DESCRIPTOR.name
-        raise CodecError(f"expected a {name} message, got {len(data)} bytes that are none: {error}") from error
+        raise CodecError(f"expected a {name} message, got {len(data)} bytes that are not one: {error}") from error
     return complete(message)
 
 

@@ -76,7 +76,7 @@ _NOT_APPLIED_CODES = frozenset(
 _UNCERTAIN_CODES = frozenset(
     {"OTSTimeout", "OTSInternalServerError", "OTSServerUnavailable", "OTSTunnelServerUnavailable"}
 )
-_TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells this use of OTSQuotaExhausted from a full instance
+_TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells OTSQuotaExhausted for this from a full instance
 
 LONGEST_TEXT = 2_000
 """The characters of a message that are kept. The service's own messages are below 500."""
@@ -255,7 +255,7 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
     named = isinstance(error, AnswerError)
     answer = f"the answer to {error.operation}" if named else "the answer"
     if status == http.client.TOO_MANY_REQUESTS:
-        wish = "the service, or a gateway before it, wants fewer requests, and did nothing. If it lasts, ask less often"
+        wish = "the service, or a gateway before it, wants fewer requests and did nothing. If it lasts, ask less often"
         return DependencyException(f"{_said(answer, status)}: {wish}. ({text})", kind=_THROTTLED, http_status=status)
     if status == http.client.REQUEST_TIMEOUT:
         late = "the request did not arrive in time, and nothing was done. If it lasts, check the network"
@@ -278,7 +278,7 @@ def _said(answer: str, status: int) -> str:
 
 def _unreadable(answer: str, text: str, write: bool, status: int | None) -> UnreadableAnswerError:
     return UnreadableAnswerError(
-        f"{answer} cannot be read: {printable(text, LONGEST_TEXT)}. It came as it was sent, so the service, or a "
+        f"{answer} cannot be read: {printable(text, LONGEST_TEXT)}. It arrived as it was sent, so the service, or a "
         f"gateway before it, is at fault. If it lasts, check the endpoint, and look for a newer streamclient",
         kind=_doubt(write),
         http_status=status,

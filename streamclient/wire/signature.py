@@ -99,7 +99,7 @@ def authorization(access_key_id: str, signature: str) -> str:
 
 
 def signatures_equal(given: str, expected: str) -> bool:
-    """Compare in constant time, so that the duration helps no guess."""
+    """Compare in constant time, so that the duration does not help to guess."""
     if given.isascii() and expected.isascii():
         return hmac.compare_digest(given, expected)
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))

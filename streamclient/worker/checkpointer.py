@@ -141,7 +141,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
                 self._positions.prepared(place)
                 records = self._positions.records_since_request(place)
             pending = PendingCheckpoint(place.text, state, records, self._epoch, place.last)
-            # Whatever was stored before: completing this checkpoint has to reach the table, to remove it there.
+            # Forget the last stored value: completing this checkpoint must reach the table, to remove it there.
             self._stored = None
             self._have_stored(self._ticket(place, pending))
         return PreparedCheckpoint(self, pending)

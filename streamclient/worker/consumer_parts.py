@@ -42,7 +42,7 @@ class ConsumerParts:
     loop: OwnerLoop
     user_code: UserCode
     fetch_pool: Executor = field(converter=once)
-    """For lookups; records are read through ``reads``."""
+    """The threads for lookups; records are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget
     stream_api: StreamApi
@@ -56,7 +56,7 @@ class ConsumerParts:
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
     confirm_end: Callable[[ShardInfo], bool]
-    """Returns whether a consumer's shard has certainly ended; if not, `end_judged` is called later."""
+    """Returns whether a consumer's shard has certainly ended; if not, ``end_judged`` is called later."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
     """Called when a consumer makes no progress; the text says why."""
@@ -86,10 +86,10 @@ class AlwaysInTurn:
         go()
 
     def end(self) -> None:
-        """Do nothing: there is no turn."""
+        """Do nothing: it has no turns."""
 
     def hold_up(self) -> Reason | None:
-        """Return ``None``: there is no wait."""
+        """Return ``None``: nothing waits for a turn."""
         return None
 
 

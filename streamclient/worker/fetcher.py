@@ -72,7 +72,7 @@ class Reading:
     """Position of the next page, as far as the owner knows."""
     queued_at: float
     claims: deque[Claim] = field(factory=deque)
-    """Bytes set aside for each page that is still to come, if the visit reads ahead."""
+    """Bytes reserved for each page that is still expected, if the visit reads ahead."""
     is_patient: bool = False
     """Whether the visit may wait a little for a thread, and an empty page for the owner."""
     is_awaited: bool = False
@@ -329,7 +329,7 @@ def _release(claims: Iterable[Claim]) -> None:
 
 
 def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:
-    """Return place and time of the oldest record in a shard; ``None`` if it has none.
+    """Return position and time of the oldest record in a shard; ``None`` if the shard has no record.
 
     Blocks, and raises what ``StreamApi`` raises.
     """

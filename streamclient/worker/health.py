@@ -125,7 +125,7 @@ class FaultWatch:
     """Time since each shard has stood still because of the service's answers. One thread writes, any may read."""
 
     def __init__(self) -> None:
-        self._found: Mapping[str, tuple[float, str]] = {}
+        self._faults: Mapping[str, tuple[float, str]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
         """Note the faults of this moment; others are forgotten."""
@@ -135,12 +135,12 @@ class FaultWatch:
             if consumer.machine.reason is not None and consumer.machine.reason.cause in NOT_BELIEVED
         }
         told |= {circle[0]: text_of(Reason(Cause.PARENT_CIRCLE, ", ".join(circle))) for circle in circles}
-        before = self._found
-        self._found = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
+        before = self._faults
+        self._faults = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
 
     def trouble(self, now: float, limit_seconds: float) -> str:
         """Return the shards that have stood still for longer than the limit, in words; empty without one."""
-        late = [(key, since, text) for key, (since, text) in self._found.items() if now - since > limit_seconds]
+        late = [(key, since, text) for key, (since, text) in self._faults.items() if now - since > limit_seconds]
         told = [f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late]
         more = len(told) - MOST_FAULTS_TOLD
         return "; ".join(told[:MOST_FAULTS_TOLD] + ([f"and {more} more shards"] if more > 0 else []))

@@ -27,8 +27,8 @@ from streamclient.tablestore.stream_api import RecordPage
 from streamclient.worker.health import WorkerHealth
 
 LINGER_SECONDS: Final = 120.0
-"""How long the counters of a shard stay after it left this worker: twice the longest usual time between two scrapes, so
-that its last records are seen. Gauges are removed at once, because a stale gauge is wrong."""
+"""The time that the counters of a shard stay after it left this worker: twice the longest usual time between two
+scrapes, so that its last records are seen. Gauges are removed at once, because a stale gauge is wrong."""
 
 LEASE_STATES: Final = ("running", "waiting", "finished")
 """Values of the label ``state`` of ``streamclient_leases``; each lease is in exactly one of them."""

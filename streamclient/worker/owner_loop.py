@@ -68,7 +68,7 @@ class OwnerLoop:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
         self._changed = threading.Condition()
-        """For threads that wait for room, and for state that must not change meanwhile."""
+        """The condition of threads that wait for room; its lock guards the state."""
         self._bell = threading.Lock()
         self._bell.acquire()
         self._is_asleep = False
@@ -126,7 +126,7 @@ class OwnerLoop:
         """Begin a call by ``submit``, which hands it to a pool. Owner thread only.
 
         If the system refuses a thread and the pool has none, ``submit`` is repeated until the pool has one, so it must
-        leave nothing of a call that it refuses. Any other error of ``submit`` is raised.
+        not keep a part of a call that it refuses. Any other error of ``submit`` is raised.
         """
         waiting = self._unstarted.get(pool)
         if waiting:
@@ -181,10 +181,10 @@ class OwnerLoop:
             self._last.append(function)
 
     def call_every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before there is one.
+        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before it exists.
 
-        The rate does not drift: each run is due whole intervals after the first. However many runs were missed, one is
-        made up for.
+        The rate does not drift: each run is due whole intervals after the first. Only one of the missed runs is made up
+        for.
         """
         first = self.now()
 

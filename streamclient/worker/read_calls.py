@@ -144,7 +144,7 @@ class OwnerReads:
         self._is_looking = False
 
     def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
-        """Have a read done as soon as there is a thread for it."""
+        """Run a read as soon as a thread is free for it."""
         until = self._loop.now() + PATIENT_SECONDS if is_patient else None
         self._loop.start(self._queue.pool, partial(self._queue.submit, loss_micros, call, until))
         if not is_patient:
@@ -221,7 +221,7 @@ class PrefetchBudget:
         return claim
 
     def settle(self, claim: Claim, size_bytes: int) -> None:
-        """See ``Claim``."""
+        """Settle a claim; see ``Claim``."""
         with self._lock:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes += size_bytes - claim.size_bytes
@@ -230,7 +230,7 @@ class PrefetchBudget:
         _announce(served)
 
     def release(self, claim: Claim) -> None:
-        """See ``Claim``."""
+        """Release a claim; see ``Claim``."""
         with self._lock:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes -= claim.size_bytes
@@ -239,7 +239,7 @@ class PrefetchBudget:
         _announce(served)
 
     def _serve(self) -> list[Claim]:
-        """Grant from the front of the queue while there is room; return the granted claims, to be announced."""
+        """Grant the oldest claims while they have room; return the granted claims, to be announced."""
         served = []
         while self._queue:
             first = self._queue[0][2]

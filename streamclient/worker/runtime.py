@@ -25,7 +25,7 @@ USER_THREADS = 256
 only if this many processors block at once; further shards then wait for their turn."""
 
 JOIN_SECONDS = 1.0
-"""How long a worker that has ended waits for its own idle threads. Threads inside a hanging call are left: they are
+"""Time that a worker that has ended waits for its own idle threads. Threads inside a hanging call are left: they are
 daemons and keep no process alive."""
 
 

@@ -74,12 +74,12 @@ class ServiceCalls:
     stream_api: StreamApi
     loop: OwnerLoop
     scan_pool: Executor
-    """For reads of the status table and of the list of shards. They repeat themselves, and a user's retry strategy that
-    decides on that may be slow. So no write waits for them: a lease whose write waits is not renewed."""
+    """The threads for reads of the status table and of the list of shards. Such a read repeats itself, and a user's
+    retry strategy may be slow. So no write waits for them: a lease whose write waits is not renewed."""
     status_pool: Executor
-    """For writes to the status table except heartbeats."""
+    """The threads for writes to the status table except heartbeats."""
     renew_pool: Executor
-    """For heartbeats alone."""
+    """The threads for heartbeats alone."""
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]

@@ -51,7 +51,7 @@ _OF_PARKING: Mapping[Cause, Cause] = {
     Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
     Cause.CALL_RUNS: Cause.PARKING_RUNS,
 }
-"""Causes for a call of the parking store, in place of those for other calls."""
+"""Causes for a call of the parking store, instead of those for other calls."""
 
 
 class ShardConsumer:

@@ -184,7 +184,7 @@ class PublishedInfo:
 
 
 def _is_told(status: ShardStatus) -> bool:
-    """Return whether there is a reason that the lease rows do not show anyway."""
+    """Return whether a reason exists that the lease rows do not show anyway."""
     return bool(status.reasons) and status.reasons[0].cause not in STAND_IN_ROWS
 
 

@@ -228,7 +228,7 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Measure the health while there is no owner that does. Any thread."""
+        """Measure the health while no owner does. Any thread."""
         with self._showing:  # so that an earlier judgement is never set later
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
@@ -359,7 +359,7 @@ class StreamRun:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def send(self, event: events.Event) -> None:
-        """Send an event to the owner; an early event waits until there is an owner."""
+        """Send an event to the owner; an early event waits until the owner exists."""
         with self._lock:
             if self.coordinator is None:
                 self._early.append(event)
@@ -383,13 +383,13 @@ class StreamRun:
             coordinator.accept_end(lease_key, reply)
 
     def request_stop(self) -> None:
-        """Begin to stop. Before there is an owner, the worker's stop event does it."""
+        """Begin to stop. Before the owner exists, the worker's stop event does it."""
         with self._lock:
             if self.coordinator is not None:
                 self.coordinator.request_stop()
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with every held shard; at once if there is no owner."""
+        """Call ``reply`` with every held shard; at once if no owner exists."""
         coordinator = self.coordinator
         if coordinator is None:
             reply({})

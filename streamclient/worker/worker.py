@@ -257,7 +257,7 @@ class Worker(Running):
 
     @property
     def exception(self) -> BaseException | None:
-        """The first error of the worker or a stream, if there is one; ``exceptions`` names the streams. Any thread."""
+        """The first error of the worker or a stream, else ``None``; ``exceptions`` names the streams. Any thread."""
         return self._failure or next(iter(self.exceptions.values()), None)
 
     @property
@@ -410,7 +410,7 @@ class Worker(Running):
         return current
 
     def _answer_of(self, ask: Callable[[Callable[[_T], None]], None]) -> _T | None:
-        """Return the owner's reply to a question; ``None`` if there is none within ``STATUS_SECONDS``."""
+        """Return the owner's reply to a question; ``None`` without a reply within ``STATUS_SECONDS``."""
         self._require_here()
         answered = threading.Event()
         answers: list[_T] = []

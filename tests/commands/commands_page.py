@@ -45,7 +45,7 @@ SHOWN_IDS = ("1f0c77a2", "52d4b8e1", "c90a6d3f")
 INTERRUPTED = {
     "run": "reading from",
     "maintain": "clean: next at",
-    "mirror": " s behind",
+    "mirror": "  lag ",
     "server": "listening on",
     "tail": "Berlin",
     "top": "TIME TO LOSS",

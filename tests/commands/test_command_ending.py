@@ -81,7 +81,7 @@ def test_a_copy_that_nobody_reads_any_more_is_not_done(tmp_path: Path) -> None:
         ended = run("replicate", str(path), stdout=writer)
 
     assert ended.returncode == 1
-    assert ended.stderr == "streamclient replicate: ended: nobody reads its output any more\n"
+    assert ended.stderr == "streamclient replicate: ended: its output is no longer read\n"
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")

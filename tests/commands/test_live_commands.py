@@ -267,11 +267,11 @@ def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, t
     [
         (["tail", TABLE, "--limit", "0"], "--limit must be at least 1, not 0"),
         (["tail", TABLE, "--from", "yesterday"], "a time is written like"),
-        (["tail", "nothing"], "there is no table 'nothing'"),
+        (["tail", "nothing"], "table 'nothing' does not exist"),
         (["tail", "quiet"], "table 'quiet' has no stream; `streamclient tables stream` enables it"),
-        (["tables", "describe", "nothing"], "there is no table 'nothing'"),
-        (["tables", "drop", "nothing", "--yes"], "there is no table 'nothing'"),
-        (["tables", "stream", "nothing"], "there is no table 'nothing'"),
+        (["tables", "describe", "nothing"], "table 'nothing' does not exist"),
+        (["tables", "drop", "nothing", "--yes"], "table 'nothing' does not exist"),
+        (["tables", "stream", "nothing"], "table 'nothing' does not exist"),
         (["tables", "drop", TABLE], "deletes its rows and its stream; add --yes"),
         (["tables", "stream", TABLE, "--off"], "drops its records; add --yes"),
         (["tables", "create", "x", "--key", "id:TEXT"], "--key must be NAME:TYPE with a type of STRING"),
@@ -281,10 +281,10 @@ def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, t
         (["tables", "stream", TABLE, "--off", "--yes", "--hours", "48"], "--hours is for a stream, and --off leaves"),
         (["tables", "create", TABLE], "OTSObjectAlreadyExist"),
         (["run", "json:nothing", "--data-table", TABLE, "--status-table", "st"], "names no factory"),
-        (["parked", "list", "--table", "nothing"], "there is no table 'nothing' of parked records"),
+        (["parked", "list", "--table", "nothing"], "the table 'nothing' of parked records does not exist"),
         (["parked", "list", "--table", TABLE], "cannot hold parked records: its primary key is"),
         (["leases", "list", "--data-table", TABLE, "--status-table", TABLE], "cannot be the status table"),
-        (["leases", "list", "--data-table", TABLE, "--status-table", "nothing"], "there is no such table"),
+        (["leases", "list", "--data-table", TABLE, "--status-table", "nothing"], "the table does not exist"),
     ],
 )
 def test_what_cannot_work_is_one_line_that_begins_with_the_command(scene: Scene, words: list[str], reason: str) -> None:
@@ -335,6 +335,6 @@ def test_a_sample_is_not_written_over(tmp_path: Path) -> None:
     again = run_cli("sample", "console", "--directory", str(tmp_path))
 
     assert first.code == 0
-    assert (again.code, again.err.count("is there already; --force writes over it")) == (2, 1)
+    assert (again.code, again.err.count("exists already; --force overwrites it")) == (2, 1)
     assert run_cli("sample", "console", "--directory", str(tmp_path), "--force").code == 0
     assert run_cli("sample", "console", "--directory", "/dev/null/x").code == 2

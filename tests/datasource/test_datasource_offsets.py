@@ -354,5 +354,5 @@ def test_the_checkpoint_of_another_source_is_refused() -> None:
     query = Query(two_shards(1))
     query.log.append('{"partition": 3}')
 
-    with pytest.raises(StreamClientException, match="an offset that is none of this source"):
+    with pytest.raises(StreamClientException, match="an offset not written by this source"):
         query.plan()

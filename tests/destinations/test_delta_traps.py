@@ -124,7 +124,7 @@ def test_names_that_differ_only_in_case_are_refused_by_name() -> None:
     ],
 )
 def test_stores_that_are_not_known_to_refuse_the_second_writer_are_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="can be written exactly once"):
+    with pytest.raises(ConfigurationError, match="cannot be written exactly once"):
         check_location(url, None, 10)
 
 
@@ -253,7 +253,7 @@ def test_a_file_system_that_links_over_what_is_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.link", lambda source, target: None)
-    with pytest.raises(ConfigurationError, match="links over"):
+    with pytest.raises(ConfigurationError, match="links replace existing files"):
         DeltaDestination(str(tmp_path / "t")).probe()
 
 
@@ -360,9 +360,9 @@ def test_commits_that_the_log_has_lost_are_an_error_that_is_shown(tmp_path: Path
     for path in (tmp_path / "t" / "_delta_log").glob("*.json"):
         path.unlink()
     reopened = DeltaDestination(str(tmp_path / "t"))
-    with pytest.raises(StreamClientException, match="does not hold it any more"):
+    with pytest.raises(StreamClientException, match="no longer holds this commit"):
         reopened.last_commits(["shard-1"])
-    with pytest.raises(StreamClientException, match="does not hold it any more"):
+    with pytest.raises(StreamClientException, match="no longer holds this commit"):
         reopened.commit(rows_for(reopened, [change(2)], batch(last, [change(2)])), [batch(last, [change(2)])])
 
     assert reopened.last_commits(["other"]) == {"other": None}

@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[list[NestedField], pa.Table, str]] = {
     "a column is required": (
         [NestedField(1, "v", LongType()), NestedField(2, "w", LongType(), required=True)],
         pa.table({"v": [1]}),
-        "'w'.*no such column",
+        "'w'.*do not have this column",
     ),
     "a value in a struct is required": (
         [NestedField(1, "s", NESTED)],
@@ -506,7 +506,7 @@ def test_a_table_that_was_set_back_is_found_by_its_log(catalogs: Callable[[], Sq
 
     assert [one.flaw for one in proof.findings] == [Flaw.UNREADABLE] * 2
     for finding, lost, number in zip(proof.findings, snapshots[2:], (3, 4), strict=True):
-        assert f"before snapshot {lost.snapshot_id}, and lacks what that stored: commit {number}" in finding.text
+        assert f"before snapshot {lost.snapshot_id}, and lacks its commits: commit {number}" in finding.text
     assert (later.findings, later.commits) == (proof.findings, 5)
 
 

@@ -278,7 +278,7 @@ def test_rows_are_not_found_by_a_key_where_they_were_stored_without_one(
     destination = opened()
     destination.key_by(["id"])
     for touch in (destination.probe, lambda: destination.commit(pa.table({"id": [1]}), [batch(None, [], shard="b")])):
-        with pytest.raises(ConfigurationError, match="made for rows without a key"):
+        with pytest.raises(ConfigurationError, match="created for rows without a key"):
             touch()
 
     assert relations(server, table) == made

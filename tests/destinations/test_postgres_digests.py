@@ -257,7 +257,7 @@ def test_a_long_reader_delays_the_renewal_and_is_named(
     hurried = opened_keyed(opened, answer_seconds=1.0)
     with psycopg.connect(server.conninfo) as reader:
         reader.execute(f'select count(*) from "{table}"'.encode())
-        with pytest.raises(DependencyException, match=r"digests of .* could not be made anew") as raised:
+        with pytest.raises(DependencyException, match=r"digests of .* could not be renewed") as raised:
             merge(hurried, {"new": 500})
     assert raised.value.kind is ErrorKind.TRANSIENT
 

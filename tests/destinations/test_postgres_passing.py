@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 # --- a server that only reads -----------------------------------------------------------------------------------------
 
 UNFIT_DEFAULTS = {
-    "only reads": ("default_transaction_read_only", "on", "transaction_read_only=on.*looks again"),
+    "only reads": ("default_transaction_read_only", "on", "transaction_read_only=on.*checks again"),
     "names no schema": ("search_path", "nowhere", "search path leads to no schema"),
 }
 
@@ -59,7 +59,7 @@ def test_handles_of_a_standby_are_refused_and_go_on_once_it_takes_writes(table: 
         for _ in range(2):
             with pytest.raises(ConfigurationError, match="transaction_read_only=on"):
                 fresh.commit(pa.table({"id": [2]}), [second])
-            with pytest.raises(DependencyException, match=r"read-only transaction.*as a standby.* asked again"):
+            with pytest.raises(DependencyException, match=r"read-only transaction.*as a standby.* tries again"):
                 old.commit(pa.table({"id": [2]}), [second])
             assert old.last_commits(["shard-1"]) == fresh.last_commits(["shard-1"]) == {"shard-1": last}
         server._run("pg_ctl", "promote", "-w", "-D", str(server.directory / "data"))

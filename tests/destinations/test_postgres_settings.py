@@ -181,8 +181,8 @@ def test_a_time_that_cannot_be_stored_is_refused_by_the_name_of_its_column(value
 
 
 ALTERED = {
-    "_versions = '[[1, 2]]'": "'_versions' holds something",
-    "_versions = '5'": "'_versions' holds something",
+    "_versions = '[[1, 2]]'": "'_versions' holds a value that no commit stores",
+    "_versions = '5'": "'_versions' holds a value that no commit stores",
     "_timestamp = 'infinity'": "too large",
 }
 

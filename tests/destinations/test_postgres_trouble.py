@@ -382,7 +382,7 @@ def test_rows_that_are_not_deleted_when_they_are_are_no_quicker_writers(
         with pytest.raises(DependencyException, match=named) as raised:
             merged(handle, last, numbered(1, 2, "new"))
         assert raised.value.kind is ErrorKind.PERMANENT
-        assert "others have changed" not in str(raised.value)
+        assert "have changed the rows" not in str(raised.value)
         connection.execute(f"drop {'rule' if kind == 'rule' else 'trigger'} kept on {table}")
     merged(handle, last, numbered(1, 2, "new"))
 

@@ -111,7 +111,7 @@ def test_what_holds_no_commit_proves_nothing(tmp_path: Path, capsys: pytest.Capt
     code, out, err = ended(capsys, str(tmp_path / "nothing"))
 
     assert (code, out) == (2, "")
-    assert "is not there or holds no commit" in err
+    assert "does not exist or holds no commit" in err
     assert not (tmp_path / "nothing").exists()
 
 
@@ -246,7 +246,7 @@ def test_a_place_without_a_table_does_not_pass_for_a_whole_one(
     assert main([*words, str(tmp_path / "misspelt")]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "the destination is not there or holds no commit" in err
+    assert "the destination does not exist or holds no commit" in err
 
 
 @pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])

@@ -135,8 +135,8 @@ def test_a_planned_move_takes_about_a_second_as_the_page_says() -> None:
 
     assert 0.5 < statistics.median(gaps) < 1.5
     assert max(gaps) < 2
-    (text,) = [word for word in texts(draw_hand_over()) if word.startswith("nobody reads")]
-    assert text == f"nobody reads the shard for {gaps[0]:.2f} s"
+    (text,) = [word for word in texts(draw_hand_over()) if word.startswith("no worker reads")]
+    assert text == f"no worker reads the shard for {gaps[0]:.2f} s"
     assert "a planned move takes about a second" in " ".join((DOCS / "concepts.md").read_text().split())
 
 

@@ -114,7 +114,7 @@ IN_PLACE = Trouble(
     needs_table=False,
     steps=(Step.START,),
 )
-AWAY = r"(?i)gone|bring it back|give it back|no table|not there|does not exist|not find"
+AWAY = r"(?i)gone|bring it back|restore them|no table|not there|does not exist|not find"
 SIGHT = (
     Trouble("the table away", "renamed, moved, or its objects out of sight", _at(AWAY, *PlaceKind)),
     Trouble("the log away", "the commits only", _at(AWAY + "|_commits|No such file|not found", *PlaceKind)),

@@ -141,7 +141,7 @@ def test_a_row_that_holds_no_number_is_an_error_that_says_what_to_do(
     columns = [("Epoch", cell)] if cell is not None else [("Other", 1)]
     client.put_row(TABLE, Row(key("s1"), columns), ANY_STATE)
     with pytest.raises(
-        DependencyException, match="set it to one that is above every epoch its shard ever had"
+        DependencyException, match="set it to a number above every epoch that its shard ever had"
     ) as error:
         manager.draw_epoch("s1")
 
@@ -162,7 +162,7 @@ def test_a_draw_that_others_overtake_again_and_again_fails(
         return last
 
     monkeypatch.setattr(type(manager._epochs), "_read", read_and_be_overtaken)
-    with pytest.raises(DependencyException, match="others drew every epoch of shard s1"):
+    with pytest.raises(DependencyException, match="other workers drew every epoch of shard s1"):
         manager.draw_epoch("s1")
 
     assert len(reads) == DRAWS_AT_MOST

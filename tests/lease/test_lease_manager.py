@@ -211,7 +211,7 @@ def test_a_table_that_is_waited_for_is_named_meanwhile(
     early, late = (
         record.getMessage() for record in caplog.records if record.name == "streamclient.tablestore.own_table"
     )
-    assert early.startswith(f"status table {name} does not answer reads yet, and is waited for up to 120 s: ")
+    assert early.startswith(f"status table {name} does not answer reads yet; waiting for it up to 120 s: ")
     assert late.startswith(f"status table {name} was not ready after 120000 ms: ")
     assert str(manager.table_problem).partition(":")[0] in early
 

@@ -109,12 +109,12 @@ def test_a_last_record_that_is_missing_or_of_another_batch_hides_nothing_of_what
     ("damage", "named"),
     [
         ({"PendingState": None}, "column PendingState is missing"),
-        ({"PendingRecords": True}, "column PendingRecords holds True, which is no int"),
+        ({"PendingRecords": True}, "column PendingRecords holds True, which is not of type int"),
         ({"PendingCheckpoint": ""}, "column PendingCheckpoint is empty"),
-        ({"Pause": "tomorrow"}, "column Pause holds 'tomorrow', which is no JSON object"),
-        ({"Pause": '{"request_id": 7}'}, "Pause member request_id holds 7, which is no str"),
-        ({"PauseTaken": 1}, "column PauseTaken holds 1, which is no str"),
-        ({"ProgressBytes": "x"}, "column ProgressBytes holds 'x', which is no int"),
+        ({"Pause": "tomorrow"}, "column Pause holds 'tomorrow', which is not a JSON object"),
+        ({"Pause": '{"request_id": 7}'}, "Pause member request_id holds 7, which is not of type str"),
+        ({"PauseTaken": 1}, "column PauseTaken holds 1, which is not of type str"),
+        ({"ProgressBytes": "x"}, "column ProgressBytes holds 'x', which is not of type int"),
     ],
 )
 def test_a_column_of_our_own_that_cannot_be_read_is_named_and_taken_for_absent(

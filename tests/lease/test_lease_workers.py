@@ -61,12 +61,12 @@ def test_each_write_stores_only_what_it_changes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"Nonce": None}, "column Nonce of worker row w2 holds None, which is no str"),
-        ({"Beat": "5"}, "column Beat of worker row w2 holds '5', which is no int"),
-        ({"Wake": True}, "column Wake of worker row w2 holds True, which is no int"),
+        ({"Nonce": None}, "column Nonce of worker row w2 holds None, which is not of type str"),
+        ({"Beat": "5"}, "column Beat of worker row w2 holds '5', which is not of type int"),
+        ({"Wake": True}, "column Wake of worker row w2 holds True, which is not of type int"),
         (
             {"State": "asleep"},
-            "column State of worker row w2 holds 'asleep', which is none of running, leaving, killed",
+            "column State of worker row w2 holds 'asleep', which is not one of running, leaving, killed",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_each_mistake_in_a_configuration_is_told(
         "destination.table is not used with kind 'delta'",
         "mirror.history must be True or False, not 'yes'",
         "mirror.max_age_seconds must be a number of seconds above 0, not 0",
-        "there is no section miror; did you mean mirror?",
+        "section miror does not exist; did you mean mirror?",
     ):
         assert text in said
 

@@ -62,7 +62,7 @@ def test_a_rewind_to_an_iterator_checks_that_it_is_one_of_the_shard(scene: Scene
     other, _ = scene.split()
     foreign = scene.iterator(other)
 
-    assert "is one of shard" in scene.run("leases", "rewind", shard, "--to", f"iterator:{foreign}").err
+    assert "belongs to shard" in scene.run("leases", "rewind", shard, "--to", f"iterator:{foreign}").err
     assert scene.run("leases", "rewind", shard, "--to", "iterator:nonsense").code == 2
     assert scene.audit() == []
     assert scene.run("leases", "rewind", shard, "--to", f"iterator:{earlier}").code == 0
@@ -347,9 +347,9 @@ def grandparents(scene: Scene) -> tuple[str, ...]:
     [
         ("rewind {parent} --to oldest", "have been read already"),
         ("rewind {first} --to latest", "see `leases skip`"),
-        ("rewind {second} --to iterator:{foreign}", "is one of shard"),
+        ("rewind {second} --to iterator:{foreign}", "belongs to shard"),
         ("rewind nowhere --to oldest", "known shards"),
-        ("skip {first} --to 1h-ago", "lies behind the checkpoint"),
+        ("skip {first} --to 1h-ago", "is before the checkpoint"),
         ("skip {first} --to latest", "which are never delivered"),
         ("skip {first} --to end --yes", "its children may start"),
         ("reset --to latest", "which are never delivered"),

@@ -42,7 +42,7 @@ def test_a_shard_behind_names_its_rate_and_lag() -> None:
     made = facts(now, workers=[worker("w1")], heads={"s1": waiting(300)})
     made = evolve(made, earlier={"s1": before}, observed_seconds=2.0)
 
-    assert said(made) == ("reading", "moves: worker w1 reads it at 120 records/s, 5 min behind")
+    assert said(made) == ("reading", "moves: worker w1 reads it at 120 records/s, with a lag of 5 min")
 
 
 def test_a_finished_shard_names_its_children() -> None:
@@ -404,7 +404,7 @@ def test_a_checkpoint_that_stands_still_is_told_by_what_its_worker_can_say() -> 
         "no-checkpoint",
         (
             "moves without a checkpoint: worker w1 names no obstacle, but has stored none for 1 min 30 s, although "
-            "records wait behind it, the oldest for 1 min 25 s"
+            "unread records wait, the oldest for 1 min 25 s"
         ),
     )
     assert said(facts(still, heads=heads))[0] == "owner-mute"
@@ -426,7 +426,7 @@ def test_nothing_is_guessed_about_records_that_were_not_looked_up() -> None:
 
     assert said(made) == (
         "held",
-        "is held by worker w1, which names no obstacle; whether records wait behind it was not looked up",
+        "is held by worker w1, which names no obstacle; the records after its checkpoint were not looked up",
     )
     assert said(made, "s2") == ("reading", "moves: worker w1 reads it")
 

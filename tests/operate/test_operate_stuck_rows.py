@@ -85,7 +85,7 @@ def test_a_data_table_that_is_missing(scene: Scene) -> None:
         ran = run_cli(*words, *options)
 
         assert (ran.code, ran.out) == (2, "")
-        assert "the stream of table typo cannot be read: there is no such table" in ran.err
+        assert "the stream of table typo cannot be read: the table does not exist" in ran.err
 
 
 def test_what_cannot_be_read_is_an_error_and_no_verdict(scene: Scene) -> None:
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_an_error_and_no_verdict(scene: Scene) -> None:
     off = scene.run("explain", "--all")
 
     assert [(ran.code, ran.out, ran.err.count("\n")) for ran in (missing, refused, off)] == [(2, "", 1)] * 3
-    assert missing.err.startswith("streamclient explain: status table orders_status cannot be read: there is no such")
+    assert missing.err.startswith("streamclient explain: status table orders_status cannot be read: the table does")
     assert refused.err.endswith(
         "Check endpoint, instance, key and policy. Workers that are refused end with this error.\n"
     )

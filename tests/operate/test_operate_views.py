@@ -210,7 +210,7 @@ def test_a_file_that_is_no_snapshot_is_refused(scene: Scene, tmp_path: Path) -> 
     for path in (str(other), str(tmp_path / "missing.json")):
         ran = scene.run("leases", "diff", path)
         assert ran.code == 2
-        assert "is no snapshot" in ran.err
+        assert "is not a snapshot" in ran.err
 
 
 def test_a_snapshot_may_go_to_standard_output(scene: Scene) -> None:

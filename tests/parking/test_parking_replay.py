@@ -218,7 +218,7 @@ def test_keys_are_text_and_back(key: Any) -> None:
     "text", ["", "5", "[5]", '[["id"]]', '[["id", true]]', '[["id", {"base64": "?"}]]', '[[1, "x"]]']
 )
 def test_other_texts_are_no_keys(text: str) -> None:
-    with pytest.raises(ValueError, match="is no primary key, expected"):
+    with pytest.raises(ValueError, match="is not a primary key, expected"):
         parse_key(text)
 
 
@@ -334,7 +334,7 @@ def test_a_directory_that_is_not_there_is_an_error_and_is_not_made(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["parked", "list", "--directory", str(tmp_path / "none")]) == 2
-    assert "is no directory of parked records" in capsys.readouterr().err
+    assert "is not a directory of parked records" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

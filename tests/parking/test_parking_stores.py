@@ -187,5 +187,5 @@ def test_a_row_of_somebody_else_is_an_error_that_names_it(local: LocalTablestore
     key = [("StreamId", "s"), ("ShardId", "t"), ("RecordId", "u")]
     client.put_row("parked", Row(key, [("x", 1)]), Condition(RowExistenceExpectation.IGNORE))
 
-    with pytest.raises(StreamClientException, match="row u of shard t is no parked record"):
+    with pytest.raises(StreamClientException, match="row u of shard t is not a parked record"):
         list(store.parked())

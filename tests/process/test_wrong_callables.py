@@ -220,7 +220,7 @@ def test_what_defers_says_what_to_use() -> None:
         KeyedProcessorFactory(a_coroutine)
     assert str(raised.value) == (
         f"process_record must be callable with one StreamRecord, not {a_coroutine!r}: it is an async function, whose "
-        "calls nobody runs; write a plain function, without async and yield, that has done its work when it returns "
+        "calls are never run; write a plain function, without async and yield, that has done its work when it returns "
         "(it may call asyncio.run)"
     )
     with pytest.raises(ConfigurationError, match=r"parking must be an .* or None, not .*: its park: it is a g"):
@@ -287,7 +287,7 @@ def without_warnings() -> Iterator[None]:
 @pytest.mark.usefixtures("without_warnings")
 def test_an_answer_that_nobody_runs_has_failed_and_is_closed(answer: str) -> None:
     made = ANSWERS[answer]()
-    with pytest.raises(ConfigurationError, match=r"process returned <.*, which nobody runs, so its work is not done: "):
+    with pytest.raises(ConfigurationError, match=r"process returned <.*, which is never run, so its work is not done"):
         checks.done("process", made)
 
 
@@ -413,7 +413,7 @@ def test_a_worker_stores_nothing_for_a_call_that_did_no_work_and_names_it(
 
     def is_named() -> bool:
         said.append(told(worker) + caplog.text)
-        return "nobody runs" in said[-1] and (hidden in said[-1] or hidden.startswith("a made"))
+        return " never run" in said[-1] and (hidden in said[-1] or hidden.startswith("a made"))
 
     try:
         until(is_named, lambda: said[-1])

@@ -191,7 +191,7 @@ def test_missing_parts_are_named(content: Any) -> None:
 def test_unreadable_and_malformed_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "bad.toml").write_text("=")
-    for name, expected in (("none.json", "cannot read"), ("bad.json", "is no JSON"), ("bad.toml", "is no TOML")):
+    for name, expected in (("none.json", "cannot read"), ("bad.json", "is not JSON"), ("bad.toml", "is not TOML")):
         with pytest.raises(ConfigurationError, match=expected):
             load_settings(tmp_path / name, {})
 

@@ -233,7 +233,7 @@ def test_a_malformed_row_stops_nobody(scene: Scene, caplog: pytest.LogCaptureFix
         assert is_well(first)
         assert is_well(second)
 
-    assert "row broken of status table orders_status is no lease" in caplog.text
+    assert "row broken of status table orders_status is not a lease" in caplog.text
     _, row, _ = scene.client.get_row(STATUS, key_of(scene.stream_id, "broken"), max_version=1)
     assert len(row.attribute_columns) == 5
 

@@ -402,7 +402,7 @@ def test_a_lease_that_lasts_no_time_is_refused(seconds: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lease_duration_millis", "renewer_interval_millis", "taker_interval_millis"])
 def test_what_is_made_of_a_lease_duration_cannot_be_given_beside_it(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{name} is what for_lease makes of the lease duration"):
+    with pytest.raises(ConfigurationError, match=f"^for_lease derives {name} from the lease duration"):
         ClientConfig.for_lease(20, **{name: 5})
 
 

@@ -318,7 +318,7 @@ def test_destination_that_has_lost_all_of_a_shard_is_told_unless_it_shall_start_
     shard = StoredShard("s1", puts(6))
     work(MemoryDestination(), shard, 1, 4)
     empty = MemoryDestination()
-    with pytest.raises(StreamClientException, match="behind 4 processed records, but the destination has no commit"):
+    with pytest.raises(StreamClientException, match="after 4 processed records, but the destination has no commit"):
         work(empty, shard, 2, 2)
     assert (keys_in(empty), shard.checkpoint) == ([], "after 4")
     with SparkRecordProcessorFactory(empty, starts_anew=True) as factory:
@@ -417,7 +417,7 @@ def test_destination_goes_on_behind_an_accepted_loss_and_says_so(policy: Trimmed
     proof = verify(destination, with_rows=True)
     assert proof.is_whole, str(proof)
     (lost,) = proof.losses
-    assert f"behind {lost.start} of shard {lost.shard} records lost and given up: each record once" in str(proof)
+    assert f"records after {lost.start} of shard {lost.shard} lost and given up: each record once" in str(proof)
 
 
 def test_what_was_prepared_for_something_else_is_left_alone_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -427,7 +427,7 @@ def test_what_was_prepared_for_something_else_is_left_alone_and_told(caplog: pyt
     work(destination, shard, 2, 2)
 
     assert keys_in(destination) == [1, 2, 3, 4]
-    assert "what was prepared at iterator ...stuvwxyz is no commit, and is left alone" in caplog.text
+    assert "the state that was prepared at iterator ...stuvwxyz is not a commit, and is ignored" in caplog.text
 
 
 def test_columns_that_another_writer_brought_first_are_taken_over() -> None:

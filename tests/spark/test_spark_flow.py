@@ -238,7 +238,7 @@ def test_transform_that_needs_a_column_which_no_change_had_is_told_to_declare_it
             run.stop()
 
     work()
-    with pytest.raises(ApplicationException, match=r"declare what the transform or sink relies on.*UNRESOLVED_COLUMN"):
+    with pytest.raises(ApplicationException, match=r"declare the columns that the transform.*UNRESOLVED_COLUMN"):
         work()
     work(schema={"amount": ColumnType.INTEGER})
     assert shard.checkpoints == ["after 1", "after 2"]

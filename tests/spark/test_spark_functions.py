@@ -51,7 +51,7 @@ UNABLE: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("function", UNABLE.values(), ids=UNABLE)
 def test_what_cannot_take_a_batch_or_would_not_run_is_refused(function: Any) -> None:
     """Nobody would await it: all changes would be checkpointed, and none written."""
-    expected = "must be callable with a DataFrame and a BatchContext, not async and no generator"
+    expected = "must be callable with a DataFrame and a BatchContext, neither async nor a generator"
     with pytest.raises(ConfigurationError, match=f"sink {expected}, not "):
         SparkRecordProcessorFactory(function)
     with pytest.raises(ConfigurationError, match=f"transform {expected} or None, not "):
@@ -69,7 +69,7 @@ def test_sink_that_hides_a_function_which_nobody_runs_fails_its_batch(spark: Any
     with SparkRecordProcessorFactory(sink, session=spark, config=NEVER) as factory:
         run = Run(factory, shard)
         run.read(1)
-        with pytest.raises(ConfigurationError, match=r"the sink returned <.* which nobody runs, so its work"):
+        with pytest.raises(ConfigurationError, match=r"the sink returned <.* which is never run, so its work"):
             run.stop()
     assert shard.checkpoints == []
     if function is write_later:

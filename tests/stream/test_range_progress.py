@@ -232,7 +232,7 @@ def test_a_page_that_never_moves_on_is_named_as_the_fault_of_the_service(lying: 
     with pytest.raises(DependencyException) as caught:
         TableScan(calls=SignedCalls(orders), table="orders", key=["id"]).page(start)
     assert caught.value.kind is ErrorKind.TRANSIENT
-    for part in ("GetRange of table 'orders' does not move on: asked from (2), ", "the service, or what is"):
+    for part in ("GetRange of table 'orders' does not move on: asked from (2), ", "the service, or a system"):
         assert part in str(caught.value)
     assert server.told == 1
 

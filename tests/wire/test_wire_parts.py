@@ -309,7 +309,7 @@ def test_records_of_a_page_have_to_rise(
     if wrong is None:
         page.require_order()
     else:
-        with pytest.raises(DisorderError, match=f"record {wrong} of a page of {len(places)} stands at"):
+        with pytest.raises(DisorderError, match=f"record {wrong} of a page of {len(places)} is at"):
             page.require_order()
 
 

@@ -85,7 +85,7 @@ BAD_RECORDS: dict[str, tuple[int, Row, str]] = {
     "deletion in put": (
         1,
         Row(KEY_A, (Cell("c", None, CellOperation.DELETE_ALL_VERSIONS),), False, SEQUENCE),
-        "puts only",
+        "only puts",
     ),
     "increment": (2, Row(KEY_A, (Cell("c", 1, CellOperation.INCREMENT),), False, SEQUENCE), "increment"),
     "deletion with value": (
@@ -157,7 +157,7 @@ BAD_VALUES = {
     ),
     "deletion in put": (
         evolve(RECORDS["put"][1], columns=(RecordColumn("c", ColumnOperation.DELETE_ALL_VERSION),)),
-        "puts only",
+        "only puts",
     ),
     "deletion with value": (
         evolve(RECORDS["delete"][1], record_type=RecordType.UPDATE, columns=(
@@ -167,7 +167,7 @@ BAD_VALUES = {
     ),
     "deletion in origin": (
         evolve(RECORDS["put"][1], original_columns=(RecordColumn("c", ColumnOperation.DELETE_ALL_VERSION),)),
-        "puts only",
+        "only puts",
     ),
 }  # fmt: skip
 

@@ -548,7 +548,7 @@ def test_trimmed_position_is_reported_and_stops_only_its_shard(caplog: pytest.Lo
         world.simulation.advance(120)
 
     status = worker.statuses()["a"]
-    assert "records behind position a@2 are past the stream's retention and lost" in status.reason
+    assert "records after position a@2 are past the stream's retention and lost" in status.reason
     assert (status.state, status.checkpoint) == (ShardState.SHUTDOWN_COMPLETE, "a@2")
     assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
     assert world.owner("a") == "w1"

@@ -81,7 +81,7 @@ def test_the_lost_range_is_named_from_the_last_processed_to_the_first_record_lef
     )
     status = worker.statuses()["a"]
     assert status.reason == (
-        "records behind position a@4 are past the stream's retention and lost: from after the record of "
+        "records after position a@4 are past the stream's retention and lost: from after the record of "
         "2020-09-13T12:26:43.000Z up to before the record 1/1600000008000000/0 of 2020-09-13T12:26:48.000Z, the oldest "
         "one left; to go on there, call worker.accept_loss('a'), or set trimmed_data_policy to RESTART_AT_OLDEST"
     )
@@ -106,7 +106,7 @@ def test_the_worker_that_processed_the_last_record_names_its_place() -> None:
 
     assert lost.last_processed == SequenceInfo(1, START + 1_000_000, 0)
     assert lost.first_left is None
-    assert str(lost).endswith("up to before whatever comes next, as nothing is left")
+    assert str(lost).endswith("up to before the next record to come, as no record is left")
 
 
 def test_nothing_known_of_the_last_record_is_said_as_such() -> None:

@@ -417,7 +417,7 @@ def test_a_prepared_batch_ends_at_its_last_record_though_the_oldest_are_gone(
 
     assert processor.batches == batches
     assert sink.rows == keys(10 - gone, gone)
-    assert "in a batch that was prepared up to a@6, records behind position TRIM_HORIZON are past" in caplog.text
+    assert "in a batch that was prepared up to a@6, records after position TRIM_HORIZON are past" in caplog.text
 
 
 def test_a_prepared_batch_that_has_lost_records_waits_for_somebody_to_accept_it() -> None:

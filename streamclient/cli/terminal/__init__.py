@@ -1,1 +1,1 @@
-"""What all commands have in common: their parser, how they end, and how text and tables fit the terminal."""
+"""The common parts of all commands: their parser, their ends, and text and tables that fit the terminal."""

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and its one line on standard error."""
+"""The end of a command: its exit code, and its one line on standard error."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from streamclient.errors import NoThreadError, StreamClientError, is_refused_thr
 
 EXIT_DONE = 0
 EXIT_REFUSED = 1
-"""The command was not allowed, not carried out entirely, or found something that is not as it should be."""
+"""The command was not allowed, was not carried out entirely, or found something wrong."""
 EXIT_UNUSABLE = 2
 """Wrong arguments, or a service or table that cannot be reached or read."""
 EXIT_INTERRUPTED = 130
-"""As shells have it for SIGINT."""
+"""The exit code that shells give for SIGINT."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
-"""As shells have it for SIGTERM."""
+"""The exit code that shells give for SIGTERM."""
 EXIT_HUNG_UP = 128 + signal.SIGHUP
-"""As shells have it for SIGHUP."""
+"""The exit code that shells give for SIGHUP."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a full disk answers."""
+"""The errors of a full disk."""
 
 Run = Callable[[argparse.Namespace], int]
 
 
 class CommandFailed(Exception):
-    """A command ends here. The text is for the user; the exit code is that of wrong arguments by default."""
+    """The end of a command, with a text for the user. By default the exit code is that of wrong arguments."""
 
     def __init__(self, message: str, exit_code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)
@@ -44,29 +44,29 @@ class CommandFailed(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what Ctrl-C does, with another exit code."""
+    """SIGTERM came: it ends a command like Ctrl-C, with its own exit code."""
 
     exit_code = EXIT_TERMINATED
     text = "terminated"
 
 
 class HungUp(Terminated):
-    """SIGHUP came, as the terminal was closed or its connection broke: the same, with its own exit code."""
+    """SIGHUP came, as the terminal was closed or its connection broke: it ends a command like SIGTERM."""
 
     exit_code = EXIT_HUNG_UP
     text = "hung up"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints look like those of the commands: one line, and where to read more."""
+    """A parser whose errors look like those of the commands: one line that says where to read more."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments, and exit."""
+        """Print the error in the arguments, and exit."""
         _say_last(f"{self.prog}: {message}; see {self.prog} --help")
         sys.exit(EXIT_UNUSABLE)
 
     def exit(self, status: int = EXIT_DONE, message: str | None = None) -> NoReturn:
-        """Exit behind what was asked for: the help, or the version."""
+        """Exit after the help or the version was printed."""
         try:
             _flush()
         except OSError:
@@ -76,19 +76,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def runs(parser: argparse.ArgumentParser, run: Run) -> None:
-    """Have a parser's command carried out by ``run``, which returns the exit code.
+    """Have ``run`` carry out the parser's command and return the exit code.
 
-    Where nobody reads what it prints any more it ends with 0, or with the parser's default for ``unread``: that of a
-    command which does more than print.
+    A command whose output is no longer read ends with 0. A command that does more than print sets another exit code as
+    the parser's default for ``unread``.
     """
     parser.set_defaults(run=run, command=parser.prog)
 
 
 def open_standard_streams() -> None:
-    """Have standard streams to which everything can be written, whatever the command was started with.
+    """Make sure that every text can be written to the standard streams, however the command was started.
 
-    A stream that was closed becomes the null device: else the next file that is opened gets its number, and whatever
-    a library prints goes there. Characters that the encoding lacks are printed as escapes.
+    A closed stream becomes the null device: otherwise the next file that is opened gets its number, and with that the
+    output of libraries. Characters that the encoding lacks are printed as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -98,10 +98,10 @@ def open_standard_streams() -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Carry out what was parsed; the exit code.
+    """Carry out the parsed command; return the exit code.
 
-    A SIGTERM or SIGHUP ends it like Ctrl-C: whatever a command cleans up, it cleans up then, too. A command that
-    handles signals itself sets its own handlers.
+    A SIGTERM or SIGHUP ends the command like Ctrl-C, so the command cleans up, too. A command that handles signals
+    itself sets its own handlers.
     """
     try:
         with _interrupted_by_signals():
@@ -113,10 +113,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     except (StreamClientError, RuntimeError) as error:
         return _end(arguments, _sentence(error), EXIT_UNUSABLE)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
+        # The reader of the output has gone; nothing can be written there any more, not even at exit.
         _write_nowhere(sys.stdout)
         unread: int = getattr(arguments, "unread", EXIT_DONE)
-        return unread if unread == EXIT_DONE else _end(arguments, "ended: nobody reads its output any more", unread)
+        return unread if unread == EXIT_DONE else _end(arguments, "ended: its output is no longer read", unread)
     except OSError as error:
         if error.filename is not None:
             return _end(arguments, printable(f"cannot use {error.filename}: {error.strerror}"), EXIT_UNUSABLE)
@@ -130,7 +130,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _sentence(error: StreamClientError | RuntimeError) -> str:
-    """What to say of an error; one of Python's own is raised again, unless the system refused a thread."""
+    """Return the sentence for an error; raise an error of Python's own again, unless the system refused a thread."""
     if isinstance(error, StreamClientError):
         return str(error)
     if is_refused_thread(error):
@@ -144,21 +144,21 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
     except OSError:
         _write_nowhere(sys.stdout)
     if width_of(sys.stderr) is not None and text == "interrupted":
-        _say_last("")  # behind the terminal's own ^C
+        _say_last("")  # ends the line in which the terminal shows ^C
     _say_last(f"{arguments.command}: {text}")
     return code
 
 
 def _say_last(text: str) -> None:
-    """On standard error, if that still takes it: the exit code stands either way."""
+    """Print to standard error, if that is still possible: the exit code is the same either way."""
     try:
-        complain(*text.split("\n"))  # an error's own lines, whose parts of others are one line each
+        complain(*text.split("\n"))  # an error may have several lines; quoted texts in them have none of their own
     except OSError:
         _write_nowhere(sys.stderr)
 
 
 def _flush() -> None:
-    """Write what was printed now: at its exit, Python would complain of a reader who has gone, and end with 120."""
+    """Write the buffered output now: at its exit, Python would complain that the reader is gone, and end with 120."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -166,7 +166,7 @@ def _flush() -> None:
 
 
 def _write_nowhere(stream: Any) -> None:
-    """Have what the stream still holds, and whatever else is written there, go to the null device."""
+    """Send the stream's buffered text, and all later text, to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -175,9 +175,9 @@ def _interrupted_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Cleaning up is not interrupted by a second SIGTERM; it is by a second Ctrl-C, which means hurry.
+    # A second SIGTERM does not interrupt the cleaning up; a second Ctrl-C does, because it means hurry.
     handlers = [RaisedBySignal(signal.SIGTERM, Terminated, once=True)]
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
         handlers.append(RaisedBySignal(signal.SIGHUP, HungUp, once=True))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handlers.append(RaisedBySignal(signal.SIGINT, KeyboardInterrupt, once=False))

@@ -1,4 +1,4 @@
-"""What commands that copy a table into another share: options, an end by a signal, what a comparison prints."""
+"""The common parts of commands that copy tables: options, an end by a signal, the output of a comparison."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from streamclient.cli.terminal.output import complain, print_json_line, print_te
 Answer = TypeVar("Answer")
 
 SHOWN_DIFFERENCES = 100
-"""Differences printed by ``--verify`` unless ``--all`` is given; all are counted."""
+"""Most differences that ``--verify`` prints without ``--all``; all are counted."""
 
 EXIT_DIFFERENT = 3
 """The comparison was carried out, and rows differ."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a copy in order."""
+"""The signals that end a copy in order."""
 
 LOOK_SECONDS = 0.2
-"""Between two looks at what is to be shown, and at whether a signal came: little for a person, and no load."""
+"""Time between two looks at the progress and at signals: short for a person, and a small load."""
 
 
 def add_copy_options(parser: argparse.ArgumentParser, configuration: str) -> None:
-    """The configuration file, described so, and what may be done with it."""
+    """Add the options; ``configuration`` describes the configuration file."""
     parser.add_argument("configuration", type=Path, help=configuration)
     parser.add_argument("--verify", action="store_true", help="only compare source and destination, row by row")
     parser.add_argument("--all", action="store_true", help="with --verify: print every difference")
     parser.add_argument("--check", action="store_true", help="only check the configuration; nothing is called")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end, for programs")
-    parser.set_defaults(unread=EXIT_REFUSED)  # neither a copy nor a comparison is done then
+    parser.set_defaults(unread=EXIT_REFUSED)  # the copy or comparison is not complete then
 
 
 def say_valid(options: argparse.Namespace) -> int:
-    """Answer ``--check``; its exit code."""
+    """Print the answer to ``--check``; return its exit code."""
     if options.json:
         print_json_line({"valid": True})
     else:
@@ -50,13 +50,13 @@ def say_valid(options: argparse.Namespace) -> int:
 def run_until_signal(
     name: str, work: Callable[[], Answer], stop: Callable[[], object], look: Callable[[], object]
 ) -> tuple[Future[Answer], int | None]:
-    """Run the work in a thread of this name, ``look`` meanwhile, and ``stop`` it once a signal comes or it has ended.
+    """Run ``work`` in a thread called ``name``, calling ``look`` meanwhile; call ``stop`` at a signal or at its end.
 
-    Main thread only: it gets the signals, and so it waits for nothing that a handler would have to set. Gives how the
-    work ended, and the exit code of the signal if there was one. Who handled the signals before does so again.
+    Returns the future of the work, and the exit code of the signal if one came. Only the main thread may call this: it
+    gets the signals, so it waits for nothing that a handler would have to set. The former handlers are put back.
     """
     stopped_by: list[int] = []
-    # One that is ignored stays so: nohup asks for that, and a shell for what runs in its background.
+    # An ignored signal stays ignored: nohup asks for that, and a shell does for its background jobs.
     before = {number: handler for number in ENDING_SIGNALS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     for number in before:
         signal.signal(number, lambda number, _: stopped_by.append(number))
@@ -71,11 +71,11 @@ def run_until_signal(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return running, 128 + stopped_by[0] if stopped_by else None  # as shells and container runtimes say it
+    return running, 128 + stopped_by[0] if stopped_by else None  # the exit code of shells and container runtimes
 
 
 class ShownDifferences:
-    """The differences that a comparison finds, as ``--verify`` prints them: the first ones, or with ``--all`` each."""
+    """The differences of a comparison, as ``--verify`` prints them: the first ones, or with ``--all`` every one."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.say = complain if options.json else print_text
@@ -84,16 +84,16 @@ class ShownDifferences:
 
     @property
     def is_full(self) -> bool:
-        """Whether further ones are only counted."""
+        """True if further differences are only counted."""
         return self._shown >= self._most
 
     def show(self, difference: object) -> None:
-        """Print it, unless enough are printed."""
+        """Print the difference, unless ``is_full``."""
         if not self.is_full:
             self._shown += 1
             self.say(str(difference))
 
     def end(self, count: int) -> None:
-        """Say how many of so many were not printed."""
+        """Print how many of ``count`` differences were not printed."""
         if count > self._shown:
             self.say(f"... and {count - self._shown} more{'; --all prints every one' if self.is_full else ''}")

@@ -1,6 +1,6 @@
-"""Text and tables for a line of so many cells. Pure.
+"""Text and tables that fit a terminal's width. Pure.
 
-Where there is no width, as in a pipe or a file, nothing is cut, dropped or folded: programs and ``grep`` see it whole.
+Without a width, as in a pipe or a file, nothing is cut, dropped or folded: programs and ``grep`` see the whole text.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from attrs import frozen
 from streamclient.errors import ConfigurationError, printable
 
 GAP = "  "
-"""Between two columns."""
+"""The space between two columns."""
 
 ELLIPSIS = "…"
 
 SHORTEST_ID = 8
-"""Characters of a shortened id; more where two ids begin alike for longer."""
+"""Least number of characters of a shortened id; ids that share their first characters keep more."""
 
-_SAYS_NOTHING = frozenset({"", "-"})
+_EMPTY_CELLS = frozenset({"", "-"})
 
 
 @frozen
 class Column:
-    """A column of a table, and what becomes of it where the line is too short."""
+    """A column of a table, with its rules for a line that is too short."""
 
     title: str
     drop: int = 0
-    """The column with the highest number goes first; one with 0 always stays."""
+    """The column with the highest number is dropped first; a column with 0 always stays."""
     least: int | None = None
-    """It may be cut to so many cells, with an ellipsis, before another one is dropped; ``None``: it is never cut."""
+    """Cells to which the column may be cut, with an ellipsis, before others are dropped; ``None``: it is not cut."""
 
 
 @frozen
 class FittedTable:
-    """Lines, and the titles of columns that had something to say and no room."""
+    """The lines of a table, and the titles of dropped columns that were not empty."""
 
     lines: tuple[str, ...]
     dropped: tuple[str, ...] = ()
 
 
 def display_width(text: str) -> int:
-    """Cells of a terminal that the text takes: two for wide characters, none for combining ones."""
+    """Return the cells of a terminal that the text takes: two for wide characters, none for combining ones."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or as much of it as fits, with an ellipsis."""
+    """Return the text; if it is wider than ``width``, its beginning with an ellipsis."""
     if display_width(text) <= width:
         return text
     kept, used = "", 0
@@ -64,7 +64,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_parts(text: str, width: int) -> str:
-    """As many parts of the text, two spaces apart, as fit; never less than the beginning of the first."""
+    """Return as many parts of the text, two spaces apart, as fit; at least the beginning of the first part."""
     parts = one_line(text).split(GAP)
     while len(parts) > 1 and display_width(GAP.join(parts)) > width:
         parts.pop()
@@ -72,25 +72,25 @@ def cut_parts(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with escapes for anything that would begin another line or move the cursor."""
+    """Return the text with escapes for characters that would begin another line or move the cursor."""
     return printable(text, None)
 
 
 def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> FittedTable:
-    """The table with its titles, columns two cells apart.
+    """Return the table with its titles, columns two cells apart.
 
-    Too wide for ``width``, columns that say nothing go first; then those that may be cut are cut; then columns go by
-    their ``drop``.
+    If it is too wide for ``width``, empty columns are dropped first. Then columns that may be cut are cut. Then columns
+    are dropped in the order of their ``drop``.
     """
     cells = [[column.title for column in columns], *([one_line(cell) for cell in row] for row in rows)]
-    natural = [max(display_width(row[place]) for row in cells) for place in range(len(columns))]
+    natural = [max(display_width(row[index]) for row in cells) for index in range(len(columns))]
     kept, widths = _choose(columns, cells, natural, width)
     lines = [
-        GAP.join(_padded(row[place], cell_width) for place, cell_width in zip(kept, widths, strict=True)).rstrip()
+        GAP.join(_padded(row[index], cell_width) for index, cell_width in zip(kept, widths, strict=True)).rstrip()
         for row in cells
     ]
     dropped = tuple(
-        column.title for place, column in enumerate(columns) if place not in kept and not _says_nothing(cells, place)
+        column.title for index, column in enumerate(columns) if index not in kept and not _is_empty(cells, index)
     )
     return FittedTable(tuple(lines if width is None else (cut(line, width) for line in lines)), dropped)
 
@@ -98,23 +98,23 @@ def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: i
 def _choose(
     columns: Sequence[Column], cells: Sequence[Sequence[str]], natural: Sequence[int], width: int | None
 ) -> tuple[list[int], list[int]]:
-    """Places of the columns that stay, and their widths."""
+    """Return the indexes of the columns that stay, and their widths."""
     kept = list(range(len(columns)))
     while True:
-        widths = [natural[place] for place in kept]
+        widths = [natural[index] for index in kept]
         excess = 0 if width is None else sum(widths) + len(GAP) * (len(kept) - 1) - width
         if excess <= 0:
             return kept, widths
-        silent = [place for place in kept if columns[place].drop and _says_nothing(cells, place)]
-        spare = [_spare(columns[place], natural[place]) for place in kept]
-        droppable = [place for place in kept if columns[place].drop]
-        if not silent and (sum(spare) >= excess or not droppable):
+        empty = [index for index in kept if columns[index].drop and _is_empty(cells, index)]
+        spare = [_spare(columns[index], natural[index]) for index in kept]
+        droppable = [index for index in kept if columns[index].drop]
+        if not empty and (sum(spare) >= excess or not droppable):
             return kept, _shrunk(widths, spare, excess)
-        kept.remove(max(silent or droppable, key=lambda place: columns[place].drop))
+        kept.remove(max(empty or droppable, key=lambda index: columns[index].drop))
 
 
-def _says_nothing(cells: Sequence[Sequence[str]], place: int) -> bool:
-    return all(row[place] in _SAYS_NOTHING for row in cells[1:])
+def _is_empty(cells: Sequence[Sequence[str]], index: int) -> bool:
+    return all(row[index] in _EMPTY_CELLS for row in cells[1:])
 
 
 def _spare(column: Column, natural: int) -> int:
@@ -122,13 +122,13 @@ def _spare(column: Column, natural: int) -> int:
 
 
 def _shrunk(widths: Sequence[int], spare: Sequence[int], excess: int) -> list[int]:
-    """Take cells from the widest that may give some, one at a time."""
-    found, left = list(widths), list(spare)
+    """Return the widths less ``excess`` cells, taken one at a time from the widest column that has cells to spare."""
+    shrunk, left = list(widths), list(spare)
     for _ in range(min(excess, sum(spare))):
-        place = max((place for place in range(len(found)) if left[place]), key=lambda place: found[place])
-        found[place] -= 1
-        left[place] -= 1
-    return found
+        widest = max((index for index in range(len(shrunk)) if left[index]), key=lambda index: shrunk[index])
+        shrunk[widest] -= 1
+        left[widest] -= 1
+    return shrunk
 
 
 def _padded(text: str, width: int) -> str:
@@ -137,7 +137,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def fold(text: str, width: int | None) -> str:
-    """Lines of at most ``width``, broken between words; what is continued is indented by two more than its line."""
+    """Return lines of at most ``width`` cells, broken between words; what continues a line is indented by two more."""
     lines = map(one_line, text.split("\n"))
     return "\n".join(lines if width is None else (_fold_line(line, width) for line in lines))
 
@@ -146,7 +146,7 @@ def _fold_line(line: str, width: int) -> str:
     if display_width(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())]
-    # Wide characters count twice; the library counts characters, so a line of them gets half the room.
+    # Wide characters take two cells, but textwrap counts characters: a line with them gets half the room.
     room = width if display_width(line) == len(line) else max(20, width // 2)
     return textwrap.fill(
         line.strip(),
@@ -163,38 +163,38 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """The beginning of each id: as short as tells all of them apart, but not below ``SHORTEST_ID``."""
+    """Return the beginning of each id: as short as tells all of them apart, but not below ``SHORTEST_ID``."""
     known = sorted(set(ids))
     length = SHORTEST_ID
-    for one, next_one in pairwise(known):
-        shared = next((n for n, (a, b) in enumerate(zip(one, next_one, strict=False)) if a != b), len(one))
+    for full, following in pairwise(known):
+        shared = next((n for n, (a, b) in enumerate(zip(full, following, strict=False)) if a != b), len(full))
         length = max(length, shared + 1)
-    return {each: each[:length] for each in known}
+    return {full: full[:length] for full in known}
 
 
 def shortener(ids: Iterable[str], width: int | None) -> Callable[[str], str]:
-    """Replaces ids by their beginnings wherever they stand in a text; leaves texts alone where there is no width."""
+    """Return a function that replaces ids in a text by their beginnings; without a width it returns texts unchanged."""
     shorts = {} if width is None else {full: short for full, short in short_ids(ids).items() if short != full}
     if not shorts:
         return lambda text: text
     pattern = re.compile("|".join(re.escape(full) for full in sorted(shorts, key=len, reverse=True)))
-    return lambda text: pattern.sub(lambda found: shorts[found[0]], text)
+    return lambda text: pattern.sub(lambda match: shorts[match[0]], text)
 
 
 def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
-    """The one id that is this or begins with it; ``given`` itself if none does, which whoever looks it up will say.
+    """Return the only id that begins with ``given``; ``given`` itself if none does, as its look-up will report that.
 
     Raises:
-        ConfigurationError: several begin so.
+        ConfigurationError: several ids begin with ``given``.
     """
-    found = sorted({each for each in ids if each.startswith(given)}) if given else []
-    if given in found or not found:
+    matching = sorted({full for full in ids if full.startswith(given)}) if given else []
+    if given in matching or not matching:
         return given
-    if len(found) > 1:
-        raise ConfigurationError(f"{noun} {given!r} is ambiguous: {', '.join(found[:5])} begin so; give more of it")
-    return found[0]
+    if len(matching) > 1:
+        raise ConfigurationError(f"{noun} {given!r} is ambiguous: {', '.join(matching[:5])} begin so; give more of it")
+    return matching[0]
 
 
 def counted(count: int | str, noun: str) -> str:
-    """``1 row``, ``2 rows``, or ``no rows`` where that is said for none."""
+    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

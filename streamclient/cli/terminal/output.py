@@ -1,4 +1,4 @@
-"""Printing: JSON for programs, tables and text for people, cut to the terminal where there is one."""
+"""Printing: JSON for programs, tables and text for people, fitted to the terminal if there is one."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from typing import Any, TextIO
 from streamclient.cli.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
-"""Narrower terminals are written to as if they were so wide: less holds no table."""
+"""Least width that is assumed of a terminal: no table fits into less."""
 
 TELL_SECONDS = 1.0
-"""Between two changes of what tells how long something takes: often enough to be seen moving."""
+"""Time between two updates of a line that shows elapsed time: often enough to be seen moving."""
 
 
 def width_of(stream: TextIO) -> int | None:
-    """How wide the terminal behind a stream is; ``None`` if there is none. ``COLUMNS`` in the environment wins."""
+    """Return the width of a stream's terminal; ``None`` if it has none. ``COLUMNS`` in the environment wins."""
     return max(NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
 def has_rich() -> bool:
-    """Whether ``rich`` is installed."""
+    """Return whether ``rich`` is installed."""
     return find_spec("rich") is not None
 
 
 def print_json(document: Any) -> None:
-    """One JSON document, keys in the order of the documentation."""
+    """Print one JSON document, keys in the order of the documentation."""
     print(_json(document, indent=2))
 
 
 def print_json_line(document: Any) -> None:
-    """One JSON document on one line, at once."""
+    """Print one JSON document on one line, at once."""
     print(_json(document), flush=True)
 
 
 def _json(document: Any, indent: int | None = None) -> str:
-    """As text for standard output: what its encoding lacks, or a terminal obeys, is escaped as JSON has it."""
+    """Return JSON for standard output; characters that its encoding lacks or that a terminal obeys are escaped."""
     is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
     return "\n".join(line if line.isprintable() else _json_escaped(line) for line in text.split("\n"))
 
 
 def _json_escaped(line: str) -> str:
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in line)
 
 
 def print_text(*lines: str, flush: bool = False) -> None:
-    """Lines of text, folded between words on a terminal. A progress line stands below them again.
+    """Print lines of text, folded between words on a terminal, above a progress line if there is one.
 
-    Names and messages of others stand in them, so each argument is one line: what would begin another is escaped.
+    Each argument is one line: as it may quote foreign names and messages, characters that begin a line are escaped.
     """
     with _beside_progress():
         print(_folded(lines, sys.stdout), flush=flush)
 
 
 def complain(*lines: str) -> None:
-    """The same on standard error."""
+    """Print lines of text in the same way to standard error."""
     with _beside_progress():
         print(_folded(lines, sys.stderr), file=sys.stderr, flush=True)
 
@@ -74,7 +74,7 @@ def _folded(lines: Iterable[str], stream: TextIO) -> str:
 
 
 class ComplainingHandler(logging.Handler):
-    """Logs as commands complain: on standard error, folded, beside a progress line that is shown meanwhile."""
+    """A log handler that prints as ``complain`` does: to standard error, folded, above a progress line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one entry."""
@@ -85,12 +85,12 @@ class ComplainingHandler(logging.Handler):
 
 
 def log_to_terminal(level: str | int, text: str = "%(message)s") -> None:
-    """Have everything of this level or above printed, each entry as ``text`` says."""
+    """Print log entries of ``level`` or above to standard error, in the format ``text``."""
     logging.basicConfig(level=level, format=text, handlers=[ComplainingHandler()])
 
 
 def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """A table, and a line that names the columns for which there was no room."""
+    """Return a table, with a line that names the columns for which there was no room."""
     table = fit_table(columns, rows, width)
     lines = list(table.lines)
     if table.dropped:
@@ -99,7 +99,7 @@ def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: 
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """A table; ``empty`` in its place if there are no rows."""
+    """Print a table; if there are no rows, print ``empty``."""
     if rows:
         print(table_text(columns, rows, width_of(sys.stdout)))
     else:
@@ -107,15 +107,15 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], empty:
 
 
 def id_shortener(ids: Iterable[str]) -> Callable[[str], str]:
-    """Replaces ids in a text by beginnings that tell them apart, on a terminal; commands take those, too."""
+    """Return a function that shortens ids in a text, on a terminal; commands accept the short ids, too."""
     return shortener(ids, width_of(sys.stdout))
 
 
 class ProgressLine:
-    """One line that is written over on a terminal, and appended elsewhere when it says something new. Thread-safe.
+    """A line of progress: overwritten on a terminal, elsewhere appended whenever its text changes. Thread-safe.
 
-    ``close`` ends the line, so that whatever comes next begins another one; so does ``say``. What is printed meanwhile
-    by this module, from any thread and on either stream, stands above the line.
+    ``close`` ends the line, so that the next output begins another one; so does ``say``. Text that this module prints
+    meanwhile, from any thread and on either stream, appears above the line.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -123,11 +123,11 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Have the line say this: on a terminal as many of its parts, two spaces apart, as there is room for."""
+        """Show this text: on a terminal as many of its parts, two spaces apart, as fit."""
         with _PRINTING:
             width = width_of(self._stream)
             if width is not None:
-                # One cell stays free: a full line moves some terminals to the next one.
+                # One cell stays free: after a full line some terminals move to the next one.
                 print(f"\r\x1b[K{cut_parts(text, width - 1)}", end="", file=self._stream, flush=True)
                 _open_lines[:] = [self]
             elif text != self._last:
@@ -136,17 +136,17 @@ class ProgressLine:
             self._last = text
 
     def show_again(self) -> None:
-        """Have the line stand there as before."""
+        """Show the last text again."""
         self.show(self._last)
 
     def say(self, text: str) -> None:
-        """A line of its own, which stays."""
+        """Print a line that stays."""
         self._end("\n")
         with _PRINTING:
             print(_folded([text], self._stream), file=self._stream, flush=True)
 
     def erase(self) -> None:
-        """Take the line away, if one was begun, so that whatever comes next stands in its place."""
+        """Remove the line, if one was begun, so that the next output takes its place."""
         self._end("\r\x1b[K")
 
     def close(self) -> None:
@@ -161,15 +161,15 @@ class ProgressLine:
 
 
 _PRINTING = threading.RLock()
-"""Held while something is printed, so that no line of another thread comes in between."""
+"""The lock held while a thread prints, so that no line of another thread comes in between."""
 
 _open_lines: list[ProgressLine] = []
-"""The progress line that the terminal's cursor stands in, if there is one; both streams may lead to that terminal."""
+"""The progress line that holds the terminal's cursor, if there is one; both streams may write to that terminal."""
 
 
 @contextmanager
 def shown_meanwhile(text: str) -> Iterator[None]:
-    """Say on standard error, while the block runs, that it does; on a terminal with how long it has."""
+    """Show ``text`` on standard error while the block runs; on a terminal with the elapsed time."""
     line, over, began = ProgressLine(sys.stderr), threading.Event(), time.monotonic()
 
     def tell() -> None:
@@ -179,7 +179,7 @@ def shown_meanwhile(text: str) -> Iterator[None]:
     line.show(text)
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     if width_of(sys.stderr) is not None:
-        with suppress(RuntimeError):  # the system refuses a thread: the line stands still, and nothing else is lost
+        with suppress(RuntimeError):  # if the system refuses a thread, only the elapsed time is missing
             thread.start()
     try:
         yield
@@ -192,7 +192,7 @@ def shown_meanwhile(text: str) -> Iterator[None]:
 
 @contextmanager
 def _beside_progress() -> Iterator[None]:
-    """Take a progress line away, and draw it again behind whatever the block prints."""
+    """Remove a progress line, and draw it again after the output of the block."""
     with _PRINTING:
         line = _open_lines[0] if _open_lines else None
         if line is not None:

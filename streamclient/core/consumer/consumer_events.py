@@ -357,7 +357,7 @@ class PageDone:
 
     page: ShardPage
     last: SequenceInfo | None
-    """Place of the page's last record, if it has one."""
+    """Position of the page's last record; ``None`` for a page without records."""
 
 
 @frozen

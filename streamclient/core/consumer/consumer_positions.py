@@ -99,7 +99,7 @@ class HandedOutPositions:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """Return the place to store: that of ``value``, else the later of the permitted and the requested one.
+        """Return the position to store: that of ``value``, else the later of the permitted and the requested one.
 
         A requested position can be after the permitted one: an earlier processor prepared it, and this one requested it
         without an answer. Its sink has committed it, so requesting it again is right and going back is wrong.
@@ -118,7 +118,7 @@ class HandedOutPositions:
         return place
 
     def requested(self, place: Place) -> None:
-        """Note that a checkpoint was sent; earlier positions are refused from now on, whatever its outcome."""
+        """Note that a checkpoint was sent; earlier positions are refused from now on, with any outcome."""
         if place.number >= self._requested.number:
             self._requested = place
         outdated = [

@@ -99,7 +99,7 @@ class ConsumerMachine(PageReader):
             self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
-        """Give up a processor that was never made; there is nothing to shut down."""
+        """Give up a processor that was never made, without a shutdown."""
         self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)

@@ -1,6 +1,6 @@
 """The order of delivery within a page whose records fail: from the failed page down to the failing record.
 
-Laws, whatever fails and how often:
+Laws, which hold with any number of failures:
 
 * records are delivered in the order of the page, and each is accepted or taken out exactly once;
 * while exactly one record fails, a page of n records costs at most 2 log2(n) calls more than its retries;
@@ -169,7 +169,7 @@ class PageInWork:
         self.is_permitted = False
         """Whether the position after the page may be stored."""
         self.last = place_of(page.records, -1) if page.records else None
-        """Place of the page's last record."""
+        """Position of the page's last record."""
         self.progress = further(
             before,
             records=len(page.records),

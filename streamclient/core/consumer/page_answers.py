@@ -453,7 +453,7 @@ class PageReader(ConsumerState):
     # --- texts ---------------------------------------------------------------------------------------------------
 
     def _named(self, indices: Sequence[int]) -> str:
-        """Return a text that names the first of these records by key, place and position."""
+        """Return a text that names the first of these records by key, sequence and position."""
         if not indices:
             return "an empty batch"
         delivery = self._page_in_work

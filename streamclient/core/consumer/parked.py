@@ -18,8 +18,8 @@ from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.records import PrimaryKey, StreamRecord
 
 TRUSTED_SECONDS = 1.0
-"""How long the store's answer is trusted while records of parked keys come. One question per second is cheap, and after
-a replay the shard delivers such keys again within that time."""
+"""The time for which the store's answer is trusted while records of parked keys arrive. One question per second is
+cheap, and after a replay the shard delivers such keys again within that time."""
 
 KEY_IS_PARKED = "not tried: an earlier record of its key is parked"
 

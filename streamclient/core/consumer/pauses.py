@@ -13,7 +13,7 @@ from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.page import Span
 
 REQUEST_WORTH_SECONDS = 0.02
-"""How long one record may wait to save one request. The Java client's fixed pause has the same length."""
+"""The longest wait of one record that saves one request. The Java client's fixed pause has the same length."""
 
 REMEMBERED_GAPS = 5
 """Number of gaps between arrivals that have to agree before they count: a single short gap makes reading eager
@@ -128,7 +128,7 @@ class ConsumerBackoff:
     def accepted(self, records: int) -> None:
         """Note that ``records`` records were processed.
 
-        Failures are forgotten only beyond the place of the last failure: a restarted processor first repeats the
+        Failures are forgotten only after the position of the last failure: a restarted processor first repeats the
         records before it, and that success proves nothing.
         """
         self._marked_restarts = 0

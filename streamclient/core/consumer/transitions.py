@@ -49,10 +49,10 @@ class Phase(Enum):
     """``shutdown`` runs, or a checkpoint requested before is still under way."""
 
     BACKING_OFF = "backing_off"
-    """There is no processor; a new one starts after a pause."""
+    """No processor exists; a new one starts after a pause."""
 
     HALTED = "halted"
-    """There is no processor, and none starts before an operator or the program decides."""
+    """No processor exists, and none starts before an operator or the program decides."""
 
     ENDED = "ended"
     """Nothing of this consumer runs any more."""
@@ -68,7 +68,7 @@ class Outcome(Enum):
 
     INITIALIZED = "initialized"
     NOT_MADE = "not_made"
-    """The factory failed, so there is no processor to close."""
+    """The factory failed, so no processor has to be closed."""
 
     DELIVERY_DUE = "delivery_due"
     """Records of a page are to be delivered: it was just read, part of it is dealt with, or a pause is over."""

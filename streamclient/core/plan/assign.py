@@ -84,7 +84,7 @@ def assign_by_load(
     by a tenth of the mean. So steady loads cause no moves. Neither does a lease heavier than all others together:
     wherever it is, its worker is far above the mean, and a move would only change which worker that is.
 
-    Unfinished leases without a holder are dealt out in equal numbers, whatever other leases the workers have: every
+    Unfinished leases without a holder are dealt out in equal numbers, regardless of the workers' other leases: every
     worker can compute that without knowing weights.
     """
     names = sorted(set(workers))
@@ -203,7 +203,7 @@ class _Scales:
 
     @classmethod
     def of(cls, target: Assignment, names: Sequence[str], weights: Mapping[str, float]) -> _Scales:
-        """Return the scales with every lease of ``target`` in its present place."""
+        """Return the scales with every lease of ``target`` at its present worker."""
         known = [weights[key] for key in sorted(target) if key in weights]
         usual = sum(known) / len(known) if known else 0.0
         least = usual * IDLE_SHARE or 1.0

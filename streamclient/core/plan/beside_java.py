@@ -1,22 +1,23 @@
-"""Who should read what beside workers without sessions, such as Java workers.
+"""The balance of leases beside workers without sessions, such as Java workers.
 
 The numbers are those of the Java stream client (``LeaseTaker``), so that both can share a table without pulling leases
-to and fro: all rows count, finished ones too; the target is the number of rows over the number of workers, rounded
-up. Four things differ, none of which can make Java steal more: leases in transit count for their stealer, several
-leases may be marked in one pass, only leases worth moving are marked, and finished leases are exchanged for unfinished
-ones, so that workers even in rows are even in work too: where two workers are even in rows, one may do all the work. A
-*swap* mends that and leaves the counts alone: a worker with a finished lease marks an unfinished one of a worker that
-has at least two more, and hands that worker a finished one. Laws of swaps:
+to and fro: all rows count, finished ones too, and the target is the number of rows over the number of workers, rounded
+up. Four things differ, and none can make Java steal more: leases in transit count for their stealer; several leases may
+be marked in one pass; only leases worth moving are marked; and finished leases are exchanged for unfinished ones.
 
-* a mark goes to a worker with at least two unfinished leases less, a gift to one that Java's rule lets have a lease,
-  or to one that a swap makes ready to lose one; so exchanges come to an end, at counts and unfinished leases that
-  differ by at most one each;
-* no swap makes a Java worker steal: its owner keeps, without what is in transit, at least the target less one. Where
-  the mark would leave it less, the finished lease goes first; where not, it follows when the unfinished one arrives;
-* nothing is remembered between passes. A swap of which one half was lost, by a crash of either worker or a refused
-  write, leaves counts that the ordinary rules mend;
-* whoever sees the same rows at the same time does not do the same thing: if more workers could act than moves are
-  missing, each acts by chance.
+The exchange is needed because one of two workers with equal numbers of rows may do all the work. A *swap* mends that
+and leaves the counts unchanged: a worker with a finished lease marks an unfinished lease of a worker that has at least
+two more, and gives that worker a finished lease. Laws of swaps:
+
+* a worker marks only if it has at least two unfinished leases less than the owner. A gift goes to a worker that Java's
+  rule lets have a lease, or that a swap prepares to lose one. So exchanges come to an end, at counts and unfinished
+  leases that differ by at most one each;
+* no swap makes a Java worker steal: the owner keeps at least the target less one, not counting leases in transit. If
+  the mark would leave it less, the finished lease goes first; otherwise it follows when the unfinished lease arrives;
+* no state is kept between passes. If one half of a swap is lost, by a crash of either worker or a refused write, the
+  ordinary rules mend the counts;
+* workers that see the same rows at the same time do not all act: if more workers could act than moves are missing, each
+  acts by chance.
 """
 
 from __future__ import annotations
@@ -32,12 +33,11 @@ from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 MARKED_SHARE = 3
-"""At most a third of the need (rounded up) is marked in one pass: several workers that join together see the same
+"""The divisor of the need that is marked in one pass, rounded up. Several workers that join together see the same
 counts, so marking everything at once would take too much from one owner; a third each converges in a few passes."""
 
 WORTHWHILE_DIFFERENCE = 2
-"""How many unfinished leases more a worker must have for one to be worth moving; a difference of one would only change
-sides."""
+"""The difference in unfinished leases that makes a move worth it; a difference of one would only change sides."""
 
 
 def plan_takes(
@@ -53,20 +53,20 @@ def plan_takes(
 ) -> Moves:
     """Decide one pass over the rows last seen.
 
-    ``held`` are the keys this worker holds; ``pending`` those with an own take, mark or hand-over under way, and the
-    worker that gets them (they count as that worker's); ``excluded`` must not be touched now. Same arguments, same
-    answer.
+    ``held`` are the keys that this worker holds. ``pending`` are the keys with an own take, mark or hand-over under
+    way, and the worker that gets them; they count as that worker's. ``excluded`` must not be touched now. The same
+    arguments give the same answer.
 
-    Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. Seven rows, two workers: the target is 4, B needs
-    3. It takes f1. Two are still missing and A, with 5, is above the target, so B marks one of A's leases: a third of
-    two, rounded up. Next pass, with that lease in transit, B counts 3 and A 4: B is short by one and nobody is above
-    the target, so nothing moves any more.
+    Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. With seven rows and two workers the target is 4,
+    and B needs 3. It takes f1. Two are still missing, and A, with 5, is above the target. So B marks one of A's leases:
+    a third of two, rounded up. In the next pass, with that lease in transit, B counts 3 and A 4. B is short by one and
+    no worker is above the target, so no lease moves any more.
 
     Later b1, f1 and the lease that A handed over are read to their end. The counts are still 4 and 3, but A has four
     leases to read and B none. B begins two swaps: a third of four, rounded up. For the first it marks a lease of A. A
-    is left with the target less one; a second mark would leave it short by two, and a Java worker in its place would
-    steal. So for the second B gives A a finished lease first. When all that has arrived, A has three leases to read and
-    B one, and B marks another one. Now A and B read two shards each, and nothing moves any more.
+    is left with the target less one. A second mark would leave it short by two, and a Java worker in its position would
+    steal. So for the second B gives A a finished lease first. When both leases have arrived, A has three leases to read
+    and B one, and B marks another lease. Now A and B read two shards each, and no lease moves any more.
     """
     pending = {} if pending is None else pending
     own, marked_own, contested = _rows_in_own_name(view, worker_id, held, {*excluded, *pending})
@@ -81,7 +81,7 @@ def plan_takes(
     if not config.auto_steal_lease:
         return Moves((*own, *chosen), transfers=returned, contested=contested)
     givable = _givable(view, worker_id, set(held) - set(excluded) - set(pending))
-    # Others' rows are of use only to a worker that is short of leases, or that has something to exchange.
+    # Others' rows matter only to a worker that is short of leases, or that has a lease to exchange.
     candidates = _steal_candidates(view, worker_id, untouchable, now) if numbers.need or givable else {}
     steals = _choose_steals(view, numbers, candidates, rng)
     exchange = ExchangePass(
@@ -139,12 +139,12 @@ def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lea
 
 
 def _may_lose_one(numbers: Numbers, owner: str) -> bool:
-    """Whether this worker may ask ``owner`` for an unfinished lease.
+    """Return whether this worker may ask ``owner`` for an unfinished lease.
 
-    Java's rule decides, with the owner's leases counted as Java does, so that a Java owner is not made to steal in its
-    turn. Finished leases count but are not asked for: an owner with no more unfinished leases than this worker is left
-    alone, and gives finished ones away by itself. A Java owner never does; where it sits on so many that nobody else
-    reaches the target, those below it even out what they have among themselves.
+    Java's rule decides, with the owner's leases counted as Java does, so that a Java owner need not steal in turn.
+    Finished leases count but are not requested: an owner with no more unfinished leases than this worker is left alone,
+    and gives finished leases away by itself. A Java owner never does. If it keeps so many that no other worker reaches
+    the target, the workers below the target even out their leases among themselves.
     """
     me = numbers.worker_id
     more_leases = numbers.settled.get(owner, 0) - numbers.counts[me]
@@ -156,7 +156,10 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
 def _choose_steals(
     view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
-    """Ask who has most to read, of those that may lose a lease; of several such, who has most leases, or any."""
+    """Choose leases to ask for: of the owners that may lose one, the owner with most to read.
+
+    Among equals it has the most leases; further equals are chosen by chance.
+    """
     steals: list[Lease] = []
     for _ in range(-(-numbers.need // MARKED_SHARE)):
         loads = {
@@ -175,16 +178,16 @@ def _choose_steals(
 
 
 def _pick(view: LeaseView, rows: Sequence[Lease], rng: Random) -> Lease:
-    """Any ready lease; a child that waits for its parents only if nothing else is there.
+    """Choose any ready lease; a child that waits for its parents only if no lease is ready.
 
-    Java stream client: a consumer that waits cannot be stopped there, so its lease would stay marked for long.
+    In the Java stream client a waiting consumer cannot be stopped, so its lease would stay marked for long.
     """
     ready = [row for row in rows if is_ready(view, row)]
     return rng.choice(ready or list(rows))
 
 
 def is_ready(view: LeaseView, row: Lease) -> bool:
-    """Whether no parent has an unfinished row, as far as the last scan shows."""
+    """Return whether no parent has an unfinished row, as far as the last scan shows."""
     parents = (view.row(parent) for parent in sorted(row.parent_shard_ids))
     return all(parent is None or parent.is_finished for parent in parents)
 
@@ -198,15 +201,15 @@ class ExchangePass:
 
     numbers: Numbers
     ready: Mapping[str, list[Lease]]
-    """By owner: unfinished leases of others that may be marked and could be read at once. Chosen ones are removed."""
+    """By owner: unfinished leases of others that may be marked and could be read at once. Chosen leases are removed."""
     givable: list[Lease]
-    """Own finished leases that may be handed over. Chosen ones are removed."""
+    """Own finished leases that may be handed over. Chosen leases are removed."""
     receivers: Collection[str]
     """Workers that are surely alive and staying."""
     rng: Random
 
     def swap(self) -> tuple[tuple[Lease, ...], tuple[Move, ...]]:
-        """Marks and gifts of swaps: at most a third of the difference, one finished lease for each."""
+        """Return marks and gifts of swaps: at most a third of the difference, with one finished lease for each."""
         marks: list[Lease] = []
         gifts: list[Move] = []
         difference = self._widest_difference()
@@ -225,9 +228,9 @@ class ExchangePass:
         return tuple(marks), tuple(gifts)
 
     def even_out(self) -> tuple[Move, ...]:
-        """Moves to workers that are short of leases, as far as Java's rule lets leases go from this worker to them.
+        """Return moves to workers that are short of leases, as far as Java's rule lets this worker give leases to them.
 
-        Workers with fewer unfinished leases get none: they ask for unfinished ones themselves.
+        Workers with fewer unfinished leases get none: they ask for unfinished leases themselves.
         """
         gifts: list[Move] = []
         has_turn = self._has_the_turn_to_give()
@@ -252,10 +255,11 @@ class ExchangePass:
         return self.rng.choice([o for o in sorted(self.ready) if self.ready[o] and self.numbers.unread(o) == most])
 
     def _may_prepare(self, owner: str) -> bool:
-        """Whether to give a finished lease first, so that the owner may lose an unfinished one.
+        """Return whether to give a finished lease first, so that the owner may lose an unfinished one.
 
-        Not the last one: a worker without leases is seen by nobody, and the target would change. And not while another
-        worker waits for a lease that will bring it above the target: it returns one for that, maybe to this owner.
+        The last lease is not given: no worker sees a worker without leases, so the target would change. Nor is a lease
+        given while another worker waits for a lease that will bring it above the target: that worker returns one,
+        maybe to this owner.
         """
         numbers = self.numbers
         is_short = numbers.counts[owner] < numbers.target
@@ -302,7 +306,7 @@ class ExchangePass:
 
 
 def staying_workers(view: LeaseView, workers: Sequence[str], worker_id: str, now: float) -> frozenset[str]:
-    """Others that gave a sign of life within the last lease duration and do not seem to be stopping."""
+    """Return the others that gave a sign of life within the last lease duration and do not seem to be stopping."""
     recent = now - view.duration_seconds
     return frozenset(
         name
@@ -319,58 +323,60 @@ def staying_workers(view: LeaseView, workers: Sequence[str], worker_id: str, now
 
 @define
 class Numbers:
-    """Leases per worker while a pass is being planned; each move that is planned is counted at once.
+    """Leases per worker while a pass is being planned; each planned move is counted at once.
 
-    A row counts for the worker that will have it once everything under way has arrived. The Java stream client counts a
-    row in transit for nobody; where its reaction matters, ``settled`` holds its numbers.
+    A row counts for the worker that will have it once all leases under way have arrived. The Java stream client counts
+    a row in transit for no worker; where its reaction matters, ``settled`` holds its numbers.
     """
 
     worker_id: str
-    """Who plans."""
+    """The planning worker."""
     target: int
     """Rows over workers, rounded up."""
     counts: dict[str, int]
-    """All leases, those in transit for the worker that they go to. Names every worker that has any, and the planner."""
+    """All leases, by worker; leases in transit count for their receiver. It names every worker that has leases, and the
+    planning worker."""
     unfinished: dict[str, int] = field(factory=dict)
-    """Those of them that still have to be read."""
+    """The leases among them that still have to be read."""
     settled: dict[str, int] = field(factory=dict)
-    """Leases as the Java stream client counts them: those in transit for nobody."""
+    """Leases as the Java stream client counts them: a lease in transit counts for no worker."""
     awaited: dict[str, int] = field(factory=dict)
     """By owner: leases that this worker asked for and that were not handed over yet."""
 
     @property
     def need(self) -> int:
-        """How many leases the planning worker is short of."""
+        """The number of leases that the planning worker is short of."""
         return max(self.target - self.counts[self.worker_id], 0)
 
     @property
     def arrived(self) -> int:
-        """Leases of the planning worker without those it still waits for."""
+        """The leases of the planning worker without those that it still waits for."""
         return self.counts[self.worker_id] - sum(self.awaited.values())
 
     def load(self, worker: str) -> int:
-        """Leases of another worker, as if this one's requests were not granted."""
+        """Return the number of leases of another worker, as if this worker's requests were not granted."""
         return self.counts.get(worker, 0) + self.awaited.get(worker, 0)
 
     def unread(self, worker: str) -> int:
-        """Unfinished leases of a worker."""
+        """Return the number of unfinished leases of a worker."""
         return self.unfinished.get(worker, 0)
 
     def has_finished(self, worker: str) -> bool:
-        """Whether a worker has leases that need no reading any more."""
+        """Return whether a worker has leases that need no reading any more."""
         return self.counts.get(worker, 0) > self.unread(worker)
 
     def rule_permits(self, giver_count: int, receiver_count: int) -> bool:
-        """Whether a lease may go from one worker to another, by the Java stream client's rule.
+        """Return whether a lease may go from one worker to another, by the Java stream client's rule.
 
-        That rule lets a lease go from above the target to a worker below, or from exactly the target to a worker short
-        of at least two. Each such move goes to a worker with at least two leases less, so such moves come to an end.
+        The rule lets a lease go from a worker above the target to a worker below, or from a worker exactly at the
+        target to a worker short of at least two. The receiver has at least two leases less, so such moves come to an
+        end.
         """
         need = self.target - receiver_count
         return (giver_count > self.target and need > 0) or (giver_count == self.target and need > 1)
 
     def mark(self, owner: str) -> None:
-        """Count one unfinished lease of ``owner`` as asked for."""
+        """Count one unfinished lease of ``owner`` as requested."""
         _shift(self.counts, owner, self.worker_id)
         _shift(self.unfinished, owner, self.worker_id)
         _add(self.settled, owner, -1)
@@ -407,7 +413,7 @@ def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], n
 
 
 def _redirect(numbers: Numbers, row: Lease, worker: str, *, is_counted: bool) -> None:
-    """Count a row for the worker that will have it, in place of the one that it is counted for now."""
+    """Count a row for the worker that will have it, instead of its present holder."""
     holder = row.stealer or row.owner
     if is_counted and holder:
         _add(numbers.counts, holder, -1)
@@ -426,7 +432,7 @@ def _await(numbers: Numbers, row: Lease) -> None:
 
 
 def missing_moves(numbers: Iterable[int]) -> int:
-    """How many single moves it takes to make numbers even, so that no two differ by more than one."""
+    """Return the number of single moves that make numbers even, so that no two differ by more than one."""
     values = list(numbers)
     low, high = sum(values) // len(values), -(-sum(values) // len(values))
     return max(sum(max(value - high, 0) for value in values), sum(max(low - value, 0) for value in values))

@@ -58,7 +58,7 @@ class FleetView:
         return assign_by_load(placed, self.staying, self.rates)
 
     def _holder(self, key: str) -> str:
-        """Return the worker that has the lease or will have it; empty if there is none.
+        """Return the worker that has the lease or will have it; empty if no worker does.
 
         A worker that does not stay does not count. Neither does a worker that let a lease stand still until it expired,
         whether it was its own or was handed to it.
@@ -131,7 +131,7 @@ class _Part:
     def _look_at_own(self, row: Lease, receiver: str) -> None:
         """Look at a lease in this worker's name that is not held: left from an earlier life, or handed to it.
 
-        A lease that was handed to it is taken, whatever the shares: its giver may be unable to take it back.
+        A lease that was handed to it is taken, regardless of the shares: its giver may be unable to take it back.
         """
         fleet = self.fleet
         is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
@@ -140,7 +140,8 @@ class _Part:
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
         """Look at a free lease. Other workers see that too, unless only this worker watched it stand still.
 
-        A worker that let it stand still, or did not take it when it was handed over, gets it only if there is no other.
+        A worker that let it stand still, or did not take it when it was handed over, gets it only if no other worker
+        can.
         """
         fleet, row = self.fleet, sighting.row
         is_standing_still = row.owner != "" and not sighting.is_orphaned
@@ -182,7 +183,7 @@ class _Part:
                 self.transfers.append(Move(row, substitute))
 
     def _substitute(self, unwanted: str) -> str:
-        """Return another staying worker, the one with the fewest leases; ``unwanted`` if there is none."""
+        """Return another staying worker, the one with the fewest leases; ``unwanted`` if no other stays."""
         others = [name for name in self.fleet.staying if name != unwanted]
         substitute = min(others, key=lambda name: (self._shares[name], name), default=unwanted)
         self._shares[substitute] += 1

@@ -1,7 +1,7 @@
 """Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
 
-One bad channel is no reason to let the others go. Its pauses grow, so that it costs little while it stays bad. It is
-given back after each failure, so that another client may try.
+One bad channel does not make the client release the others. Its pauses grow, so that it costs little while it stays
+bad. It is given back after each failure, so that another client may try.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class CheckpointNotFound:
 
 @frozen
 class ChannelDeclined:
-    """In place of a lookup: the channel is not wanted. It is reported as let go."""
+    """The channel is not wanted, so it is not looked up. It is reported as released."""
 
     channel_id: str
     reader: str

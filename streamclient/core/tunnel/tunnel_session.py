@@ -8,7 +8,7 @@ Laws:
 
 * channels are read only while the session is certainly alive: less than its time-out, less a margin, has passed since
   the last answered heartbeat was *sent*;
-* a channel has at most one reader at a time in this process, whatever the service says meanwhile;
+* a channel has at most one reader at a time in this process, with any answers of the service;
 * changes caused by the end of a reader are reported at once, not with the next regular heartbeat. So the next reader
   gets the channel sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals
   later);

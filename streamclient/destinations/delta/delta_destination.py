@@ -2,11 +2,9 @@
 
 Each commit of a shard is a transaction of Delta's own (``txn`` of the protocol, with ``Commit.order`` as its version)
 and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit if another writer
-has
-written one of its transactions since the handle was loaded. So to load, to compare and to commit on that handle is an
-exact compare-and-set. After an error the commit may still be stored, as a store may lose the answer; so every error
-leads
-back to loading and comparing.
+has written one of its transactions since the handle was loaded. So to load, to compare and to commit on that handle is
+an exact compare-and-set. After an error the commit may still be stored, as a store may lose the answer; so every error
+leads back to loading and comparing.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ class DeltaDestination:
         self._key: tuple[str, ...] = ()
         self._is_probed = False
         self._has_seen = False
-        """Whether the table was seen; it is then never created anew."""
+        """Whether the table was seen; it is then never created again."""
         self._identity: object = None
         """The identity of the log directory from which the handle was loaded; see ``Location.log_identity``."""
 
@@ -148,7 +146,7 @@ class DeltaDestination:
             return None
         own = {self._partition.column} if self._partition else set()
         pa = pyarrow()
-        return pa.schema([one for one in pa.schema(handle.schema().to_arrow()) if one.name not in own])
+        return pa.schema([field for field in pa.schema(handle.schema().to_arrow()) if field.name not in own])
 
     @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
@@ -196,7 +194,7 @@ class DeltaDestination:
             # Not the monotonic clock: it stops while the machine is suspended.
             began = time.time()
             try:
-                handle, lasts = self._view([one.shard for one in commits])
+                handle, lasts = self._view([commit.shard for commit in commits])
                 if handle is None:
                     is_stored(lasts, commits)  # refuses wrong commits before a table is made without them
                     self._create(first_rows())
@@ -232,7 +230,7 @@ class DeltaDestination:
             version = handle.version()
             first = self._log.first_version(version)
             entries = list(self._log.entries(version, first))
-            damages = [one.damage for one in entries if one.damage]
+            damages = [entry.damage for entry in entries if entry.damage]
             # The log was cleaned during the read: the carried commits are in a later entry. An entry that is missing
             # twice is lost.
             if (first, damages) in ((self._log.first_version(version), []), seen):
@@ -250,14 +248,14 @@ class DeltaDestination:
         """See ``RowFiles``."""
         handle = self._load()
         if handle is not None:
-            for one in row_files(handle):
-                yield one.path, reading_own(f"{self.place}, file {one.path},", one.tables)
+            for file in row_files(handle):
+                yield file.path, reading_own(f"{self.place}, file {file.path},", file.tables)
 
     def _filtered(self, wanted: Any) -> Iterator[Table]:
         handle = self._load()
         if handle is not None:
-            for one in row_files(handle, wanted):
-                yield from one.tables(wanted)
+            for file in row_files(handle, wanted):
+                yield from file.tables(wanted)
 
     def close(self) -> None:
         """See ``Destination``."""
@@ -279,14 +277,14 @@ class DeltaDestination:
         handle = self._load(is_awaited=True)
         if handle is None:
             raise StreamClientException(
-                f"there is no table at {self.location.url}: nothing was committed yet, or it is out of sight"
+                f"there is no table at {self.location.url}: it has no commit yet, or it is out of sight"
             )
         return handle
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
-        """The table at its present version. A handle is kept, as bringing it up to date costs a third of loading."""
+        """Return the table at its present version. The handle is kept: an update costs a third of loading it."""
         # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
         if self._handle is not None and self.location.log_identity() != self._identity:
             self._forget_handle()
@@ -294,7 +292,7 @@ class DeltaDestination:
             try:
                 self._handle.update_incremental()
             except Exception:
-                self._forget_handle()  # loaded anew below, where a lasting error is raised
+                self._forget_handle()  # loaded again below, where a lasting error is raised
         if self._handle is None:
             self._identity = self.location.log_identity()
             self._handle = _open(self.location, is_awaited=is_awaited)
@@ -309,9 +307,8 @@ class DeltaDestination:
         """Return the table at its present version, and the last commits that it has there.
 
         Entries may have been removed since the table was loaded; their carried commits are in a later entry. Or an
-        entry
-        was read that is not part of the table. So after a failure everything is read anew, unless it fails at the same
-        version as before.
+        entry was read that is not part of the table. So after a failure everything is read again, unless it fails at
+        the same version as before.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -386,7 +383,9 @@ class DeltaDestination:
     def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
         # Never with last_updated: a transaction that has it can expire.
-        transactions = [deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in commits]
+        transactions = [
+            deltalake.Transaction(transaction_of(commit.application, commit.shard), commit.order) for commit in commits
+        ]
         if self._key:
             transactions.append(deltalake.Transaction(KEYED, handle.version() + 1))
         entry = LogEntry("", tuple(commits)).to_json()
@@ -403,17 +402,17 @@ class DeltaDestination:
             return is_stored(lasts, commits)
         except StreamClientError:
             since = read_entries(self.location, range(first_seen + 1, handle.version() + 1)).values()
-            known = digests_up_to([one for one in lasts.values() if one], [entry for entry in since if entry])
-            if all(one.digest in known for one in commits):
+            known = digests_up_to([last for last in lasts.values() if last], [entry for entry in since if entry])
+            if all(commit.digest in known for commit in commits):
                 return True
             raise
 
     def _conclude(
         self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
     ) -> None:
-        """Give up after a last look; raise the error that tells the known outcome."""
+        """Give up after a last look; raise the error that states the known outcome."""
         try:
-            handle, lasts = self._view([one.shard for one in commits])
+            handle, lasts = self._view([commit.shard for commit in commits])
             if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
                 return
         except StreamClientError:
@@ -423,8 +422,8 @@ class DeltaDestination:
         if is_refused:
             raise StreamClientException(f"{self.location.url} does not take these rows: {error!r}") from error
         raise DependencyException(
-            f"{self.location.url} did not take a commit of {len(commits)} shards within {self._answer_seconds:g} s; "
-            f"the last answer was {error!r}",
+            f"{self.location.url} did not accept a commit of {len(commits)} shards within {self._answer_seconds:g} s; "
+            f"the last error was {error!r}",
             kind=ErrorKind.AMBIGUOUS,
         ) from error
 
@@ -444,7 +443,7 @@ def _pauses() -> Iterator[float]:
 _partition = checks.Check("a Day or a Key", lambda value: isinstance(value, Day | Key))
 _options = checks.Check(
     "options as a dictionary of texts",
-    lambda value: isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair),
+    lambda value: isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair),
     hides=True,
 )
 

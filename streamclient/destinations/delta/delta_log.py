@@ -4,10 +4,8 @@ The table's transactions decide which commits it has: an entry is part of the lo
 
 ``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. A worker
 could not renew its leases meanwhile, and a store that hangs would cost it all of them. Opening a file keeps the lock
-too,
-to ask for its length. Reading a file whose length is "known" does not. So entries are read by their names, with a
-length
-that no entry has: stores send the bytes that exist.
+too, to ask for its length. Reading a file whose length is "known" does not. So entries are read by their names, with a
+length that no entry has: stores send the bytes that exist.
 """
 
 from __future__ import annotations
@@ -74,10 +72,10 @@ class DeltaLog:
         for shard, order in orders.items():
             if self._order(shard) != order:
                 raise StreamClientException(
-                    f"{self._location.url} knows commit {order} of shard {shard}, but its log does not hold it any "
-                    f"more, its last one there is {self._lasts.get(shard) or 'none'} (something other than "
-                    "streamclient's maintenance has cleared or altered the log, or restored an older version): go on "
-                    "in another destination"
+                    f"{self._location.url} has the transaction of commit {order} of shard {shard}, but its log no "
+                    f"longer holds this commit; the last one there is {self._lasts.get(shard) or 'none'}. Something "
+                    "other than streamclient's maintenance has cleared or altered the log, or restored an older "
+                    "version: continue in another destination"
                 )
             self._certain.add(shard)
         return {shard: self._lasts.get(shard) for shard in shards}
@@ -93,10 +91,10 @@ class DeltaLog:
         for start in range(since or self.first_version(version), version + 1, _CHUNK):
             wanted = range(start, min(start + _CHUNK, version + 1))
             found = read_entries(self._location, wanted)
-            for one in wanted:
-                if one not in found:
-                    yield LogEntry(str(one), damage=f"entry {one} is not in the log any more")
-                elif (entry := found[one]) is not None:
+            for number in wanted:
+                if number not in found:
+                    yield LogEntry(str(number), damage=f"entry {number} is no longer in the log")
+                elif (entry := found[number]) is not None:
                     yield entry
 
     def first_version(self, version: int) -> int:
@@ -126,8 +124,8 @@ class DeltaLog:
     def _read_up_to(self, version: int) -> None:
         if self._seen >= 0 and version > self._seen:
             found = read_entries(self._location, range(self._seen + 1, version + 1))
-            entries = [one for one in found.values() if one is not None]
-            if len(found) < version - self._seen or any(one.damage for one in entries):
+            entries = [entry for entry in found.values() if entry is not None]
+            if len(found) < version - self._seen or any(entry.damage for entry in entries):
                 # The handle was idle for so long that entries have been removed, or an entry is unreadable: the
                 # transactions say which commits must be found.
                 self._seen = -1
@@ -142,18 +140,16 @@ class DeltaLog:
         """Read back until the commits with these orders, those of the table's transactions, are found.
 
         A writer that was frozen may have put its entry at a position of the log that had been freed. Such an entry is
-        not
-        part of the table, whose transactions do not name its commits; so commits with a higher order are skipped. If
-        its
-        shard was not asked for yet, the commit is remembered, and causes an error once it is; then everything is read
-        anew.
+        not part of the table, whose transactions do not name its commits; so commits with a higher order are skipped.
+        If its shard was not asked for yet, the commit is remembered, and causes an error once it is; then everything is
+        read again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
             start = max(0, self._oldest - chunk)
             found = read_entries(self._location, range(start, self._oldest))
             self._oldest = start if found else 0
-            self._take((one for one in found.values() if one is not None), orders)
+            self._take((entry for entry in found.values() if entry is not None), orders)
             chunk *= 4
 
     def _take(self, entries: Iterable[LogEntry], orders: Mapping[str, int | None] | None = None) -> None:
@@ -212,24 +208,24 @@ def _is_empty(location: Location, name: str) -> bool:
 def entry_of(place: str, text: bytes) -> LogEntry | None:
     """Return our entry in a file of Delta's log; ``None`` if it has none."""
     if not text:
-        return LogEntry(
-            place, damage=f"entry {place} is empty, as after a power loss: what was committed there is lost"
-        )
+        return LogEntry(place, damage=f"entry {place} is empty, as after a power loss: its commits are lost")
     try:
-        actions = [json.loads(one) for one in text.splitlines() if b'"commitInfo"' in one or b'"txn"' in one]
-        found = next((one["commitInfo"][ENTRY] for one in actions if ENTRY in one.get("commitInfo", {})), None)
-        orders = {one["txn"]["appId"]: one["txn"]["version"] for one in actions if "txn" in one}
+        actions = [json.loads(line) for line in text.splitlines() if b'"commitInfo"' in line or b'"txn"' in line]
+        found = next((action["commitInfo"][ENTRY] for action in actions if ENTRY in action.get("commitInfo", {})), None)
+        orders = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         return LogEntry(place, damage=f"entry {place} is unreadable: {error!r}")
     if found is None:
         return None
     entry = LogEntry.from_json(place, found)
     disputed = tuple(
-        one for one in entry.commits if orders.get(transaction_of(one.application, one.shard)) != one.order
+        commit
+        for commit in entry.commits
+        if orders.get(transaction_of(commit.application, commit.shard)) != commit.order
     )
     if not disputed:
         return entry
-    damage = f"entry {place} has transactions of other epochs or numbers than its commits"
+    damage = f"the transactions of entry {place} have other epochs or numbers than its commits"
     return evolve(entry, damage=damage, disputed=disputed)
 
 
@@ -238,7 +234,7 @@ def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[s
 
     A commit in an entry may still not be in the table; see ``DeltaLog``.
     """
-    before = {one.digest: one.previous_digest for entry in entries for one in entry.commits}
+    before = {commit.digest: commit.previous_digest for entry in entries for commit in entry.commits}
     found: set[str] = set()
     for last in lasts:
         digest = last.digest if last.digest in before else last.previous_digest  # carried on: its own entry is removed

@@ -75,7 +75,7 @@ class RowFile:
         found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
         if found not in {None, self._size}:
             raise StreamClientException(
-                f"{self.path} has {found} bytes, and by the table's log {self._size}: something else has replaced it"
+                f"{self.path} has {found} bytes, and {self._size} by the table's log: something else has replaced it"
             )
 
 
@@ -93,8 +93,8 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
         names = map(unquote, files.column("path").to_pylist())
         sizes = dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
     dataset = handle.to_pyarrow_dataset(filesystem=filesystem)
-    for one in dataset.get_fragments(filter=wanted):
-        yield RowFile(one.path, one, dataset.schema, sizes.get(one.path))
+    for fragment in dataset.get_fragments(filter=wanted):
+        yield RowFile(fragment.path, fragment, dataset.schema, sizes.get(fragment.path))
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
@@ -122,7 +122,7 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return the expression by which files are skipped unread, as their bounds tell.
+    """Return the expression by which files are skipped unread, according to their bounds.
 
     Only for numbers: the bounds that delta-rs gives for texts cannot be compared with texts.
     """
@@ -178,9 +178,9 @@ def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], p
     if not rows.num_rows and not gone.num_rows:
         return
     pa, deltalake = pyarrow(), load("deltalake", "delta")
-    marks = [pa.repeat(pa.scalar(is_gone), one.num_rows) for is_gone, one in ((False, rows), (True, gone))]
+    marks = [pa.repeat(pa.scalar(is_gone), table.num_rows) for is_gone, table in ((False, rows), (True, gone))]
     source = pa.concat_tables(
-        [one.append_column(_GONE, mark) for one, mark in zip((rows, gone), marks, strict=True)],
+        [table.append_column(_GONE, mark) for table, mark in zip((rows, gone), marks, strict=True)],
         promote_options="default",
     )
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
@@ -217,7 +217,7 @@ def _absent_keys(keys: Table, rows: Table) -> Table:
 
 
 def _column_names(handle: DeltaTable) -> set[str]:
-    return {one.name for one in handle.schema().fields}
+    return {field.name for field in handle.schema().fields}
 
 
 def _quoted(name: str) -> str:

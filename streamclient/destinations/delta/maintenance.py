@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""From the first version on, and below the second: tested to refuse the second of two compactions."""
+"""The versions from the first on and below the second, tested to refuse the second of two compactions."""
 
 _RUN = "streamclient_run"
 """Key of a compaction's own mark in the metadata of its Delta commit."""
 
 CARRYING_TRIES = 30
-"""Each writer that commits meanwhile costs one try; the entries since the last try are read quickly."""
+"""The tries to carry commits on. Each writer that commits meanwhile costs one; a further try reads few entries."""
 
 KEEP_HOURS = 7 * 24
-"""How long files are kept after the table has dropped them; a query must not take longer."""
+"""Hours for which files are kept after the table has dropped them; a query must not take longer."""
 
 _KEEP_HOURS_MAX = 1_000_000
 """More than a century; delta-rs aborts beyond what its clock can count."""
@@ -93,13 +93,13 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
         failure = error
     handle = destination.handle()
     own = _versions_of(destination, run, range(version + 1, handle.version() + 1))
-    for one in own:
-        _check_rows(destination, one)
+    for made in own:
+        _check_rows(destination, made)
     if failure is None or own:
         return Compaction(before, len(handle.file_uris()))
     if not isinstance(failure, errors.CommitFailedError):
         raise failure
-    _log.info("compaction of %s was refused, another writer was quicker: %s", destination.location.url, failure)
+    _log.info("compaction of %s was refused, as another writer was faster: %s", destination.location.url, failure)
     return Compaction(before, before, is_refused=True)
 
 
@@ -124,18 +124,18 @@ def _check_rows(destination: DeltaDestination, version: int) -> None:
     """Check that a compaction added as many rows as it removed."""
     location = destination.location
     old, new = (
-        load("deltalake", "delta").DeltaTable(location.url, version=one, storage_options=location.options)
-        for one in (version - 1, version)
+        load("deltalake", "delta").DeltaTable(location.url, version=number, storage_options=location.options)
+        for number in (version - 1, version)
     )
     before, after = _row_count(old), _row_count(new)
     if before != after:
         made = ", ".join(sorted(set(new.file_uris()) - set(old.file_uris())))
         raise StreamClientException(
-            f"compaction made {after} rows of {before} in {location.url}, as version {version}: stop its writers and "
-            f"compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
-            "not, do not restore: the commits behind it would be lost, and not their checkpoints. Move the files that "
-            f"it made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then ask "
-            "verify, with the rows, whether each record is there once"
+            f"compaction turned {before} rows into {after} in {location.url}, as version {version}: stop its writers "
+            f"and compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
+            "not, do not restore: the later commits would be lost, and not their checkpoints. Move the files that it "
+            f"made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then run "
+            "verify, with the rows, to see whether each record is there once"
         )
 
 
@@ -174,7 +174,7 @@ def _check_keep_hours(keep_hours: int) -> None:
     if not checks.whole(1, _KEEP_HOURS_MAX).fits(keep_hours):
         raise ConfigurationError(
             f"keep_hours must be a whole number from 1 to {_KEEP_HOURS_MAX}, not {keep_hours!r}: younger files may be "
-            "of a commit on its way"
+            "those of a commit in progress"
         )
 
 
@@ -191,14 +191,14 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 
     The files of Delta's change data feed are arranged likewise in a directory of their own.
     """
-    marks = [f"{one}=" for one in handle.metadata().partition_columns]
+    marks = [f"{name}=" for name in handle.metadata().partition_columns]
     for name in files:
         *directories, file = name.removeprefix("_change_data/").split("/")
         is_divided = len(directories) == len(marks) and all(map(str.startswith, directories, marks))
         if not is_divided or not file.endswith(".parquet"):
             raise ConfigurationError(
-                f"{handle.table_uri} holds {name}, which is not the table's and would be removed: move such files, or "
-                "the table that they belong to, out of its directory"
+                f"{handle.table_uri} contains {name}, which is not a file of the table and would be removed: move such "
+                "files, or the table that they belong to, out of its directory"
             )
 
 
@@ -236,9 +236,9 @@ def carry(destination: DeltaDestination) -> DeltaTable:
             _write_carried(handle, carried)
             return handle
         except errors.CommitFailedError as error:
-            _log.info("a writer of %s was quicker than its clean-up: %s", destination.location.url, error)
+            _log.info("a writer of %s was faster than its clean-up: %s", destination.location.url, error)
     raise DependencyException(
-        f"writers of {destination.location.url} were quicker than its clean-up {CARRYING_TRIES} times: try again later"
+        f"writers of {destination.location.url} were faster than its clean-up {CARRYING_TRIES} times: try again later"
     )
 
 
@@ -248,7 +248,7 @@ _Orders = dict[tuple[str, str], "int | None"]
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
     """Drop the orders that newer entries have changed, or may have changed."""
-    if any(one.damage for one in newer):
+    if any(entry.damage for entry in newer):
         orders.clear()
     for entry in newer:
         for commit in (*entry.carried, *entry.commits):
@@ -257,18 +257,18 @@ def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
 
 def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
     """Return an entry with the last commit of each shard, as the table's transactions name it."""
-    disputed = {one for entry in entries for one in entry.disputed}
+    disputed = {commit for entry in entries for commit in entry.disputed}
     totals: dict[str, int] = {}
     carried = []
     for (application, shard), chain in read_chains(entries, Proof()).items():
-        commits = [*(one for _, one in chain.commits), *chain.carried]
+        commits = [*(commit for _, commit in chain.commits), *chain.carried]
         if (application, shard) not in orders:
             orders[application, shard] = handle.transaction_version(transaction_of(application, shard))
         order = orders[application, shard]
-        is_disputed = any(one in disputed and one.order > (order or -1) for one in commits)
+        is_disputed = any(commit in disputed and commit.order > (order or -1) for commit in commits)
         if order is None and not is_disputed:
             continue  # an entry that is not part of the table; see ``DeltaLog``
-        last = {one.order: one for one in commits}.get(order or -1)
+        last = {commit.order: commit for commit in commits}.get(order or -1)
         if last is None or is_disputed:
             raise StreamClientException(_not_held(handle, application, shard, order))
         carried.append(last)
@@ -280,9 +280,9 @@ def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -
 def _not_held(handle: DeltaTable, application: str, shard: str, order: int | None) -> str:
     known = "no commit" if order is None else f"commit {order & 0xFFFFFFFF} of epoch {order >> 32} as the last one"
     return (
-        f"{handle.table_uri} knows {known} of shard {shard} in application {application!r}, and its log does not: it "
-        "has lost or altered entries. Nothing is cleaned, as late writers of the shard would no longer be refused: "
-        "verify says which entries; bring them back from a copy, or go on in another destination"
+        f"the transactions of {handle.table_uri} name {known} of shard {shard} in application {application!r}, and its "
+        "log does not: it has lost or altered entries. Nothing is cleaned, because late writers of the shard would no "
+        "longer be refused. verify names the entries; restore them from a copy, or continue in another destination"
     )
 
 
@@ -297,7 +297,8 @@ def _write_carried(handle: DeltaTable, entry: LogEntry) -> None:
         commit_properties=deltalake.CommitProperties(
             custom_metadata={ENTRY: entry.to_json()},
             app_transactions=[
-                deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in entry.carried
+                deltalake.Transaction(transaction_of(commit.application, commit.shard), commit.order)
+                for commit in entry.carried
             ],
         ),
         post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
@@ -312,8 +313,7 @@ class Maintenance:
     """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
 
     One per table is enough; a second one does no harm. It has a handle of its own. Runs that are missed while the
-    process
-    sleeps are made up for once.
+    process sleeps are made up for once.
 
     Args:
         destination: the table.
@@ -397,6 +397,6 @@ class Maintenance:
             _log.exception("%s of %s failed", name, self._destination.location.url)
             result = error
         if isinstance(result, Proof) and not result.is_whole:
-            _log.error("%s is not whole: %s", self._destination.location.url, result)
+            _log.error("the proof of %s has findings: %s", self._destination.location.url, result)
         if self._heard is not None:
             self._heard(name, result)

@@ -36,7 +36,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _REASONS = {
     "aws_s3_allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
     "allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
-    "mount_allow_unsafe_rename": "it replaces create-if-absent by a rename, with which commits get lost",
+    "mount_allow_unsafe_rename": "it replaces create-if-absent by a rename, which loses commits",
     "aws_s3_locking_provider": "the writer has no lock provider, so it would go on without the lock",
     "locking_provider": "the writer has no lock provider, so it would go on without the lock",
     "aws_conditional_put": "only 'etag' refuses the second of two writers",
@@ -49,11 +49,11 @@ _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
-"""What delta-rs says where it was about to read what has been cleared away since it listed the log."""
+"""Texts in delta-rs' errors about a file that was removed after it had listed the log."""
 _PASSING_HERE = ("does not exist", "is not a directory")
-"""What it says of a directory that is made, or removed by a probe, while it looks."""
+"""Texts in its errors about a directory that is made, or removed by a probe, while it looks."""
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.2)
-"""Seconds before a further try to open a table. As many clean-ups in a row are no chance, nor is a moment as long."""
+"""Seconds before each further try to open a table. An error that outlasts them is not due to concurrent clean-ups."""
 
 _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
@@ -146,8 +146,8 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
     endpoint = location.option("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
     if scheme in {"s3", "s3a"} and "aliyuncs.com" in endpoint:
         raise ConfigurationError(
-            f"OSS does not take S3's create-if-absent, so no commit to {url} would succeed: write oss:// in place of "
-            f"{scheme}://, and the options opendal.endpoint, opendal.access_key_id and opendal.access_key_secret"
+            f"OSS does not accept S3's create-if-absent, so no commit to {url} would succeed: write oss:// instead of "
+            f"{scheme}://, with the options opendal.endpoint, opendal.access_key_id and opendal.access_key_secret"
         )
     if scheme == "oss" and not location.option("opendal.endpoint"):
         raise ConfigurationError(
@@ -161,8 +161,8 @@ def _scheme(url: str) -> str:
     scheme = match[1].lower() if match else "file"
     if scheme not in SCHEMES:
         raise ConfigurationError(
-            f"{url}: no table at {scheme}:// can be written exactly once, as that store is not known to refuse the "
-            f"second of two writers; use a directory or one of {', '.join(f'{one}://' for one in SCHEMES)}"
+            f"{url}: a table at {scheme}:// cannot be written exactly once, because that store is not known to refuse "
+            f"the second of two writers; use a directory or one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}"
         )
     return scheme
 
@@ -172,22 +172,25 @@ def _refuse_misread(location: Location) -> None:
     misread = _MISREAD.get(location.scheme, _MISREAD_ELSEWHERE).search(path)
     if misread:
         raise ConfigurationError(
-            f"{location.url}: delta-rs misreads {misread[0]!r} in the path {path!r}, and would not find there what it "
-            "has written; use another name"
+            f"{location.url}: delta-rs misreads {misread[0]!r} in the path {path!r}, and would not find its own files "
+            "there; use another name"
         )
 
 
 def _refuse_files(location: Location) -> None:
-    """A table is a directory, and lies in directories. Each is asked once, as other handles make and remove some."""
+    """Refuse a path on which there is a file, as a table is a directory in directories.
+
+    Each of these is looked at once, because other handles make and remove some.
+    """
     path = Path(os.path.abspath(location.path))
-    for one in (path, *path.parents):
+    for folder in (path, *path.parents):
         try:
-            mode = os.stat(one).st_mode
+            mode = os.stat(folder).st_mode
         except OSError:
             continue
         if not stat.S_ISDIR(mode):
             raise ConfigurationError(
-                f"{location.url}: {one} is a file, and a table is a directory: name one that is there, or can be made"
+                f"{location.url}: {folder} is a file, and a table is a directory: name one that exists or can be made"
             )
         return
 
@@ -208,7 +211,7 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
         if seconds is None or seconds > answer_seconds:
             raise ConfigurationError(
                 f"option {name}={value} must be a time such as '10s' of at most answer_seconds, here "
-                f"{answer_seconds:g}s: a commit that waits longer than its lease is no longer allowed when it is made"
+                f"{answer_seconds:g}s: a commit that waits longer than its lease lasts comes too late"
             )
 
 
@@ -230,7 +233,7 @@ def open_table(location: Location, *, version: int | None = None, is_awaited: bo
             if isinstance(error, errors.TableNotFoundError):
                 is_passing = is_awaited and bool(location.log_identity())
             else:
-                is_passing = any(one in str(error) for one in moment)
+                is_passing = any(words in str(error) for words in moment)
             if not is_passing or pause is None:
                 raise
             time.sleep(pause)
@@ -247,13 +250,13 @@ def check_table(handle: DeltaTable) -> None:
     refuse_reading(metadata.configuration, handle.table_uri)
     if "delta.setTransactionRetentionDuration" in metadata.configuration:
         raise ConfigurationError(
-            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets which "
-            "commits it has: remove it, or write to another table"
+            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets its "
+            "commits: remove the property, or write to another table"
         )
     for name, value in PROPERTIES.items():
         if metadata.configuration.get(name) != value:
             raise ConfigurationError(
-                f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
+                f"{handle.table_uri} needs the property {name}={value}; without it the log, with the commits, "
                 f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
             )
 
@@ -267,8 +270,8 @@ def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
     metadata, wanted = handle.metadata(), [partition.column] if partition else []
     if list(metadata.partition_columns) != wanted:
         raise ConfigurationError(
-            f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
-            "must be what the table was created with"
+            f"{handle.table_uri} is partitioned by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
+            "must be that of its creation"
         )
 
 
@@ -280,10 +283,10 @@ def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
     """
     if configuration.get("delta.enableDeletionVectors") == "true":
         raise ConfigurationError(
-            f"{url} has deletion vectors, which readers of its files do not know, and so show deleted rows: "
+            f"{url} has deletion vectors. Readers of its files alone do not know these, and would show deleted rows: "
             "set delta.enableDeletionVectors to false and rewrite the table, or use another one"
         )
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
         raise ConfigurationError(
-            f"{url} has mapped column names, which readers of its files take for missing columns: use another table"
+            f"{url} has mapped column names. Readers of its files alone would miss these columns: use another table"
         )

@@ -43,7 +43,7 @@ class Day:
         """Return the partition column's values for some rows."""
         if TIMESTAMP not in rows.column_names:
             raise ConfigurationError(
-                f"rows without {TIMESTAMP} cannot be divided by day; they have {rows.column_names}"
+                f"rows without {TIMESTAMP} cannot be partitioned by day; they have {rows.column_names}"
             )
         return compute().cast(rows.column(TIMESTAMP), pyarrow().date32())
 
@@ -62,9 +62,9 @@ class Key:
         """Return the partition column's values for some rows."""
         if not rows.num_rows:  # a commit without changes, as at a shard's end, names no source columns
             return pyarrow().array([], pyarrow().string())
-        stored = next((one for one in rows.column_names if original_name(one) == self.name), None)
+        stored = next((name for name in rows.column_names if original_name(name) == self.name), None)
         if stored is None:
-            raise ConfigurationError(f"rows have no column {self.name!r} to be divided by, only {rows.column_names}")
+            raise ConfigurationError(f"rows cannot be partitioned by {self.name!r}: they have only {rows.column_names}")
         return pyarrow().array([escaped(value) for value in rows.column(stored).to_pylist()], pyarrow().string())
 
 

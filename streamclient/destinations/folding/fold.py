@@ -12,8 +12,7 @@ The laws (those of a single row are in ``row_changes``):
    a copied row is right as soon as the last change before its reading is applied, and until then it may be ahead of
    its position.
 3. *Doubt.* Only the deletion of a single version breaks law 2, as the version that it had displaced is lost too. If
-   such
-   a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than the clocks may
+   such a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than the clocks may
    differ), the row is in doubt. It is read from the table again, and law 2 holds for it from then on. The same applies
    to a row whose key occurs more than once, as another writer can cause it.
 4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is the last put
@@ -65,7 +64,7 @@ class Folded:
     in_doubt: tuple[tuple[Any, ...], ...] = ()
     """Keys of rows that must be read from the table itself; ``rows`` does not have them."""
     doubled: tuple[tuple[Any, ...], ...] = ()
-    """Those keys of ``in_doubt`` that occurred more than once: it is unknown which row is right."""
+    """The keys of ``in_doubt`` that occurred more than once: it is unknown which row is right."""
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
@@ -84,8 +83,8 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
         alone |= work.late
         whole = work.rows(alone)
     one_by_one = work.rows_alone(alone)
-    doubts = tuple(one.key for one in one_by_one if one.exists and one.is_in_doubt and one.key not in doubled)
-    sure = [one for one in one_by_one if not one.is_in_doubt]
+    doubts = tuple(row.key for row in one_by_one if row.exists and row.is_in_doubt and row.key not in doubled)
+    sure = [row for row in one_by_one if not row.is_in_doubt]
     rows = _united(whole, table_of(sure, rule.key, names.types, names.stored))
     return Folded(_without_keys(rows, doubled, rule), (*doubts, *doubled), doubled)
 
@@ -111,7 +110,9 @@ def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRul
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
     """Return rows as read from the table: ``records`` are puts of them, ``columns`` are those of the mirror."""
     pa = pyarrow()
-    placed = [evolve(one, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, one in enumerate(records)]
+    placed = [
+        evolve(record, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, record in enumerate(records)
+    ]
     rows = fold(columns.empty_table(), ChangeBatch.of([ShardChanges.of("", placed)]), rule).rows
     types = own_types()
     empty = {name: pa.nulls(rows.num_rows, types[name]) for name in (EPOCH, TIMESTAMP, ROW_INDEX, SHARD)}
@@ -154,7 +155,7 @@ class _Names:
 def _types_beside(rows: Table) -> list[tuple[str, ColumnType]]:
     """Return the columns whose values are only in the map of unfit values, as a destination may limit its columns."""
     found = rows.column(UNFIT).drop_null().to_pylist() if UNFIT in rows.column_names else []
-    return [(name, ColumnType(one["type"])) for pairs in found for name, one in pairs]
+    return [(name, ColumnType(held["type"])) for pairs in found for name, held in pairs]
 
 
 def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
@@ -171,7 +172,7 @@ def with_keys(present: Table, rule: TableRule) -> Table:
     present = present.combine_chunks()
     for name, stored in zip(rule.key, stored_keys(rule), strict=True):
         if present.num_rows and present.column(stored).null_count:
-            keys = [one.key[rule.key.index(name)] for one in cells_of(present, rule.key)]
+            keys = [row.key[rule.key.index(name)] for row in cells_of(present, rule.key)]
             place = present.column_names.index(stored)
             present = present.set_column(place, stored, pa.array(keys, present.schema.field(stored).type))
     return present
@@ -235,7 +236,7 @@ class _Fold:
         return 0 if last is None else last + 1
 
     @cached_property
-    def everybody(self) -> Array:
+    def every_row(self) -> Array:
         """All row numbers."""
         return integers(range(self.rows_count))
 
@@ -323,12 +324,12 @@ class _Fold:
         reset_at = self._greatest(considered.filter(resets), places.filter(resets))
         since_reset = pc.greater_equal(places, pc.fill_null(reset_at, -1).take(self.numbers))
         self._considered = pc.if_else(since_reset, considered, None)
-        is_there = pc.less(self.everybody, self.count)
-        self._kept = pc.if_else(pc.and_(is_there, reset_at.is_null()), self.everybody, None)
+        is_there = pc.less(self.every_row, self.count)
+        self._kept = pc.if_else(pc.and_(is_there, reset_at.is_null()), self.every_row, None)
         is_put = pc.fill_null(pc.equal(operations.take(reset_at), RecordType.PUT.value), False)
         exists = pc.or_(self._kept.is_valid(), is_put)
         exists = pc.or_(exists, self._is_made_by_update(exists))
-        exists = pc.and_(exists, pc.invert(pc.is_in(self.everybody, value_set=excluded)))
+        exists = pc.and_(exists, pc.invert(pc.is_in(self.every_row, value_set=excluded)))
         last = self._greatest(considered.filter(taken), places.filter(taken))
         return self._assembled(pc.indices_nonzero(exists).cast(pa.int64()), last)
 
@@ -339,7 +340,7 @@ class _Fold:
         if not of_absent.true_count:
             return of_absent.slice(0, 0) if not self.rows_count else pc.and_(exists, False)
         makers = self._considered.filter(pc.and_(of_absent, self._puts))
-        return pc.is_in(self.everybody, value_set=makers)
+        return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
         """Return for each row the last of the places that have the row's number."""
@@ -350,7 +351,7 @@ class _Fold:
 
     def _spread(self, numbers: Array, values: Array) -> Array:
         """Return values as a whole column of rows: null for rows not in ``numbers``; each number occurs once."""
-        return values.take(compute().index_in(self.everybody, value_set=numbers))
+        return values.take(compute().index_in(self.every_row, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:
         """Return the rows with these numbers; ``last`` is the place of the last change of each row."""
@@ -365,7 +366,7 @@ class _Fold:
             stored = self.names.stored[name]
             there = whole(self.present.column(stored)) if stored in self.present.column_names else None
             if name in self.rule.key:
-                source = pc.coalesce(pc.add(last, self.count), self.everybody).take(result)
+                source = pc.coalesce(pc.add(last, self.count), self.every_row).take(result)
             elif name in self.batch.changes.versions or name in self.batch.changes.deleted:
                 source = self._sources_of(name, there, versions).take(result)
                 sources[name] = source
@@ -443,7 +444,7 @@ class _Fold:
     def _sequences(self, result: Array, last: Array) -> dict[str, Array]:
         pa, pc = pyarrow(), compute()
         types = own_types()
-        source = pc.coalesce(pc.add(last, self.count), self.everybody).take(result)
+        source = pc.coalesce(pc.add(last, self.count), self.every_row).take(result)
         changed = dict(
             zip((EPOCH, TIMESTAMP, ROW_INDEX, SHARD), (*self.batch.changes.sequences, self.batch.shards), strict=True)
         )

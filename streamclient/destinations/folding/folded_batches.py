@@ -86,7 +86,7 @@ def _joined(parts: Sequence[ChangeColumns]) -> ChangeColumns:
                 found.setdefault(column, []).append(Cells(pc.add(cells.places, first), cells.values))
         return {
             column: Cells(
-                pa.concat_arrays([one.places for one in cells]), pa.concat_arrays([one.values for one in cells])
+                pa.concat_arrays([piece.places for piece in cells]), pa.concat_arrays([piece.values for piece in cells])
             )
             for column, cells in found.items()
         }

@@ -2,8 +2,7 @@
 
 The fold works not on values but on the *sources* of the shown cells: the numbers of the changes that contain them. The
 values are then taken by these numbers, column by column. So a column that a user's transform has turned into decimals
-is
-folded like any other, and nothing is converted. An older version is not in a column but in a text next to them; its
+is folded like any other, and nothing is converted. An older version is not in a column but in a text next to them; its
 source is a number after those of the changes.
 """
 
@@ -120,7 +119,7 @@ def folded_batches(
     enough = chunk_bytes
     for batch in changes:
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) < enough:
+        if sum(piece.nbytes for piece in waiting) < enough:
             continue
         table = pa.Table.from_batches(waiting)
         cut = pc.indices_nonzero(_differs(table, key))[-1].as_py()

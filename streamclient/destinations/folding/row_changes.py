@@ -2,15 +2,13 @@
 
 The rules are the table's own, as its records show them:
 
-* PUT replaces the row by the record's cells. DELETE removes it. UPDATE applies its cells in their order, and creates
-  the
-  row if there is none and a cell is put. Deletions alone create no row, and leave an empty row if there was one.
+* PUT replaces the row by the record's cells. DELETE removes it. UPDATE applies its cells in their order, and creates a
+  missing row if a cell is put. Deletions alone create no row, and leave an existing row empty.
 * The table keeps the ``max_versions`` greatest versions of a column, at once, whatever the order of writing. A later
   write of an existing version replaces its value. Readers see the greatest version. Once the limit is lowered, readers
   see no more versions than it allows; the excess is removed when the column is changed next.
 * If the table has a time to live, a cell whose version is older disappears, and with its last cell the row. A row
-  without
-  cells disappears when its last write is that old. No record reports this: each reader computes it.
+  without cells disappears when its last write is that old. No record reports this: each reader computes it.
 
 ``fold`` does the same to whole columns. This module serves the rows for which that would be wrong or too slow, and
 checks it.
@@ -63,7 +61,7 @@ it.
 """
 
 CLOCKS_MARGIN_MICROS = 60_000_000
-"""How far this machine's clock and those of the service's servers may be apart.
+"""The most by which this machine's clock and those of the service's servers may differ.
 
 Each comparison of both takes it into account: from when on changes are read that a copy may have missed, how long the
 stream has kept them, what has expired, and when an idle table is past the end of a replication.
@@ -92,7 +90,7 @@ class RowCells:
     cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
     """Values by column and version."""
     written_millis: int = 0
-    """When the row was last written; it matters for a row without cells."""
+    """The time of the row's last write; it matters for a row without cells."""
     sequence: SequenceInfo | None = None
     shard: str = ""
     read_at_micros: int | None = None
@@ -148,7 +146,7 @@ class RowCells:
             self.exists &= self.written_millis >= before_millis
             return
         for versions in self.cells.values():
-            for version in [one for one in versions if one < before_millis]:
+            for version in [old for old in versions if old < before_millis]:
                 del versions[version]
         self.cells = {name: versions for name, versions in self.cells.items() if versions}
         self.exists &= bool(self.cells)
@@ -167,19 +165,19 @@ def cells_of(rows: Table, key: Sequence[str]) -> Iterator[RowCells]:
     columns = {name: rows.column(name).to_pylist() for name in names}
     own = {name: rows.column(name) for name in OWN}
     own |= {name: own[name].cast(pa.int64()) for name in (TIMESTAMP, READ_AT)}
-    plain = {name: one.to_pylist() for name, one in own.items()}
+    plain = {name: column.to_pylist() for name, column in own.items()}
     for place in range(rows.num_rows):
         values = {names[name]: listed[place] for name, listed in columns.items() if listed[place] is not None}
         yield _cells_of_row(values, {name: listed[place] for name, listed in plain.items()}, key)
 
 
 def _cells_of_row(values: dict[str, Any], own: Mapping[str, Any], key: Sequence[str]) -> RowCells:
-    values |= {name: value_of(one["type"], one["value"]) for name, one in own[UNFIT] or ()}
+    values |= {name: value_of(held["type"], held["value"]) for name, held in own[UNFIT] or ()}
     found = RowCells(tuple(values.pop(name) for name in key), exists=True, read_at_micros=own[READ_AT])
     versions = dict(own[VERSIONS] or ())
     found.cells = {name: {versions.get(name, own[VERSION]): value} for name, value in values.items()}
-    for one in own[OLDER_VERSIONS] or ():
-        found.cells.setdefault(one["column"], {})[one["version"]] = value_of(one["type"], one["value"])
+    for cell in own[OLDER_VERSIONS] or ():
+        found.cells.setdefault(cell["column"], {})[cell["version"]] = value_of(cell["type"], cell["value"])
     if own[EPOCH] is not None:
         found.sequence = SequenceInfo(own[EPOCH], own[TIMESTAMP], own[ROW_INDEX])
         found.shard = own[SHARD]
@@ -192,8 +190,8 @@ def table_of(
 ) -> Table:
     """Return rows in the layout of a mirror; ``names`` has the stored name of each column in ``types``."""
     pa = pyarrow()
-    there = [one for one in rows if one.exists]
-    lines = [_Line.of(one, key, types) for one in there]
+    there = [row for row in rows if row.exists]
+    lines = [_Line.of(row, key, types) for row in there]
     arrays = {
         names[name]: pa.array([line.values.get(name) for line in lines], arrow_type(kind))
         for name, kind in types.items()
@@ -244,6 +242,6 @@ def _typed(value: ColumnValue) -> dict[str, str]:
 def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str, ColumnType]) -> Table:
     """Return the rows of a mirror without the cells and rows that have expired."""
     left = list(cells_of(rows, rule.key))
-    for one in left:
-        one.expire(before_millis)
+    for row in left:
+        row.expire(before_millis)
     return table_of(left, rule.key, types, stored_names(types, rows.column_names, RESERVED))

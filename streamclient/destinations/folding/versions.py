@@ -61,13 +61,12 @@ class CellVersions:
         """Return both version columns.
 
         ``sources`` are those of the changed columns, by row of the result; ``kept`` has the others. ``written`` is when
-        each
-        row was changed last, the only known time of a row without cells.
+        each row was changed last, the only known time of a row without cells.
         """
         pa, pc = pyarrow(), compute()
         size = len(self._result)
-        everybody = integers(range(len(self._kept)))
-        place_of = pc.index_in(everybody, value_set=self._result).cast(pa.int64())
+        every_row = integers(range(len(self._kept)))
+        place_of = pc.index_in(every_row, value_set=self._result).cast(pa.int64())
         places = [place_of.take(rows) for rows in self._rows]
         codes = [pa.repeat(pa.scalar(code), len(rows)) for code, rows in enumerate(self._rows)]
         names = list(self._names)
@@ -127,7 +126,7 @@ def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
     order = pc.sort_indices(names.indices)
     rows, numbers = rows.take(order), numbers.take(order)
     found, first = {}, 0
-    counts = {one["values"]: one["counts"] for one in pc.value_counts(names.indices).to_pylist()}
+    counts = {count["values"]: count["counts"] for count in pc.value_counts(names.indices).to_pylist()}
     for code, name in enumerate(names.dictionary.to_pylist()):
         found[name] = (rows.slice(first, counts[code]), numbers.slice(first, counts[code]))
         first += counts[code]

@@ -1,8 +1,8 @@
 """PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
 
-Two more tables stand next to the table: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` has
+The table has two more beside it: ``<table>_shards`` with the last commit of each shard, and ``<table>_commits`` with
 all commits. A commit copies its rows into a temporary table, locks the rows of its shards in the order of their names,
-compares, and writes. So of two writers the second sees what the first has done. The copy comes before the lock, as the
+compares, and writes. So the second of two writers sees the effect of the first. The copy comes before the lock, as the
 server does not end the COPY of a frozen writer. A merge folds before the lock, as the server ends a transaction that
 waits for long. If the connection breaks during COMMIT the outcome is unknown: the next try looks first, then decides.
 """
@@ -72,8 +72,7 @@ class PostgresDestination:
         answer_seconds: how long a commit is retried, how long the client waits for an answer, and how long the server
             lets a commit hold its locks while the writer is silent. Keep it below the lease's duration: a frozen writer
             holds up its successor for that long. If the server ended a statement of a commit at its limit, the next
-            call
-            doubles the limit, up to ten minutes.
+            call doubles the limit, up to ten minutes.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -144,8 +143,8 @@ class PostgresDestination:
             except _OthersWereQuickerError as error:
                 if time.monotonic() >= deadline:
                     raise DependencyException(
-                        f"for {self._answer_seconds:g} s others have changed the rows of {self._names.rows} that a "
-                        "merge was to replace, each time before it did",
+                        f"for {self._answer_seconds:g} s other writers of {self._names.rows} have changed the rows of "
+                        "this merge, each time before it could replace them",
                         kind=ErrorKind.TRANSIENT,
                     ) from error
 
@@ -271,7 +270,7 @@ class PostgresDestination:
         kept = [digest for digest, written, is_own in cursor.fetchall() if is_own or (digest, written) in replaced.seen]
         if kept:
             raise self._others_rules(
-                cursor, f"{len(kept)} of {len(replaced.seen)} rows are there still after a merge has deleted them", 8
+                cursor, f"{len(kept)} of {len(replaced.seen)} rows still exist after a merge has deleted them", 8
             )
 
     def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
@@ -283,10 +282,10 @@ class PostgresDestination:
             "union all select rulename::text from pg_rewrite where ev_class = %b::regclass and ev_type::text = %b",
             (self._names.rows, event, self._names.rows, rule),
         )
-        names = ", ".join(name for (name,) in cursor.fetchall()) or "none that can be seen"
+        names = ", ".join(name for (name,) in cursor.fetchall()) or "which this role cannot see"
         return DependencyException(
-            f"{what}, in {self._names.rows}: a trigger or a rule keeps the table as it wants it ({names}), and a "
-            "table of ours must do what it is told; remove it, and mark or leave out rows in a table of your own",
+            f"{what}, in {self._names.rows}: a trigger or a rule ({names}) changes what is written, which breaks "
+            "exactly-once; remove it, and mark or leave out rows in a table of your own",
             kind=ErrorKind.PERMANENT,
         )
 
@@ -335,7 +334,7 @@ class PostgresDestination:
                 self._add_columns(error.fields)
 
     def _add_columns(self, fields: Sequence[Field]) -> None:
-        names = ", ".join(repr(one.name) for one in fields)
+        names = ", ".join(repr(field.name) for field in fields)
         self._insist(
             lambda cursor: self._tables.add(cursor, fields),
             f"the columns {names} could not be added to {self._names.rows}",
@@ -353,7 +352,7 @@ class PostgresDestination:
             if time.monotonic() + pause >= deadline:
                 raise DependencyException(
                     f"{failure} within {self._answer_seconds:g} s, as others use the table for longer: a "
-                    "transaction that has read it keeps it from being changed until it ends",
+                    "transaction that has read the table blocks its change until the transaction ends",
                     kind=ErrorKind.TRANSIENT,
                 )
             time.sleep(pause)
@@ -379,7 +378,7 @@ class PostgresDestination:
         cursor.execute(
             f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
             "on conflict do nothing",
-            (self._application, sorted(one.shard for one in commits)),
+            (self._application, sorted(commit.shard for commit in commits)),
         )
         if self._is_stored(cursor, commits, "for update", is_repeated=is_repeated):
             return
@@ -389,12 +388,19 @@ class PostgresDestination:
         # After the lock, so that the steps of a shard are in order.
         cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
-        shards, texts = [one.shard for one in commits], [one.to_json() for one in commits]
+        shards, texts = [commit.shard for commit in commits], [commit.to_json() for commit in commits]
         cursor.execute(
             f"insert into {self._names.commits} (application, shard, number, epoch, commit, step) "
             "select %b, shard, number, epoch, commit, %b "
             "from unnest(%b::text[], %b::bigint[], %b::bigint[], %b::text[]) as given (shard, number, epoch, commit)",
-            (self._application, step, shards, [one.number for one in commits], [one.epoch for one in commits], texts),
+            (
+                self._application,
+                step,
+                shards,
+                [commit.number for commit in commits],
+                [commit.epoch for commit in commits],
+                texts,
+            ),
         )
         cursor.execute(
             f"update {self._names.shards} as present set commit = given.commit "
@@ -405,7 +411,7 @@ class PostgresDestination:
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
         """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
-        shards = [one.shard for one in commits]
+        shards = [commit.shard for commit in commits]
         try:
             return is_stored(self._lasts(cursor, shards, lock), commits)
         except StreamClientError:
@@ -414,7 +420,7 @@ class PostgresDestination:
             cursor.execute(
                 f"select commit from {self._names.commits} "
                 "where application = %b and shard = any(%b::text[]) and number = any(%b::bigint[])",
-                (self._application, shards, [one.number for one in commits]),
+                (self._application, shards, [commit.number for commit in commits]),
             )
             found = tuple(Commit.from_json(text) for (text,) in cursor.fetchall())
             if are_among(commits, [LogEntry("", found)]):
@@ -431,16 +437,16 @@ class PostgresDestination:
         return fitted, columns
 
     def _new(self, rows: Table, columns: TableColumns) -> list[Field]:
-        return [one for one in rows.schema if one.name not in {*columns.schema.names, KEY}]
+        return [field for field in rows.schema if field.name not in {*columns.schema.names, KEY}]
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
         """Copy the rows into a table of the server that only this transaction sees."""
         if not rows.num_rows:
             return
-        kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
+        kinds = [(field.name, sql_type(field.type)) for field in rows.schema]
         columns = ", ".join(f"{sql_name(name)} {kind}" for name, kind in kinds)
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
-        values = [python_values(rows.column(one.name), one) for one in rows.schema]
+        values = [python_values(rows.column(field.name), field) for field in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
             # For the server the bytes of a JSON document are those of its text.
             copying.set_types([kind.replace("json", "text") for _, kind in kinds])
@@ -457,10 +463,10 @@ class PostgresDestination:
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
             digest = KEY if self._tables.key else ""
-            targets = ", ".join(quoted(DIGEST) if one == digest else sql_name(one) for one in rows.column_names)
+            targets = ", ".join(quoted(DIGEST) if name == digest else sql_name(name) for name in rows.column_names)
             cursor.execute(f"insert into {self._names.rows} ({targets}) select {names} from pg_temp.{_COPIED}")
             if cursor.rowcount != rows.num_rows:
-                what = f"{rows.num_rows - cursor.rowcount} of {rows.num_rows} rows are not there after an insert"
+                what = f"{rows.num_rows - cursor.rowcount} of {rows.num_rows} rows are missing after an insert"
                 raise self._others_rules(cursor, what, 4)
 
 

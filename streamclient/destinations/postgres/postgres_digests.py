@@ -71,7 +71,7 @@ class DigestRenewal:
         if KEY not in self._tables.key_columns(cursor):
             return True  # another process has begun
         _log.warning(
-            "the digests of the keys of %s are made anew; earlier versions are refused from now on", self._rows
+            "renewing the digests of the keys of %s; workers of earlier versions are refused from now on", self._rows
         )
         return altered(
             cursor,
@@ -85,7 +85,7 @@ class DigestRenewal:
         if self._is_done(cursor):
             return False
         key, pa = self._tables.key, pyarrow()
-        columns = pa.schema([one for one in self._tables.columns(cursor).schema if one.name in {*key, UNFIT}])
+        columns = pa.schema([field for field in self._tables.columns(cursor).schema if field.name in {*key, UNFIT}])
         names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
         cursor.execute(
             f"select {_former}{names} from {self._rows} where {_former} > %b and {_digest} is null "
@@ -119,9 +119,8 @@ class DigestRenewal:
         except psycopg.errors.UniqueViolation:
             cursor.execute(f"create index on {self._rows} ({_digest})")
             _log.warning(
-                "%s has keys more than once, as an earlier version has left them under another Python: such a row is "
-                "read from the source again when it changes the next time; a comparison of the mirror with its table "
-                "names them all",
+                "%s has keys more than once, left by an earlier version under another Python: such a row is read from "
+                "the source again at its next change; a comparison of the mirror with its table names all of them",
                 self._rows,
             )
 
@@ -185,11 +184,11 @@ def renew_digests(
     is over.
     """
     renewal = DigestRenewal(tables)
-    insist(renewal.begin, f"the digests of {tables.names.rows} could not be made anew")
+    insist(renewal.begin, f"the digests of {tables.names.rows} could not be renewed")
     while asked(renewal.renew_piece, "digests"):
         pass
     asked(renewal.make_index, "index")
-    insist(renewal.finish, f"the new digests of {tables.names.rows} could not be put in their place")
+    insist(renewal.finish, f"{tables.names.rows} could not be switched to its new digests")
     tables.has_former_digests = False
 
 
@@ -199,7 +198,9 @@ def _stored_keys(rows: Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
     beside = rows.column(UNFIT).to_pylist() if UNFIT in rows.column_names else [None] * rows.num_rows
     found = []
     for pairs, values in zip(beside, zip(*columns, strict=True), strict=True):
-        unfit = {name: value_of(one["type"], one["value"]) for name, one in pairs or ()}
-        whole = (unfit.get(original_name(name)) if one is None else one for name, one in zip(key, values, strict=True))
+        unfit = {name: value_of(held["type"], held["value"]) for name, held in pairs or ()}
+        whole = (
+            unfit.get(original_name(name)) if value is None else value for name, value in zip(key, values, strict=True)
+        )
         found.append(tuple(whole))
     return found

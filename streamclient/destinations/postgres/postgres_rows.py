@@ -114,12 +114,12 @@ def arrow_name(column: str) -> str:
 
 
 def sql_type(kind: DataType) -> str:
-    """Return the SQL type of the column for values of ``kind``; raise ``ConfigurationError`` if there is none."""
+    """Return the SQL type of the column for values of ``kind``; raise ``ConfigurationError`` without one."""
     found = _SQL_TYPES.get(str(kind))
     if found is None:
         if kind in added_types().values():
             return "json"
-        raise ConfigurationError(f"a column of type {kind} has no counterpart here: use one of {', '.join(_SQL_TYPES)}")
+        raise ConfigurationError(f"PostgreSQL has no column for the type {kind}: use one of {', '.join(_SQL_TYPES)}")
     return found
 
 
@@ -129,7 +129,7 @@ def arrow_type(name: str, sql: str) -> DataType:
         return added_types()[name]
     arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == sql), None)
     if arrow is None:
-        raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
+        raise ConfigurationError(f"column {name!r} is {sql}, which rows of this package never have: use another table")
     pa = pyarrow()
     stamp = pa.timestamp("us", tz="UTC")  # the only one of these types without an alias
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
@@ -172,8 +172,8 @@ def python_values(column: Any, field: Field) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError) as error:
         raise UnfitValueError(
-            f"column {field.name!r} of type {field.type} holds a value outside the years 1 to 9999, which cannot be "
-            f"stored here: make it null, or a text ({error})"
+            f"column {field.name!r} of type {field.type} holds a value outside the years 1 to 9999, which PostgreSQL "
+            f"cannot store here: make it null, or a text ({error})"
         ) from error
     if sql_type(field.type) != "json":
         return values
@@ -186,7 +186,7 @@ def table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
     pa = pyarrow()
     if not lines:
         return columns.empty_table()
-    arrays = [_array(values, one) for one, values in zip(columns, zip(*lines, strict=True), strict=True)]
+    arrays = [_array(values, field) for field, values in zip(columns, zip(*lines, strict=True), strict=True)]
     return pa.table(arrays, schema=columns)
 
 
@@ -195,7 +195,7 @@ def _array(values: Sequence[Any], field: Field) -> Array:
         return pyarrow().array([_arrow_value(value, field.type) for value in values], field.type)
     except (TypeError, ValueError) as error:
         raise CodecError(
-            f"column {field.name!r} holds something that no row of ours had, so it was altered: {error}"
+            f"column {field.name!r} holds a value that no commit stores, so it was altered: {error}"
         ) from error
 
 
@@ -220,7 +220,7 @@ def check_key_names(columns: Sequence[str]) -> None:
         if len(name.encode()) > NAME_BYTES_MAX:
             raise ConfigurationError(
                 f"the name of the key column {name!r} has more than the {NAME_BYTES_MAX} bytes that PostgreSQL keeps, "
-                "so rows cannot be found by it here: use a destination in Delta Lake"
+                "so rows cannot be found by this key: use a destination in Delta Lake"
             )
 
 
@@ -231,23 +231,23 @@ def without_unfit(rows: Table, columns: TableColumns) -> Table:
     own = [name for name in known if name not in ADDED]
     room = COLUMNS_MAX - len(own)
     moved: dict[str, list[Any]] = {}
-    for one in rows.schema:
-        if one.name in ADDED or (one.name in known and one.type != pa.string()):
+    for field in rows.schema:
+        if field.name in ADDED or (field.name in known and field.type != pa.string()):
             continue
-        if one.name not in known:
+        if field.name not in known:
             room -= 1
-        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX or column_name(one.name) in columns.others
-        is_moved = one.name not in known and (is_no_name or room < 0)
-        values = python_values(rows.column(one.name), one) if is_moved or one.type == pa.string() else []
+        is_no_name = len(field.name.encode()) > NAME_BYTES_MAX or column_name(field.name) in columns.others
+        is_moved = field.name not in known and (is_no_name or room < 0)
+        values = python_values(rows.column(field.name), field) if is_moved or field.type == pa.string() else []
         if is_moved:
-            moved[one.name] = values
-            rows = rows.drop_columns([one.name])
+            moved[field.name] = values
+            rows = rows.drop_columns([field.name])
         elif any(isinstance(value, str) and "\0" in value for value in values):
-            moved[one.name] = [value if "\0" in (value or "") else None for value in values]
+            moved[field.name] = [value if "\0" in (value or "") else None for value in values]
             kept = [None if "\0" in (value or "") else value for value in values]
-            rows = rows.set_column(rows.column_names.index(one.name), one.name, pa.array(kept, one.type))
+            rows = rows.set_column(rows.column_names.index(field.name), field.name, pa.array(kept, field.type))
     if moved:
-        rows = _with_moved(rows, moved, f"{WHY_UNFIT}, or a name that a column of others has")
+        rows = _with_moved(rows, moved, f"{WHY_UNFIT}, or the name of a column of another program")
     return _within_page(rows, columns)
 
 
@@ -261,17 +261,19 @@ def _within_page(rows: Table, columns: TableColumns) -> Table:
         return rows
     pa, pc = pyarrow(), compute()
     sizes: dict[str, list[int]] = {}
-    movable = [one.name for one in rows.schema if one.name not in ADDED and one.type in {pa.string(), pa.binary()}]
-    for one in rows.schema:
-        column = rows.column(one.name)
-        if one.name == UNFIT:
+    movable = [
+        field.name for field in rows.schema if field.name not in ADDED and field.type in {pa.string(), pa.binary()}
+    ]
+    for field in rows.schema:
+        column = rows.column(field.name)
+        if field.name == UNFIT:
             continue
-        if one.name in movable:
+        if field.name in movable:
             size = pc.min_element_wise(pc.add(pc.binary_length(column), 1), _KEPT_BYTES, skip_nulls=False)
         else:
-            most = _KEPT_BYTES if sql_type(one.type) == "json" else _NUMBER_BYTES
+            most = _KEPT_BYTES if sql_type(field.type) == "json" else _NUMBER_BYTES
             size = pc.if_else(column.is_valid(), most, 0)
-        sizes[one.name] = pc.fill_null(size, 0).to_pylist()
+        sizes[field.name] = pc.fill_null(size, 0).to_pylist()
     moved: dict[str, list[Any]] = {}
     for place, each in enumerate(zip(*sizes.values(), strict=True)):
         over = sum(each) - room

@@ -99,7 +99,7 @@ class PostgresSession:
         time.
 
         Raises:
-            DependencyException: the server refuses, or gives no answer in time; then nobody knows whether it is done.
+            DependencyException: the server refuses, or does not answer in time; then the outcome is unknown.
             ConfigurationError: the work refuses what the server is set to.
         """
         psycopg = load("psycopg", "postgres")
@@ -128,7 +128,7 @@ class PostgresSession:
                 # It may have broken before COMMIT or during it: the next try looks whether the commit is in.
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise DependencyException(
-                        f"PostgreSQL gave no answer within {waited:g} s, the last error was: {error}{advice}",
+                        f"PostgreSQL gave no answer within {waited:g} s; the last error was: {error}{advice}",
                         kind=ErrorKind.AMBIGUOUS,
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
@@ -140,9 +140,9 @@ class PostgresSession:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Cursor[Any]]:
-        """A cursor of the server, whose statements take as long as they need while the server works on them.
+        """Yield a cursor of the server, whose statements take as long as they need while the server works on them.
 
-        Work is no wait for a lock: that has a limit, and the statement one that no reading should come near.
+        A wait for a lock has a limit, and the statement has one that a reading should never reach.
         """
         limits = (str(limit_millis(self._answer_seconds)), str(limit_millis(_READING_SECONDS_MAX)))
         connection = self.connection()
@@ -224,14 +224,12 @@ def refusal(error: Any) -> DependencyException:
 
 
 def _advice(error: Exception) -> str:
-    """What there is to know of an error that is over once its cause is gone."""
+    """Return the advice about an error that passes once its cause is gone; empty for other errors."""
     errors = load("psycopg", "postgres").errors
     if isinstance(error, errors.LockNotAvailable):
-        return (
-            "; another session has locked what is needed, and keeps it: pg_blocking_pids and pg_stat_activity say which"
-        )
+        return "; another session holds a lock that this one needs: pg_blocking_pids and pg_stat_activity name it"
     if isinstance(error, errors.ReadOnlySqlTransaction):
-        return "; the server only reads, as a standby or by default_transaction_read_only, and is asked again each time"
+        return "; the server is read-only, as a standby or by default_transaction_read_only; each call tries again"
     return ""
 
 
@@ -253,7 +251,7 @@ def check_conninfo(conninfo: str) -> None:
     except psycopg.ProgrammingError:
         raise ConfigurationError(
             "conninfo must be options of PostgreSQL as 'host=... dbname=...' or 'postgresql://USER@HOST/NAME'; "
-            "libpq cannot read what was given"
+            "libpq cannot read the given one"
         ) from None
 
 
@@ -272,5 +270,5 @@ def check_server(cursor: Cursor[Any]) -> None:
         (found,) = cursor.execute("select current_setting(%b)", (name,)).fetchone() or ("",)
         if found != wanted:
             raise ConfigurationError(
-                f"the database has {name}={found}, and rows can only be stored with {wanted}; the next call looks again"
+                f"the database has {name}={found}, and rows need {wanted}; the next call checks again"
             )

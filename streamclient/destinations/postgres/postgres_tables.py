@@ -51,7 +51,7 @@ _COLUMN = "column "
 """Prefix of the name of a noted column."""
 
 _LOCK_MILLIS = 100
-"""How long a new column waits for users of the table: users who come meanwhile must wait for both."""
+"""The longest wait of a new column for users of the table. Users who come meanwhile must wait for both."""
 
 GONE = frozenset({"42P01", "3F000"})
 """PostgreSQL's error codes for a missing table or schema."""
@@ -64,7 +64,7 @@ class TableNames:
         self.schema = schema
         self.plain = (table, f"{table}_shards", f"{table}_commits")
         prefix = f"{quoted(schema)}." if schema else ""
-        self.rows, self.shards, self.commits = (prefix + quoted(one) for one in self.plain)
+        self.rows, self.shards, self.commits = (prefix + quoted(name) for name in self.plain)
 
     def within(self, schema: str) -> TableNames:
         """Return the same names within a schema."""
@@ -80,7 +80,7 @@ class TableNames:
         schema, _, name = table.rpartition(".")
         if not name or len(f"{name}_commits".encode()) > NAME_BYTES_MAX or set("\0%") & set(table):
             raise ConfigurationError(
-                f"table must be a name of at most {NAME_BYTES_MAX - len('_commits')} bytes, perhaps with its schema "
+                f"table must be a name of at most {NAME_BYTES_MAX - len('_commits')} bytes, optionally with its schema "
                 f"before it, and without a percent sign, not {table!r}"
             )
         return cls(schema, name)
@@ -114,7 +114,7 @@ class PostgresTables:
         self.names = self._given
         self.key: tuple[str, ...] = ()
         self.is_seen = False
-        """Whether the tables were seen; they are then never created anew."""
+        """Whether the tables were seen; they are then never created again."""
         self.has_former_digests = False
         """Whether the digests of keys are those of an earlier version, as of the last look."""
         self._told: frozenset[str] = frozenset()
@@ -159,16 +159,16 @@ class PostgresTables:
         if there:
             missing = [name for name in names.plain if name not in there] or ["all of them in one schema"]
             raise ConfigurationError(
-                f"PostgreSQL has {' and '.join(there)}, but not {' and '.join(missing)}: a destination makes these "
-                "together, and writes to no others; name another table, or bring back what is gone"
+                f"PostgreSQL has {' and '.join(there)}, but not {' and '.join(missing)}: a destination creates these "
+                "together, and writes only to its own; name another table, or restore the missing ones"
             )
         return False
 
     def gone(self) -> DependencyException:
         """Return the error for tables that were seen and no longer exist."""
         return DependencyException(
-            f"the tables {', '.join(self.names.plain)} in schema {self.names.schema!r} were there, and one of them or "
-            "all are gone: renamed, moved, removed or out of sight; nothing is written until they are back",
+            f"one or all of the tables {', '.join(self.names.plain)} in schema {self.names.schema!r}, which existed "
+            "before, are gone: renamed, moved, removed or out of sight; nothing is written until they are back",
             kind=ErrorKind.TRANSIENT,
         )
 
@@ -194,7 +194,7 @@ class PostgresTables:
             f"create table if not exists {names.shards} ("
             "application text, shard text, commit text, primary key (application, shard))"
         )
-        # Steps are numbered here, as a table may move to another cluster, whose transaction numbers begin anew.
+        # Steps are numbered here, because a table may move to another cluster, with other transaction numbers.
         cursor.execute(
             f"create table if not exists {names.commits} ("
             "application text, shard text, number bigint, epoch bigint, commit text not null, "
@@ -210,8 +210,8 @@ class PostgresTables:
         (schema,) = cursor.execute("select current_schema()").fetchone() or (None,)
         if schema is None:
             raise ConfigurationError(
-                f"the search path leads to no schema in which {self._given.plain[0]} could be made: name the table "
-                "with its schema"
+                f"the search path leads to no schema in which to create {self._given.plain[0]}: name the table with "
+                "its schema"
             )
         return self._given.within(schema)
 
@@ -221,7 +221,7 @@ class PostgresTables:
         may, database, user = cursor.fetchone() or (True, "", "")
         if not may:
             raise ConfigurationError(
-                "each commit copies its rows into a temporary table, which this role may not make: "
+                "each commit copies its rows into a temporary table, which this role may not create: "
                 f"grant temporary on database {quoted(database)} to {quoted(user)}"
             )
 
@@ -262,8 +262,8 @@ class PostgresTables:
         )
         if cursor.fetchone() != (True,):
             raise ConfigurationError(
-                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so they "
-                "are copies that a commit could get into twice: copy the three tables by dumping and restoring them"
+                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so these "
+                "copies could store a commit twice: copy the three tables by dumping and restoring them"
             )
 
     def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
@@ -280,7 +280,7 @@ class PostgresTables:
         self.has_former_digests = bool(self.key) and not there.get(DIGEST, False)
         if self.key and not there:
             raise ConfigurationError(
-                f"{self.names.rows} was made for rows without a key, which are only added to: name another table"
+                f"{self.names.rows} was created for rows without a key, which are only added: name another table"
             )
 
     # --- their columns --------------------------------------------------------------------------------------------
@@ -294,17 +294,19 @@ class PostgresTables:
         ours: list[Field] = []
         others: set[str] = set()
         there = self._catalogue(cursor)
-        for one in there:
-            if one.name in {DIGEST, FORMER_DIGEST} or (one.name == KEY and self.key):
+        for column in there:
+            if column.name in {DIGEST, FORMER_DIGEST} or (column.name == KEY and self.key):
                 continue
-            kind = self._own_kind(one)
+            kind = self._own_kind(column)
             if kind is None:
-                others.add(one.name)
+                others.add(column.name)
             else:
-                name = arrow_name(one.name)
+                name = arrow_name(column.name)
                 ours.append(pyarrow().field(name, arrow_type(name, kind)))
         self._tell(frozenset(others))
-        return TableColumns(pyarrow().schema(ours), frozenset(others), max((one.number for one in there), default=0))
+        return TableColumns(
+            pyarrow().schema(ours), frozenset(others), max((column.number for column in there), default=0)
+        )
 
     def _own_kind(self, column: _Column) -> str | None:
         """Return the type of the values of a column of ours; ``None`` for a column of another program.
@@ -325,8 +327,8 @@ class PostgresTables:
         if not column.noted:
             return None
         raise ConfigurationError(
-            f"{self._what(column)} is {column.written} and was made as {column.noted}, whose values it does not "
-            "take: give it that type again, or one that holds all of its values"
+            f"{self._what(column)} is {column.written} and was created as {column.noted}, whose values it cannot all "
+            "hold: give it that type again, or one that holds all of its values"
         )
 
     def _what(self, column: _Column) -> str:
@@ -335,13 +337,15 @@ class PostgresTables:
     def _refuse_key(self, column: _Column) -> None:
         if arrow_name(column.name) in self.key:
             raise ConfigurationError(
-                f"{self._what(column)} of {self.names.rows} is {column.written}, which no rows of ours have: give it "
-                "the type of the table's key again"
+                f"{self._what(column)} of {self.names.rows} is {column.written}, which keys of this package never are: "
+                "give it the type of the table's key again"
             )
 
     def _tell(self, others: frozenset[str]) -> None:
         if fresh := others - self._told:
-            _log.warning("%s has columns of others, which are left out: %s", self.names.rows, ", ".join(sorted(fresh)))
+            _log.warning(
+                "%s has columns of other programs, which are left out: %s", self.names.rows, ", ".join(sorted(fresh))
+            )
         self._told = others
 
     def _catalogue(self, cursor: Cursor[Any]) -> list[_Column]:
@@ -375,28 +379,33 @@ class PostgresTables:
         return found
 
     def _refuse_renamed(self, there: Sequence[_Column], gone: Mapping[str, str]) -> None:
-        """Refuse a column that stands where one of ours is gone: with another one made, values would be in both.
+        """Refuse a column that may be a renamed one of ours: if ours were created again, both would have values.
 
-        One that was dropped is made again, as nothing stands for it.
+        A column of ours that was dropped is created again.
         """
         fresh = {
-            one.kind: one.name
-            for one in there
-            if one.noted is None and one.is_plain and one.kind and one.name not in {KEY, DIGEST, FORMER_DIGEST}
+            column.kind: column.name
+            for column in there
+            if column.noted is None
+            and column.is_plain
+            and column.kind
+            and column.name not in {KEY, DIGEST, FORMER_DIGEST}
         }
         for name, kind in gone.items():
             if kind in fresh:
                 note = f"application = '' and shard = '{_COLUMN}{name}'"
                 raise ConfigurationError(
                     f"the column {arrow_name(name)!r} of {self.names.rows} is gone, and {fresh[kind]!r}, of the same "
-                    f"type, is none of ours: if it was renamed, give it its name again; if it was dropped, delete "
-                    f"what is noted of it, from {self.names.shards} where {note}"
+                    f"type, is not one of ours: if it was renamed, give it its name again; if it was dropped, delete "
+                    f"its note from {self.names.shards} where {note}"
                 )
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
         """Note our columns that an earlier version has created without a note."""
         there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
-        kinds = {one.name: self._own_kind(one) for one in there if one.noted is None and one.name not in own}
+        kinds = {
+            column.name: self._own_kind(column) for column in there if column.noted is None and column.name not in own
+        }
         self._note(cursor, {name: kind for name, kind in kinds.items() if kind is not None})
 
     def _note(self, cursor: Cursor[Any], kinds: dict[str, str]) -> None:
@@ -413,11 +422,11 @@ class PostgresTables:
 
         Readers of the table wait for a transaction that wants to change it, even while that one waits itself.
         """
-        added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in fields)
+        added = ", ".join(f"add column if not exists {sql_name(field.name)} {sql_type(field.type)}" for field in fields)
         if not altered(cursor, f"alter table {self.names.rows} {added}"):
             return False
-        fresh = {column_name(one.name): sql_type(one.type) for one in fields}
-        there = {one.name: one.kind for one in self._catalogue(cursor) if one.is_plain}
+        fresh = {column_name(field.name): sql_type(field.type) for field in fields}
+        there = {column.name: column.kind for column in self._catalogue(cursor) if column.is_plain}
         self._note(cursor, {name: kind for name, kind in fresh.items() if there.get(name) == kind})
         return True
 

@@ -15,8 +15,7 @@ from typing import Any
 from psycopg import Connection, OperationalError
 
 MARGIN_SECONDS = 1.0
-"""How much longer this side waits than the server: a server that can be heard ends the statement first, and says
-why."""
+"""The time that this side waits longer than the server: a reachable server ends the statement first, and says why."""
 
 _TURN_SECONDS = 0.5
 """Longest wait without a look at the interpreter's signals."""
@@ -65,6 +64,6 @@ class TimedConnection(Connection[Any]):
     def _silence(self) -> OperationalError:
         self.pgconn.finish()
         return OperationalError(
-            f"nothing came for {self.answer_seconds + MARGIN_SECONDS:g} s on a connection that stands: something "
-            "between here and the server forwards nothing more, or the server stands still"
+            f"nothing came for {self.answer_seconds + MARGIN_SECONDS:g} s on an open connection: something on the way "
+            "to the server no longer forwards anything, or the server hangs"
         )

@@ -43,7 +43,7 @@ class Finding:
 
     flaw: Flaw
     shard: str
-    """The shard; empty if the unreadable entry or the unknown rows do not tell it."""
+    """The shard; empty if the unreadable entry or the unknown rows do not name it."""
     start: str
     """The position before the range."""
     end: str
@@ -81,7 +81,9 @@ class Proof:
 
     def __str__(self) -> str:
         read = "" if self.rows is None else f", {self.rows} rows read"
-        lost = "".join(f", behind {one.start} of shard {one.shard} records lost and given up" for one in self.losses)
+        lost = "".join(
+            f", records after {commit.start} of shard {commit.shard} lost and given up" for commit in self.losses
+        )
         head = f"{len(self.lasts)} shards, {self.commits} commits, {self.records} records{read}{lost}: "
         if self.is_whole:
             return head + "each record once"
@@ -104,22 +106,26 @@ class Chain:
     @property
     def last_carried(self) -> int:
         """The highest number of a carried commit; 0 without one."""
-        return max((one.number for one in self.carried), default=0)
+        return max((commit.number for commit in self.carried), default=0)
 
     @property
     def last(self) -> int:
         """The highest number of its commits."""
-        return max(self.last_carried, *(one.number for _, one in self.commits), 0)
+        return max(self.last_carried, *(commit.number for _, commit in self.commits), 0)
 
     @property
     def places(self) -> set[str]:
         """The end positions of all its commits."""
-        return {end for one in (*self.carried, *(one for _, one in self.commits)) for end in (one.start, one.end)}
+        return {
+            end
+            for commit in (*self.carried, *(commit for _, commit in self.commits))
+            for end in (commit.start, commit.end)
+        }
 
     @property
     def first(self) -> int:
         """The number of the first commit whose entry exists."""
-        return min((one.number for _, one in self.commits), default=self.last_carried + 1)
+        return min((commit.number for _, commit in self.commits), default=self.last_carried + 1)
 
     @property
     def cleared(self) -> int:
@@ -128,11 +134,11 @@ class Chain:
 
     def records_up_to(self, number: int) -> int | None:
         """Return the number of records up to a commit, removed entries included; ``None`` if it is unknown."""
-        counts = {one.number: one.count for _, one in self.commits}
+        counts = {commit.number: commit.count for _, commit in self.commits}
         for known, total in (self.totals or {0: 0}).items():
             less, more = range(number + 1, known + 1), range(known + 1, number + 1)
             if counts.keys() >= {*less, *more}:
-                return total - sum(counts[one] for one in less) + sum(counts[one] for one in more)
+                return total - sum(counts[number] for number in less) + sum(counts[number] for number in more)
         return None
 
 
@@ -146,9 +152,9 @@ def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
     """
     ends: dict[tuple[str, str], int] = {}
     for entry in entries:
-        for one in (*entry.carried, *entry.commits):
-            key = one.application, one.shard
-            ends[key] = max(ends.get(key, 0), one.number)
+        for commit in (*entry.carried, *entry.commits):
+            key = commit.application, commit.shard
+            ends[key] = max(ends.get(key, 0), commit.number)
     return ends
 
 
@@ -158,7 +164,7 @@ def read_chains(entries: Iterable[LogEntry], proof: Proof) -> Chains:
     for place, entry in enumerate(entries):
         if entry.damage and not entry.disputed:
             proof.note_damage(entry.damage)
-        proof.findings.extend(found_in(Flaw.EPOCH, one, f"{one}: {entry.damage}") for one in entry.disputed)
+        proof.findings.extend(found_in(Flaw.EPOCH, commit, f"{commit}: {entry.damage}") for commit in entry.disputed)
         for commit in entry.commits:
             chains.setdefault((commit.application, commit.shard), Chain()).commits.append((place, commit))
         for commit in entry.carried:
@@ -202,35 +208,35 @@ def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
 
 def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
     """Check that carried commits equal the original ones, each time; return the commits by their numbers."""
-    known = {one.number: one for _, one in chain.commits}
+    known = {original.number: original for _, original in chain.commits}
     for commit in chain.carried:
         if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
-            text = f"{commit} was carried on, and is not what was committed"
+            text = f"{commit} was carried on, and differs from the original commit"
             proof.findings.append(found_in(Flaw.ALTERED, commit, text))
     return known
 
 
 def _check_first(commit: Commit, carried: int, proof: Proof) -> None:
     if commit.number > 1 and carried < commit.number - 1:
-        text = f"the log begins with commit {commit.number}, and none of its entries carries an earlier one on"
+        text = f"the log begins with commit {commit.number}, and no entry carries an earlier one on"
         proof.findings.append(Finding(Flaw.HOLE, commit.shard, CheckpointPosition.TRIM_HORIZON, commit.start, text))
 
 
 def _check_next(last: Commit, commit: Commit, proof: Proof) -> None:
     if commit.number <= last.number:
-        text = f"commit {commit.number} stands behind commit {last.number}"
+        text = f"commit {commit.number} comes after commit {last.number}"
         proof.findings.append(found_in(Flaw.OVERLAP, commit, text))
     elif commit.number > last.number + 1:
-        text = f"commit {commit.number} stands behind commit {last.number}"
+        text = f"commit {commit.number} comes after commit {last.number}"
         proof.findings.append(Finding(Flaw.HOLE, commit.shard, last.end, commit.start, text))
     elif commit.previous_digest != last.digest or commit.start != last.end:
         text = f"{commit} does not follow {last}"
         flaw = Flaw.ALTERED if commit.start == last.end else Flaw.HOLE
         proof.findings.append(Finding(flaw, commit.shard, last.start, commit.end, text))
     if last.end == CheckpointPosition.SHARD_END and commit.number > last.number:
-        proof.findings.append(found_in(Flaw.OVERLAP, commit, f"{commit} stands behind the end of the shard"))
+        proof.findings.append(found_in(Flaw.OVERLAP, commit, f"{commit} comes after the end of the shard"))
     if commit.epoch < last.epoch:
-        proof.findings.append(found_in(Flaw.EPOCH, commit, f"{commit} stands behind {last}"))
+        proof.findings.append(found_in(Flaw.EPOCH, commit, f"{commit} comes after {last}"))
 
 
 def found_in(flaw: Flaw, commit: Commit, text: str) -> Finding:

@@ -104,23 +104,23 @@ def _ends(destination: Destination) -> dict[str, int]:
 def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -> None:
     """Check rows of commits whose entries were removed: they can only be counted together."""
     records = [chain.records_up_to(chain.cleared) for chain in chains]
-    wanted = sum(one or 0 for one in records)
+    wanted = sum(count or 0 for count in records)
     if None in records or rows == wanted:
         return
-    ends = [one.start for chain in chains for _, one in chain.commits if one.number == chain.first]
+    ends = [commit.start for chain in chains for _, commit in chain.commits if commit.number == chain.first]
     flaw = Flaw.ROWS_LOST if rows < wanted else Flaw.ROWS_REPEATED
-    text = f"the commits whose entries are cleared away have {wanted} records, the destination {rows} rows of them"
-    end = ends[0] if ends else max((one.number, one.end) for chain in chains for one in chain.carried)[1]
+    text = f"the commits whose entries were removed have {wanted} records, the destination {rows} rows of them"
+    end = ends[0] if ends else max((commit.number, commit.end) for chain in chains for commit in chain.carried)[1]
     proof.findings.append(Finding(flaw, shard, CheckpointPosition.TRIM_HORIZON, end, text))
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
     """Return the finding for rows without a commit: their range is between the commits with the nearest numbers."""
     own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
-    before = max((one for one in own if one.number < number), key=lambda one: one.number, default=None)
-    after = min((one for one in own if one.number > number), key=lambda one: one.number, default=None)
+    before = max((commit for commit in own if commit.number < number), key=lambda commit: commit.number, default=None)
+    after = min((commit for commit in own if commit.number > number), key=lambda commit: commit.number, default=None)
     said = "no commit" if number is None else f"commit {number}, which the log does not have"
-    text = f"{count} rows say that they are of {said}"
+    text = f"{count} rows are marked as rows of {said}"
     start, end = before.end if before else "", after.start if after else ""
     return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
 

@@ -28,7 +28,7 @@ from streamclient.model import CheckpointPosition
 __all__ = ["Finding", "Flaw", "Proof", "verify"]
 
 _MIRRORED = (
-    "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. Compare "
+    "the destination is a mirror: many commits make one of its rows, so its rows cannot be counted by commit. Compare "
     "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is proved"
 )
 
@@ -46,10 +46,8 @@ def verify(
         destination: the destination to check. Its writers may go on meanwhile; the next proof covers their new commits.
         parents: the parents of each shard, as the stream lists them, as far as they are read into this destination.
         checkpoints: stored checkpoints by shard, of the application of ``destination``. Only they reveal that a
-            destination
-            has lost its latest commits. A callable is called before and after the log is read, so that writers may go
-            on
-            meanwhile.
+            destination has lost its latest commits. A callable is called before and after the log is read, so that
+            writers may go on meanwhile.
         with_rows: also read all rows, count them and compare their digests. Rows that were not made from change records
             alone cannot be compared.
 
@@ -131,13 +129,13 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
         place, first = chain.commits[0]
         for parent in sorted(parents.get(shard, ())):
             above = chains.get((application, parent), Chain())
-            ends = [at for at, one in above.commits if one.end == CheckpointPosition.SHARD_END]
+            ends = [at for at, commit in above.commits if commit.end == CheckpointPosition.SHARD_END]
             if ends and ends[0] <= place:
                 continue
             last = proof.lasts.get((application, parent))
             if not ends and last is not None and last.end == CheckpointPosition.SHARD_END:
                 continue  # its end was carried on
-            until = "" if ends else ", which it has not to this day"
+            until = "" if ends else ", and the parent has not ended yet"
             text = f"{first} began before its parent {parent} had ended{until}"
             proof.findings.append(found_in(Flaw.TREE, first, text))
 
@@ -151,7 +149,7 @@ def _check_checkpoints(
         last = proof.lasts.get((application, shard))
         if last is None:
             if before != CheckpointPosition.TRIM_HORIZON:
-                text = "the status table has a checkpoint, the destination no commit"
+                text = "the status table has a checkpoint, and the destination has no commit"
                 start = CheckpointPosition.TRIM_HORIZON
                 proof.findings.append(Finding(Flaw.CHECKPOINT, shard, start, before, text))
             continue
@@ -160,5 +158,5 @@ def _check_checkpoints(
         # At the start of the last commit: the batch is committed, and its checkpoint comes next.
         wrong = before if before not in places else now if now in places - {last.start, last.end} else None
         if wrong is not None:
-            text = f"the status table is at {wrong}, the destination at {last}"
+            text = f"the status table is at {wrong}, and the destination at {last}"
             proof.findings.append(Finding(Flaw.CHECKPOINT, shard, last.end, wrong, text))

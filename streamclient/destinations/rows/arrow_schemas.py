@@ -1,8 +1,7 @@
 """Checks of the types of rows against the types of a table, before anything is written.
 
 Writers of tables cast values of another type silently: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a
-double
-one, 5 becomes "5". So rows whose types differ are refused here; their producer asks for the columns again.
+double one, 5 becomes "5". So rows whose types differ are refused here; their producer asks for the columns again.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
         ConfigurationError: a column has a type that no table keeps unchanged.
     """
     pa = pyarrow()
-    rows = rows.drop_columns([one.name for one in rows.schema if pa.types.is_null(one.type)])
+    rows = rows.drop_columns([field.name for field in rows.schema if pa.types.is_null(field.type)])
     check_table_types(rows.schema)
     by_lower = {name.lower(): name for name in table.names}
-    for one in rows.schema:
-        present = by_lower.get(one.name.lower())
+    for field in rows.schema:
+        present = by_lower.get(field.name.lower())
         if present is None:
             continue
-        if present != one.name:
+        if present != field.name:
             raise UnfitValueError(
-                f"the column {one.name!r} differs only in case from {present!r}, which {where} has: "
+                f"the column {field.name!r} differs only in case from {present!r}, which {where} has: "
                 "streamclient.destinations.rows.column_names gives it another name"
             )
-        if not same_type(one.type, table.field(present).type):
+        if not same_type(field.type, table.field(present).type):
             raise UnfitValueError(
-                f"the column {one.name!r} is {one.type}, in {where} it is {table.field(present).type}: nothing is "
-                "cast, as values would change without a word; put what does not fit into the map of unfit values"
+                f"the column {field.name!r} is {field.type}, and {table.field(present).type} in {where}: nothing is "
+                "cast, as values would change silently; put values that do not fit into the map of unfit values"
             )
     return rows
 
@@ -55,8 +54,8 @@ def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> No
         if not field.nullable and values.null_count:
             number = values.is_null().index(True).as_py()
             raise UnfitValueError(
-                f"column {field.name!r} is declared NOT NULL and {place(number)} has no value for it: rows need not "
-                "have every column, so declare it without NOT NULL"
+                f"column {field.name!r} is declared NOT NULL and {place(number)} has no value for it: any row may lack "
+                "it, so declare it without NOT NULL"
             )
 
 
@@ -69,24 +68,24 @@ def check_table_types(schema: Schema) -> Schema:
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
-    for one in schema:
-        other = seen.setdefault(one.name.lower(), one.name)
-        if (other is not one.name and other != one.name) or schema.names.count(one.name) > 1:
-            raise ConfigurationError(f"columns {other!r} and {one.name!r} differ only in case, or not at all")
-        _refuse_structs(one.name, one.type)
-        for leaf in _leaves(one.type):
-            if pa.types.is_null(leaf) and leaf != one.type:
+    for field in schema:
+        other = seen.setdefault(field.name.lower(), field.name)
+        if (other is not field.name and other != field.name) or schema.names.count(field.name) > 1:
+            raise ConfigurationError(f"columns {other!r} and {field.name!r} differ only in case, or not at all")
+        _refuse_structs(field.name, field.type)
+        for leaf in _leaves(field.type):
+            if pa.types.is_null(leaf) and leaf != field.type:
                 raise ConfigurationError(
-                    f"column {one.name!r} has type {one.type}, and null in it says no type: a table would keep it, and "
-                    "never take a value there; give it a type, in Spark by a cast"
+                    f"column {field.name!r} has type {field.type}, and null in it says no type: a table would keep "
+                    "that, and never accept a value there; give it a type, in Spark by a cast"
                 )
             if not _is_kept(leaf):
                 raise ConfigurationError(
-                    f"column {one.name!r} has type {one.type}, and tables do not keep {leaf} as it is: use int64, "
-                    "float64, bool, string, binary, date32, decimal128 whose scale is none below 0, or timestamp[us, "
+                    f"column {field.name!r} has type {field.type}, and tables do not keep {leaf} as it is: use int64, "
+                    "float64, bool, string, binary, date32, decimal128 whose scale is not below 0, or timestamp[us, "
                     "tz=UTC]"
                 )
-    return pa.schema([pa.field(one.name, one.type) for one in schema if not pa.types.is_null(one.type)])
+    return pa.schema([pa.field(field.name, field.type) for field in schema if not pa.types.is_null(field.type)])
 
 
 def _refuse_structs(column: str, kind: DataType) -> None:
@@ -95,7 +94,7 @@ def _refuse_structs(column: str, kind: DataType) -> None:
             raise ConfigurationError(
                 f"column {column!r} has type {kind}, and no file holds a struct without fields: leave it out"
             )
-        twice = [name for name in names if [one.lower() for one in names].count(name.lower()) > 1]
+        twice = [name for name in names if [other.lower() for other in names].count(name.lower()) > 1]
         if twice:
             raise ConfigurationError(
                 f"column {column!r} has type {kind}, and tables do not tell its fields {', '.join(map(repr, twice))} "
@@ -107,7 +106,7 @@ def _field_names(kind: DataType) -> Iterator[list[str]]:
     """Yield the field names of each struct in a type."""
     pa = pyarrow()
     if pa.types.is_struct(kind):
-        yield [one.name for one in kind]
+        yield [field.name for field in kind]
     if pa.types.is_nested(kind):
         for place in range(kind.num_fields):
             yield from _field_names(kind.field(place).type)
@@ -125,7 +124,7 @@ def _plain(kind: DataType) -> object:
     if pa.types.is_list(kind):
         return ("list", _plain(kind.value_type))
     if pa.types.is_struct(kind):
-        return ("struct", tuple((one.name, _plain(one.type)) for one in kind))
+        return ("struct", tuple((field.name, _plain(field.type)) for field in kind))
     return kind
 
 
@@ -138,8 +137,8 @@ def _leaves(kind: DataType) -> Iterator[DataType]:
         yield from _leaves(kind.value_type)
     elif pa.types.is_struct(kind):
         fields: list[Field] = list(kind)
-        for one in fields:
-            yield from _leaves(one.type)
+        for field in fields:
+            yield from _leaves(field.type)
     else:
         yield kind
 

@@ -134,13 +134,11 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
     """Make rows with exactly these columns, whatever the changes hold; other columns are not computed.
 
     Columns named like added ones are those, of the type in ``added_types``; all others come from the source. A value
-    that
-    its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of the columns.
+    that its column cannot hold, or that has no column, goes to ``_unfit`` if that is one of the columns.
 
     Raises:
         UnfitValueError: a value does not fit its column and there is no ``_unfit``, or a column that is declared NOT
-            NULL
-            has no value.
+            NULL has no value.
     """
     cells = values_by_name(changes)
     own = {original_name(name): name for name in columns.names if name not in RESERVED}
@@ -148,7 +146,7 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
     arrays = {}
     for name, stored in own.items():
         kind = column_type(columns.field(stored).type)
-        assert kind is not None, f"column {stored!r} is of no type that Tablestore stores"
+        assert kind is not None, f"the type of column {stored!r} is not one that Tablestore stores"
         arrays[stored] = column_values(changes, name, cells.get(name, {}), kind, unfit)
     if UNFIT in columns.names:
         for name in sorted(cells.keys() - own.keys()):
@@ -384,7 +382,7 @@ def records_of(rows: Table) -> list[StreamRecord]:
 
 def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, Sequence[Any]]) -> StreamRecord:
     versions = dict(added[VERSIONS][place])
-    unfit = {name: value_of(one["type"], one["value"]) for name, one in added[UNFIT][place] or ()}
+    unfit = {name: value_of(held["type"], held["value"]) for name, held in added[UNFIT][place] or ()}
     held = {name: values[place] for name, values in cells.items() if values[place] is not None} | unfit
     key = tuple(
         (name, held[name]) for name in (*cells, *(unfit.keys() - cells.keys())) if name in held and name not in versions
@@ -399,7 +397,7 @@ def _record(place: int, cells: Mapping[str, Sequence[Any]], added: Mapping[str, 
         primary_key=key,
         columns=tuple(columns),
         sequence_info=SequenceInfo(added[EPOCH][place], added[TIMESTAMP][place], added[ROW_INDEX][place]),
-        original_columns=None if originals is None else tuple(_cell(one) for one in originals if one != _NOTHING),
+        original_columns=None if originals is None else tuple(_cell(cell) for cell in originals if cell != _NOTHING),
     )
 
 

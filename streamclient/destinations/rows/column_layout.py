@@ -69,15 +69,15 @@ class ChangeColumns:
         collector = Collector()
         for place, record in enumerate(ordered):
             collector.add(place, record)
-        sequences = [one.sequence_info for one in ordered]
+        sequences = [record.sequence_info for record in ordered]
         return collector.finish(
             len(ordered),
             tuple(name for name, _ in ordered[0].primary_key) if ordered else (),
-            pyarrow().array([one.record_type.value for one in ordered], pyarrow().string()),
+            pyarrow().array([record.record_type.value for record in ordered], pyarrow().string()),
             (
-                integers([one.epoch for one in sequences]),
-                integers([one.timestamp_micros for one in sequences]),
-                integers([one.row_index for one in sequences]),
+                integers([sequence.epoch for sequence in sequences]),
+                integers([sequence.timestamp_micros for sequence in sequences]),
+                integers([sequence.row_index for sequence in sequences]),
             ),
         )
 
@@ -103,7 +103,8 @@ def as_columns(changes: Iterable[StreamRecord] | ChangeColumns) -> ChangeColumns
 
 def in_order(records: Sequence[StreamRecord]) -> list[StreamRecord]:
     """Return the records in the order over which the digest is defined."""
-    numbers = [(one.epoch, one.timestamp_micros, one.row_index) for one in (record.sequence_info for record in records)]
+    infos = [record.sequence_info for record in records]
+    numbers = [(info.epoch, info.timestamp_micros, info.row_index) for info in infos]
     if all(first < second for first, second in pairwise(numbers)):
         return list(records)
     order = sorted(range(len(records)), key=numbers.__getitem__)
@@ -132,7 +133,7 @@ def split_cells(columns: Iterable[RecordColumn]) -> tuple[dict[str, RecordColumn
             older.append(known)
         else:
             older.append(cell)
-    return values, sorted(older, key=lambda one: (one.name, cell_order(one)))
+    return values, sorted(older, key=lambda cell: (cell.name, cell_order(cell)))
 
 
 def cell_order(cell: RecordColumn) -> tuple[int, str]:
@@ -229,7 +230,7 @@ class Collector:
                 self._list("deleted version", place, (cell,))
 
     def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
-        """Add the previous cells of one record, even if there are none."""
+        """Add the previous cells of one record, even without any."""
         self._originals.append(place)
         self._list("original", place, cells)
 
@@ -294,9 +295,9 @@ class Collector:
 def _by_type(places: array[int], values: list[ColumnValue]) -> Iterator[tuple[ColumnType, Cells]]:
     pa = pyarrow()
     classes = list(dict.fromkeys(map(type, values)))
-    for one in classes:
-        own = values if len(classes) == 1 else [value for value in values if type(value) is one]
-        where = places if len(classes) == 1 else [p for p, v in zip(places, values, strict=True) if type(v) is one]
+    for kind in classes:
+        own = values if len(classes) == 1 else [value for value in values if type(value) is kind]
+        where = places if len(classes) == 1 else [p for p, v in zip(places, values, strict=True) if type(v) is kind]
         value_type = type_of(own[0])
         yield value_type, Cells(integers(where), pa.array(own, arrow_type(value_type)))
 

@@ -79,8 +79,7 @@ def encoded(values: Iterable[ColumnValue | None]) -> bytes:
     For each value a letter, its length in decimal digits, a colon, and its bytes: ``N`` null, without bytes; ``I`` an
     integer, in decimal digits; ``D`` a double, 8 bytes, the lowest first, every NaN the quiet one; ``T`` a truth value,
     ``0`` or ``1``; ``S`` a text in UTF-8; ``B`` bytes. Nothing of it depends on the interpreter, unlike the form of a
-    text in
-    ``repr``: a newer Python knows more letters that can be printed.
+    text in ``repr``: a newer Python knows more letters that can be printed.
     """
     return b"".join(map(_encoded, values))
 
@@ -120,4 +119,4 @@ def value_of(type_name: str, text: str) -> ColumnValue:
             return _BOOLEANS[text]
         return int(text) if kind is ColumnType.INTEGER else float(text)
     except (ValueError, KeyError, binascii.Error) as error:
-        raise CodecError(f"{text!r} is no value of type {type_name!r}") from error
+        raise CodecError(f"{text!r} is not a value of type {type_name!r}") from error

@@ -71,7 +71,7 @@ def records_digest(changes: Iterable[StreamRecord] | ChangeColumns) -> str:
 def _sections(columns: ChangeColumns) -> Iterator[tuple[bytes, Sequence[_Bytes]]]:
     letters = compute().utf8_slice_codeunits(columns.operations, 0, 1)
     yield _name("operation"), [_content(letters)]
-    yield _name("sequence"), [_numbers(one) for one in columns.sequences]
+    yield _name("sequence"), [_numbers(numbers) for numbers in columns.sequences]
     for (kind, name, value_type), cells in columns.values.items():
         yield _name(kind, name, value_type.value), [_numbers(cells.places), *_values(value_type, cells.values)]
     for name, cells in columns.versions.items():
@@ -130,7 +130,7 @@ def _content(values: Array) -> _Bytes:
 
 
 def _cells_body(cells: Sequence[Cell], *, has_texts: bool) -> Sequence[_Bytes]:
-    body = [_numbers(integers(place for place, _, _ in cells)), _numbers(integers(one for _, one, _ in cells))]
+    body = [_numbers(integers(place for place, _, _ in cells)), _numbers(integers(version for _, version, _ in cells))]
     if not has_texts:
         return body
     texts = [text.encode() for _, _, text in cells]

@@ -57,7 +57,7 @@ def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> Chan
         first += batch.num_rows
     operations = pa.concat_arrays([batch.column("record_type").cast(pa.string()) for batch in batches])
     flat = [dict(zip(_SEQUENCE, _children(batch, "sequence_info"), strict=True)) for batch in batches]
-    epochs, stamps, rows = (pa.concat_arrays([one[name] for one in flat]) for name in _SEQUENCE)
+    epochs, stamps, rows = (pa.concat_arrays([sequence[name] for sequence in flat]) for name in _SEQUENCE)
     order = None if keeps_order else _order((epochs, stamps, rows), batches)
     if order is None:
         return collector.finish(count, key, operations, (epochs, stamps, rows))
@@ -85,9 +85,9 @@ def _order(sequences: tuple[Array, ...], batches: Sequence[RecordBatch]) -> Arra
         return None
     table = pa.table({"epoch": epochs, "stamp": stamps, "row": rows})
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
-    if _ascend(*(one.take(order) for one in sequences)):
+    if _ascend(*(numbers.take(order) for numbers in sequences)):
         return order
-    numbers = list(zip(*(one.to_pylist() for one in sequences), strict=True))
+    numbers = list(zip(*(column.to_pylist() for column in sequences), strict=True))
     keys = [key_order(tuple(key.items())) for batch in batches for key in batch.column("primary_key").to_pylist()]
     return pa.array(sorted(range(len(keys)), key=lambda index: (numbers[index], keys[index])), pa.uint64())
 
@@ -97,8 +97,8 @@ def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
     if not len(epochs):
         return True
     pc = compute()
-    later = [pc.greater(one[1:], one[:-1]) for one in (epochs, stamps, rows)]
-    equal = [pc.equal(one[1:], one[:-1]) for one in (epochs, stamps)]
+    later = [pc.greater(column[1:], column[:-1]) for column in (epochs, stamps, rows)]
+    equal = [pc.equal(column[1:], column[:-1]) for column in (epochs, stamps)]
     deeper = pc.or_(later[1], pc.and_(equal[1], later[2]))
     return bool(pc.or_(later[0], pc.and_(equal[0], deeper)).true_count == len(epochs) - 1)
 
@@ -175,10 +175,10 @@ def _is_listed_whole(cell: RecordColumn, listed: Collection[RecordColumn]) -> bo
         cell.operation is ColumnOperation.PUT
         and cell.value is None
         and any(
-            one.operation is ColumnOperation.PUT
-            and one.value is not None
-            and one.timestamp_millis == cell.timestamp_millis
-            for one in listed
+            other.operation is ColumnOperation.PUT
+            and other.value is not None
+            and other.timestamp_millis == cell.timestamp_millis
+            for other in listed
         )
     )
 

@@ -134,7 +134,7 @@ def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, to
         key = decode_row(token.primary_key).primary_key
         check_key(table.definition, key)
         if any(isinstance(value, KeyBound) for _, value in key):
-            raise ValueError("a bound is no key")
+            raise ValueError("a bound is not a key")
         start = encode_key(value for _, value in key)
     except (CodecError, ServiceError, ValueError) as error:
         raise invalid(f"Invalid token: it holds no key of table '{table.definition.name}': {error}.") from error

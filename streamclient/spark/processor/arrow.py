@@ -45,8 +45,7 @@ def build_rows(
     """Return one table of all shards' changes: the columns of the source, then the added ones.
 
     ``columns`` keep their types and spellings, as in ``change_rows``. A new column takes the type of its first value,
-    in
-    the order of the parts.
+    in the order of the parts.
     """
     pa = pyarrow()
     tables = []
@@ -63,19 +62,19 @@ def grown(columns: Schema | None, more: Schema) -> Schema:
     """Return the columns, followed by those that only ``more`` has."""
     pa = pyarrow()
     known = [] if columns is None else list(columns)
-    names = {one.name for one in known}
-    return pa.schema([*known, *(one for one in more if one.name not in names)])
+    names = {column.name for column in known}
+    return pa.schema([*known, *(column for column in more if column.name not in names)])
 
 
 def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]:
     """Return the source's columns among those of a table, keys first and in key order."""
-    found = [
-        FrameColumn(one.name, kind, is_key=original_name(one.name) in key)
-        for one in schema
-        if one.name not in RESERVED and (kind := column_type(one.type)) is not None
+    columns = [
+        FrameColumn(column.name, kind, is_key=original_name(column.name) in key)
+        for column in schema
+        if column.name not in RESERVED and (kind := column_type(column.type)) is not None
     ]
-    place = {name: index for index, name in enumerate(key)}
-    return tuple(sorted(found, key=lambda one: place.get(original_name(one.name), len(key))))
+    order = {name: index for index, name in enumerate(key)}
+    return tuple(sorted(columns, key=lambda column: order.get(original_name(column.name), len(key))))
 
 
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
@@ -112,7 +111,7 @@ def map_in_arrow(
 
 
 def quoted(name: str) -> str:
-    """Quote a name for Spark, whatever letters it has."""
+    """Quote a name of any letters for Spark."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -127,8 +126,8 @@ def to_table(frame: object) -> Table:
     pa = pyarrow()
     table = frame.toArrow()
     if not table.column_names:
-        raise ConfigurationError("transform must return a DataFrame with columns: rows without any cannot be stored")
-    return table.cast(pa.schema([pa.field(one.name, _plain(one.type)) for one in table.schema]))
+        raise ConfigurationError("transform must return a DataFrame with columns: rows without them cannot be stored")
+    return table.cast(pa.schema([pa.field(column.name, _plain(column.type)) for column in table.schema]))
 
 
 def _plain(kind: DataType) -> DataType:
@@ -146,7 +145,7 @@ def _plain(kind: DataType) -> DataType:
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(_plain(kind.value_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind])
+        return pa.struct([pa.field(part.name, _plain(part.type)) for part in kind])
     return kind
 
 
@@ -161,7 +160,7 @@ def schema_types(schema: Any) -> dict[str, ColumnType]:
     fields = getattr(schema, "fields", None)
     if fields is None:
         raise ConfigurationError(f"schema must be a StructType or a mapping of name to ColumnType, not {schema!r}")
-    return {one.name: _spark_type(one.name, one.dataType.simpleString()) for one in fields}
+    return {column.name: _spark_type(column.name, column.dataType.simpleString()) for column in fields}
 
 
 def _given_type(name: str, given: Any) -> ColumnType:
@@ -171,11 +170,11 @@ def _given_type(name: str, given: Any) -> ColumnType:
 
 
 def _spark_type(name: str, given: str) -> ColumnType:
-    found = _SPARK_NAMES.get(given)
-    if found is None:
+    kind = _SPARK_NAMES.get(given)
+    if kind is None:
         known = ", ".join(_SPARK_NAMES)
         raise ConfigurationError(
             f"schema column {name!r} has type {given}; Tablestore stores {known}: "
             "name one of these, and cast in the transform or the sink"
         )
-    return found
+    return kind

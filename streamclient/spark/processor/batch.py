@@ -48,8 +48,8 @@ Outcome = dict[ShardShare, StreamClientError | None]
 """The reason why each shard of the batch ends; ``None`` if its checkpoint is stored."""
 
 _UNDECLARED = (
-    " (a frame has the columns that changes had since this process began, and those that are declared: declare what "
-    "the transform or sink relies on, by table= or schema=)"
+    " (a frame has the columns that changes had since this process began, and those that are declared: declare the "
+    "columns that the transform or sink needs, by table= or schema=)"
 )
 """The remedy for a column that is unknown to Spark; Spark's own text is long, and need not be read to its end."""
 
@@ -75,7 +75,7 @@ class Part:
 
     @property
     def range(self) -> ShardRange:
-        """The range that a sink is told."""
+        """The range that a sink receives."""
         info, cut = self.piece.share.shard_info, self.piece.cut
         return ShardRange(
             shard_id=info.shard_id,
@@ -146,7 +146,7 @@ class BatchWriter:
         """Commit a batch. Never raises: the result has each shard, and its failure if it is not stored."""
         outcome: Outcome = {}
         parts: list[Part] = []
-        for piece in sorted(pieces, key=lambda one: one.share.shard_info.shard_id):
+        for piece in sorted(pieces, key=lambda piece: piece.share.shard_info.shard_id):
             try:
                 parts.append(self._part(piece))
             except Exception as error:
@@ -156,7 +156,7 @@ class BatchWriter:
         stored = {part.piece.share for part in _each(_checkpoint, self._write(parts, jobs, outcome), outcome)}
         for piece in pieces:
             if piece.share not in stored:
-                lost = f"a batch of shard {piece.share.shard_info.shard_id} was dropped, as its lease is lost"
+                lost = f"a batch of shard {piece.share.shard_info.shard_id} was dropped, because its lease is lost"
                 outcome.setdefault(piece.share, ShutdownException(lost))
         return outcome | dict.fromkeys(stored)
 

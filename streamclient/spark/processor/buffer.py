@@ -100,15 +100,15 @@ class ShardBuffer:
         """Return the number of pages in the prepared batch; ``None`` while more may belong to it.
 
         If records were lost, because they left the stream, no page may end at the prepared position. The batch then
-        ends
-        before the first page after that position, or, if the order is unknown, after as many records as were prepared.
+        ends before the first page after that position, or, if the order is unknown, after as many records as were
+        prepared.
         """
         if page.end_position == prepared.value:
             return len(self.pages)
         if prepared.last is None:
             return len(self.pages) if 0 < prepared.records <= self.record_count else None
-        is_behind = not page.record_count or page.sequence(0) > prepared.last
-        return len(self.pages) - 1 if is_behind else None
+        is_after = not page.record_count or page.sequence(0) > prepared.last
+        return len(self.pages) - 1 if is_after else None
 
     @property
     def is_incomplete(self) -> bool:

@@ -34,8 +34,8 @@ positions that a worker remembers as permitted checkpoints (10,000)."""
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""How often a waiting thread checks for lost leases, its own and those of the present commit. No other thread may
-notice for minutes, as all of the worker's threads for user code may be waiting here."""
+"""The interval at which a waiting thread checks for lost leases, its own and those of the present commit. No other
+thread may notice for minutes, because all of the worker's threads for user code may be waiting here."""
 
 
 class Committer:
@@ -117,8 +117,7 @@ class Committer:
         """Drop the waiting records of a shard whose lease is lost.
 
         A batch that is being committed is cancelled, unless it has other shards whose leases are held. Then this
-        shard's
-        part is not published, if the sink asks, and not checkpointed.
+        shard's part is not published, if the sink asks, and not checkpointed.
         """
         with self._changed:
             self._abandon(share)
@@ -163,7 +162,9 @@ class Committer:
             return False
         # The waiting part of a prepared batch becomes free only after further calls, which may need all threads of an
         # executor while these wait here.
-        taken = self._buffered_bytes - sum(one.buffer.size_bytes for one in self._shares if one.buffer.is_incomplete)
+        taken = self._buffered_bytes - sum(
+            waiting.buffer.size_bytes for waiting in self._shares if waiting.buffer.is_incomplete
+        )
         # A page larger than all room goes alone; refusing it would stop the shard for good.
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
@@ -201,7 +202,7 @@ class Committer:
         """Cancel a commit whose shards are all lost. Called without the lock, since it calls Spark."""
         with self._changed:
             # The jobs of this batch: when they are cancelled, another batch may be under way.
-            jobs, is_in_vain = self._jobs, bool(self._under_way) and all(one.is_in_vain for one in self._under_way)
+            jobs, is_in_vain = self._jobs, bool(self._under_way) and all(share.is_in_vain for share in self._under_way)
         if is_in_vain:
             jobs.cancel()
 
@@ -252,7 +253,9 @@ class Committer:
         if first.shard_info.shard_id in self._suspects:
             return [self._cut(first)]
         soon = now + self._config.max_age_millis / 1000 * _COMPANION_AGE
-        return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._suspects]
+        return [
+            self._cut(share) for at, share in dates if at <= soon and share.shard_info.shard_id not in self._suspects
+        ]
 
     def _cut(self, share: ShardShare) -> Piece:
         share.in_flight = share.buffer.cut(self._config)

@@ -15,7 +15,7 @@ _KEY_CHARACTERS = 32
 """128 bits of SHA-256: keys do not collide, and names of directories stay short."""
 
 
-def _nobody() -> frozenset[str]:
+def _no_shards() -> frozenset[str]:
     return frozenset()
 
 
@@ -56,8 +56,7 @@ class ShardRange:
         """Key under which a repeat of this batch must overwrite; it depends on shard and start only.
 
         After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. So everything that
-        was
-        written and not checkpointed has this key, and replacing all of it neither loses nor repeats a record.
+        was written and not checkpointed has this key, and replacing all of it neither loses nor repeats a record.
         """
         return output_key(self.stream_id, self.shard_id, self.start_position)
 
@@ -83,7 +82,7 @@ class BatchContext:
     commits: tuple[Commit, ...] = ()
     """One commit per shard, sorted by shard id, for a destination to store with the rows. For a destination, each
     follows its last commit; for a sink they follow each other as long as this factory reads the shard."""
-    _lost_shards: Callable[[], frozenset[str]] = field(default=_nobody, eq=False, repr=False)
+    _lost_shards: Callable[[], frozenset[str]] = field(default=_no_shards, eq=False, repr=False)
     _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
     @property
@@ -93,7 +92,7 @@ class BatchContext:
         A repeat after a crash may be cut differently and then has another id: key output by
         ``ShardRange.output_key``, and use this id for logs.
         """
-        parts = [part for one in self.ranges for part in (one.output_key, one.end_position)]
+        parts = [part for shard_range in self.ranges for part in (shard_range.output_key, shard_range.end_position)]
         return _digest(*parts)
 
     @property
@@ -104,7 +103,7 @@ class BatchContext:
     @property
     def record_count(self) -> int:
         """Number of rows in the frame."""
-        return sum(one.record_count for one in self.ranges)
+        return sum(shard_range.record_count for shard_range in self.ranges)
 
     def lost_shards(self) -> frozenset[str]:
         """Return the shards of the batch that lost their lease since it began.
@@ -121,14 +120,13 @@ class BatchContext:
 
         Raises:
             ConfigurationError: the batch does not have the shard, so it is unknown which part is not stored; or the
-                error
-                does not belong to this package.
+                error does not belong to this package.
         """
         if not isinstance(error, StreamClientError):
             raise ConfigurationError(
                 f"the error of a refused shard must be a StreamClientError, such as a FencedException, not {error!r}"
             )
-        known = [one.shard_id for one in self.ranges]
+        known = [shard_range.shard_id for shard_range in self.ranges]
         if shard_id not in known:
             raise ConfigurationError(f"only shards of the batch can be refused, {', '.join(known)}, not {shard_id!r}")
         self._refuse(shard_id, error)

@@ -25,11 +25,10 @@ CANCELLED = "the batch was cancelled: none of its leases is held any more"
 
 
 class CancellableJobs:
-    """All that Spark runs for one batch: in its thread, and in any thread through the session of its frame.
+    """All jobs that Spark runs for one batch: in its thread, and in any thread through the session of its frame.
 
-    One for each batch, so that a late cancellation does not end another batch. It uses a tag and not a job group, which
-    a
-    sink may set for itself.
+    Each batch has its own object, so that a late cancellation does not end another batch. It uses a tag and not a job
+    group, which a sink may set for itself.
     """
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ class CancellableJobs:
             start_thread(repeat, "streamclient-spark-cancel")
         except NoThreadError as error:
             self._is_repeating = False  # each caller that waits for the batch cancels it again on each look
-            _log.info("jobs of a batch are ended once, not again and again: %s", error)
+            _log.info("jobs of a batch are cancelled once, not repeatedly: %s", error)
 
 
 def _unless_stopped(step: Callable[[], object]) -> None:

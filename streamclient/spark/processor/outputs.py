@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
-"""How often rows are made anew because another writer's column came first. Each try sees the columns of the one before,
-so only a writer that adds a column each time could exhaust the tries."""
+"""The most times that rows are made anew because another writer's column came first. Each try sees the columns of the
+one before, so only a writer that adds a column each time could exhaust the tries."""
 
 
 @define
@@ -69,25 +69,26 @@ class SourceFrames:
         return whole.select([*own, *ADDED])
 
     def adopt(self, made: Schema, stored: Schema) -> bool:
-        """Take over types of the destination that made rows did not fit; return whether there are any.
+        """Take over the destination's types that the rows in ``made`` did not fit; return whether a type has changed.
 
-        Only of columns that were not declared and that a transform has passed through: a column that the transform
-        itself
-        has made under the same name does not determine the source column's type.
+        It concerns only columns that were not declared and that a transform has passed through. A column that the
+        transform itself has made under the same name does not determine the source column's type.
         """
         if self.columns is None:
             return False
-        types = {one.name: one.type for one in self.columns}
+        types = {column.name: column.type for column in self.columns}
         wrong = {
-            one.name
-            for one in made
-            if one.name in stored.names
-            and types.get(one.name) == one.type != stored.field(one.name).type
-            and column_type(stored.field(one.name).type) is not None
-            and original_name(one.name) not in self.declared
-            and one.name not in RESERVED
+            column.name
+            for column in made
+            if column.name in stored.names
+            and types.get(column.name) == column.type != stored.field(column.name).type
+            and column_type(stored.field(column.name).type) is not None
+            and original_name(column.name) not in self.declared
+            and column.name not in RESERVED
         }
-        self.columns = pyarrow().schema([stored.field(one.name) if one.name in wrong else one for one in self.columns])
+        self.columns = pyarrow().schema(
+            [stored.field(column.name) if column.name in wrong else column for column in self.columns]
+        )
         return bool(wrong)
 
 
@@ -195,23 +196,23 @@ class DestinationOutput:
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
-        """Refuse a shard without a commit here, if records of it were processed, or of others without a trace of them.
+        """Refuse a shard without a commit here if its records were processed, or if those of others left no trace here.
 
         Raises:
-            StreamClientException: the destination has lost commits, or is another one.
+            StreamClientException: the destination has lost commits, or is another destination.
         """
         shard_id, own = given.shard_info.shard_id, _processed_records(given)
         if own:
-            found = f"behind {own} processed records, but the destination has no commit of it"
+            lack = f"after {own} processed records, but the destination has no commit of it"
         elif given.fleet_has_processed and self._is_empty():
-            # A table that is made for this shard would be in the way of the one that comes back.
-            found = "and records of other shards were processed, but the destination has neither a table nor commits"
+            # A table that is made for this shard would be in the way of the table that comes back.
+            lack = "and records of other shards were processed, but the destination has neither a table nor commits"
         else:
             return
         raise StreamClientException(
-            f"shard {shard_id} would be read on from {readable_position(stored)}, {found}: it is "
-            "another one, or has lost all of them, as after a power loss or with a disk that is not mounted; give "
-            "it back what it had, or, if it shall hold only what follows, say starts_anew=True to the factory"
+            f"shard {shard_id} would be read on from {readable_position(stored)}, {lack}: it is another destination, "
+            "or has lost its commits, as after a power loss or with a disk that is not mounted; restore them, or, if "
+            "it shall hold only later records, give the factory starts_anew=True"
         )
 
     def _is_empty(self) -> bool:
@@ -231,7 +232,7 @@ class DestinationOutput:
                 stored = self._columns()
                 if self.transform is not None and (stored is None or not self.frames.adopt(rows.schema, stored)):
                     raise
-                _log.info("rows are made anew, as the destination has other columns: %s", error)
+                _log.info("rows are made anew, because the destination has other columns: %s", error)
         return self._store(self._rows(parts, jobs), commits)
 
     def close(self) -> None:
@@ -264,8 +265,7 @@ class DestinationOutput:
         """Return the rows of a commit without changes, as at the end of a shard, without calling the transform.
 
         Before the first changes its frame would lack their columns, and it would fail for good. The rows have the
-        columns
-        that a destination needs to create its table: those that identify and partition rows.
+        columns that a destination needs to create its table: those that identify and partition rows.
         """
         columns, types = self._columns(), added_types()
         if columns is None:
@@ -291,14 +291,16 @@ class DestinationOutput:
         return {}
 
     def _missing(self, commits: Sequence[Commit]) -> list[str]:
-        """Return the shards whose commit is not the last one of the destination; all if it does not answer."""
+        """Return the shards whose commit is not the destination's last; all shards if it does not answer."""
         try:
             with self._lock:
-                lasts = self.destination.last_commits([one.shard for one in commits])
+                lasts = self.destination.last_commits([commit.shard for commit in commits])
         except Exception:
-            _log.warning("the destination could not be asked which commits it has", exc_info=True)
-            return [one.shard for one in commits]
-        return [one.shard for one in commits if (last := lasts[one.shard]) is None or last.digest != one.digest]
+            _log.warning("the destination did not answer which commits it has", exc_info=True)
+            return [commit.shard for commit in commits]
+        return [
+            commit.shard for commit in commits if (last := lasts[commit.shard]) is None or last.digest != commit.digest
+        ]
 
 
 def _stored_position(given: InitializationInput) -> str:
@@ -312,8 +314,8 @@ def _stored_position(given: InitializationInput) -> str:
 def _processed_records(given: InitializationInput) -> int:
     """Return the known number of records before the start of reading that were stored anywhere.
 
-    It is 0 if reading begins at the oldest record: all that is left is read. A checkpoint that no Python worker has
-    stored says nothing about records, and neither does one that was only set as a starting position.
+    It is 0 if reading begins at the oldest record: all records left are read. A checkpoint that no Python worker has
+    stored says nothing about records, and neither does a checkpoint that was only set as a starting position.
     """
     is_oldest = given.initial_checkpoint == CheckpointPosition.TRIM_HORIZON
     return 0 if is_oldest or given.progress is None else given.progress.records
@@ -325,7 +327,7 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
         return Commit.from_json(pending.state)
     except CodecError:
         where = readable_position(pending.value)
-        _log.warning("what was prepared at %s is no commit, and is left alone", where)
+        _log.warning("the state that was prepared at %s is not a commit, and is ignored", where)
         return None
 
 

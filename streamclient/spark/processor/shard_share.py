@@ -11,7 +11,7 @@ from streamclient.model import ShardInfo
 from streamclient.spark.processor.buffer import ShardBatch, ShardBuffer
 
 MOST_SHARDS = 10_000
-"""Limit of whatever is remembered about shards without a processor; a worker never holds as many."""
+"""The most shards without a processor that are remembered; a worker never holds as many."""
 
 
 @define(eq=False)
@@ -36,7 +36,7 @@ class ShardShare:
     is_flushing: bool = False
     """Whether all waiting records are due, because the processor shuts down."""
     is_lost: bool = False
-    """Whether the lease is lost: nothing of the shard is published or checkpointed any more."""
+    """Whether the lease is lost: no record of the shard is published or checkpointed any more."""
     error: StreamClientError | None = None
     """The reason why no further batch is committed. The processor must end, and a new one starts from the last
     checkpoint."""

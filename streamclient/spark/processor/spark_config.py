@@ -14,7 +14,7 @@ _millis = checks.whole(1, 10**12)
 @checks.explains_names
 @frozen(kw_only=True)
 class SparkConfig:
-    """When batches are committed, and how much may wait."""
+    """The limits at which batches are committed, and those of waiting records."""
 
     max_records: int = field(default=50_000, validator=checks.positive)
     """A shard's batch is committed once it has this many records. Batches end where a read ended, so a batch may be

@@ -69,7 +69,7 @@ class SparkRecordProcessor(IRecordProcessor):
         if given.is_replay:
             raise ConfigurationError(
                 "SparkRecordProcessor takes no replay of parked records: it stores a shard's batches by their "
-                "positions, and a parked record lies before those that are stored; replay with a processor that "
+                "positions, and a parked record is before those that are stored; replay with a processor that "
                 "inserts each change by its shard and sequence, or discard the record"
             )
         begin = self._output.begin(given)
@@ -85,12 +85,11 @@ class SparkRecordProcessor(IRecordProcessor):
         self._committer.register(self._share)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer the records; wait for room if there is none.
+        """Buffer the records; wait for room if the buffers are full.
 
         Every error is first marked as a restart: no record of this call is to blame. So a failure policy must neither
         repeat the call on this processor, which has ended, nor cut it, nor park its records. Pieces of a read would
-        also
-        begin at one position, and replace each other in a sink.
+        also begin at one position, and replace each other in a sink.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
@@ -177,7 +176,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     Spark has nothing to do, and no session is ever started.
 
     Args:
-        destination: where the changes go, exactly once: a ``Destination``, or the path or address of a Delta table.
+        destination: the store of the changes, exactly once: a ``Destination``, or the path or address of a Delta table.
             Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
             it returns; a repeat must add nothing.
         transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
@@ -313,7 +312,7 @@ def _takes_a_batch(value: object) -> bool:
 
 
 _batch_function = checks.Check(
-    "callable with a DataFrame and a BatchContext, not async and no generator",
+    "callable with a DataFrame and a BatchContext, neither async nor a generator",
     _takes_a_batch,
     because=checks.deferring,
 )

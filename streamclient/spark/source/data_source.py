@@ -1,7 +1,8 @@
-"""What Spark calls: a data source and its readers and writers, which hand on to the other modules of this room.
+"""The classes that Spark calls: a data source, its readers and its writers. The other modules of this room do the work.
 
 Spark pickles these objects from process to process: driver, planner, executors. So they hold options and schemas, and
-open connections where they are used. Only this module is made of pyspark's classes, and importing it needs pyspark.
+open connections only in the process that uses them. Only this module derives from pyspark's classes, and its import
+needs pyspark.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ if TYPE_CHECKING:
     from streamclient.spark.source.tunnel_planner import TunnelService
 
 NO_LIMIT = 2**62
-"""Records per batch where the option sets none: that by shard holds then, and ``Trigger.Once`` has neither."""
+"""The records per batch if no option limits them. Then the limit per shard applies; ``Trigger.Once`` has neither."""
 
 
 class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
-    """A table of Tablestore, its change stream for ``readStream``, its rows for ``read`` and ``write``.
+    """A table of Tablestore: its change stream for ``readStream``, its rows for ``read`` and ``write``.
 
-    Register it once in a session: ``spark.dataSource.register(TablestoreDataSource)``. Needs Spark 4.2 or later.
+    Register it once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or later.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Connects to nobody.
+        """Check the options, without connecting.
 
         Raises:
-            ConfigurationError: an option is unknown, missing, or contradicts another one.
+            ConfigurationError: an option is unknown, missing, or contradicts another option.
         """
         super().__init__(options)
         self._options = SourceOptions.read(options)
@@ -57,11 +58,11 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """Return the name for ``format``."""
         return "tablestore"
 
     def service(self) -> StreamService | TunnelService:
-        """Where planner and executors read the stream, or the tunnel."""
+        """Return the service from which planner and executors read the stream, or the tunnel."""
         from streamclient.spark.source.partition_reading import StreamService  # noqa: PLC0415  # the SDK comes with it
         from streamclient.spark.source.tunnel_planner import TunnelService  # noqa: PLC0415
 
@@ -70,7 +71,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return StreamService(self._options.connection)
 
     def schema(self) -> StructType:
-        """Called by Spark if the user gives no schema."""
+        """Return the schema that Spark uses if the user gives no schema."""
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
         from streamclient.spark.source.source_schemas import inferred  # noqa: PLC0415
@@ -84,10 +85,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return to_arrow_schema(schema, timezone="UTC")
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:  # noqa: N802
-        """For ``readStream``.
+        """Return the reader for ``readStream``.
 
         Raises:
-            ConfigurationError: an option is not for a stream, or the schema is not.
+            ConfigurationError: an option, or the schema, does not suit a stream.
         """
         from streamclient.spark.source.source_schemas import check_changes  # noqa: PLC0415
 
@@ -96,10 +97,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return ChangeStreamReader(options, self.service(), check_changes(self._arrow(schema)))
 
     def reader(self, schema: StructType) -> TableReader:
-        """For ``read``.
+        """Return the reader for ``read``.
 
         Raises:
-            ConfigurationError: an option is not for rows, or the schema is not.
+            ConfigurationError: an option, or the schema, does not suit rows.
         """
         from streamclient.spark.source.source_schemas import check_rows  # noqa: PLC0415
         from streamclient.spark.source.table_reading import TablePlan  # noqa: PLC0415
@@ -118,7 +119,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
             )
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """For ``write``; the mode is ``append``.
+        """Return the writer for ``write`` in mode ``append``.
 
         Raises:
             ConfigurationError: the mode is another one, or the frame cannot be written to the table.
@@ -131,7 +132,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return TableWriter(self._row_writer(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:  # noqa: N802
-        """For ``writeStream``; output modes are ``append`` and ``update``.
+        """Return the writer for ``writeStream`` in the output modes ``append`` and ``update``.
 
         Raises:
             ConfigurationError: the mode is ``complete``, or the frame cannot be written to the table.
@@ -150,10 +151,10 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
 
 @cache
 def _freeze_imports() -> None:
-    """In a Python process of an executor, once: what is there by now is no garbage, so no collection walks through it.
+    """Exclude the present objects from garbage collection, once in each Python process of an executor.
 
-    Spark has each such process collect after each task. Nearly all that is walked through then are imported modules,
-    which takes as much processor time as reading 100,000 rows, and delays what else is to be done.
+    Spark lets each such process collect garbage after each task. The collection walks almost only through imported
+    modules, which takes as much processor time as reading 100,000 rows, and delays other work.
     """
     if pyspark.TaskContext.get() is not None:
         gc.freeze()
@@ -164,7 +165,7 @@ def _freeze_imports() -> None:
 
 @frozen
 class RangePartition(spark.InputPartition):  # type: ignore[misc]
-    """A range of a shard, for one task."""
+    """A range of a shard that one task reads."""
 
     value: ShardSlice
 
@@ -179,7 +180,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors need no planner, and threads do not travel."""
+        """Return the state without the planner: executors do not need it, and its threads cannot be pickled."""
         return {**vars(self), "_planner": None}
 
     def _plan(self) -> StreamPlanner:
@@ -195,17 +196,17 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """A mark. Spark asks for it again after a crash in the first batch, so it must not say more than that."""
+        """Return a mark of the beginning. Spark asks again after a crash in the first batch, so it has no content."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         return StreamOffset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What ``maxOffsetsPerTrigger`` says."""
+        """Return the limit of ``maxOffsetsPerTrigger``."""
         return ReadMaxRows(self._options.max_per_trigger or NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch."""
+        """Return the end of the next batch."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         before = StreamOffset.from_json(start)
@@ -215,22 +216,22 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return start if end is before else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The lag, which Spark shows as ``latestOffset`` of the source in the progress of the query."""
+        """Return the lag, which Spark shows as ``latestOffset`` of the source in the progress of the query."""
         return self._plan().lag()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends with what is there now."""
+        """Let the query end after the records that exist now."""
         self._plan().stop_at_present()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
-        """The ranges of a batch; calls nobody."""
+        """Return the ranges of a batch, without a call."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
-        found = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return [RangePartition(one) for one in found]
+        slices = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        return [RangePartition(part) for part in slices]
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
-        """The rows of a range, on an executor."""
+        """Read the rows of a range, on an executor."""
         from streamclient.spark.source.partition_reading import RangeReader, StreamPages  # noqa: PLC0415
         from streamclient.spark.source.tunnel_planner import PlannedPages, TunnelService  # noqa: PLC0415
 
@@ -242,7 +243,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return RangeReader(pages, self._columns).read(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark keeps the offsets; a tunnel is told where it is."""
+        """Note that Spark has stored ``end``: a tunnel is told its new positions."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         self._plan().committed(StreamOffset.from_json(end))
@@ -258,7 +259,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
 
 @frozen
 class KeyPartition(spark.InputPartition):  # type: ignore[misc]
-    """A range of keys, for one task."""
+    """A range of keys that one task reads."""
 
     value: KeyRange
     key: tuple[str, ...]
@@ -271,37 +272,37 @@ class TableReader(spark.DataSourceReader):  # type: ignore[misc]
     plan: TablePlan
 
     def partitions(self) -> Sequence[KeyPartition]:
-        """Ranges of keys."""
+        """Return the ranges of keys."""
         from streamclient.spark.source.source_schemas import describe  # noqa: PLC0415
 
         key = tuple(name for name, _ in describe(self.plan.options).definition.primary_key)
-        return [KeyPartition(one, key) for one in self.plan.ranges()]
+        return [KeyPartition(part, key) for part in self.plan.ranges()]
 
     def read(self, partition: spark.InputPartition) -> Iterator[RecordBatch]:
-        """The rows of a range, on an executor."""
+        """Read the rows of a range, on an executor."""
         from streamclient.spark.source.table_reading import TableRows  # noqa: PLC0415
 
         if not isinstance(partition, KeyPartition):
-            return iter(())  # what Spark makes of no range at all: filters that contradict each other
+            return iter(())  # Spark's substitute for an empty list of ranges: filters contradict each other
         _freeze_imports()
         return TableRows(self.plan.options, self.plan.columns, partition.key).read(partition.value)
 
 
 class FilteringTableReader(TableReader):
-    """The same, for one query with one filter.
+    """A ``TableReader`` that uses Spark's filters, for one query with one filter.
 
-    Spark keeps one reader for a frame and whatever is made of it, and each filter that it hands over takes the place of
-    the one before. So a frame says itself that it wants this one. Spark refuses it where it hands over no filters.
+    Spark keeps one reader for a frame and all frames derived from it, and each filter that it hands over replaces the
+    filter before. So an option of the frame selects this reader. Spark refuses it if it hands over no filters.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Narrow what is read by those that are safe. All are given back, so Spark applies each of them itself."""
-        self.plan = self.plan.with_conditions(one for one in map(_condition, filters) if one is not None)
+        """Narrow the read rows by the safe filters. All filters are returned, so Spark applies each of them itself."""
+        self.plan = self.plan.with_conditions(safe for safe in map(_condition, filters) if safe is not None)
         return list(filters)
 
 
 def _condition(given: Any) -> PushedComparison | None:
-    """A filter as a condition; ``None`` for one that is never handed on."""
+    """Return a filter as a condition; ``None`` for a filter that is never sent to the service."""
     from streamclient.destinations.rows.column_names import original_name  # noqa: PLC0415
     from streamclient.spark.source.table_reading import PushedComparison  # noqa: PLC0415
     from streamclient.wire.schema import ComparatorType  # noqa: PLC0415
@@ -326,14 +327,14 @@ def _condition(given: Any) -> PushedComparison | None:
 
 @frozen
 class RowsWritten(spark.WriterCommitMessage):  # type: ignore[misc]
-    """How many rows a task has written."""
+    """The number of rows that a task has written."""
 
     rows: int
 
 
 @define(eq=False)
 class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes a frame. Rows are in the table as soon as a task has sent them; there is nothing to commit or to undo."""
+    """Writes a frame. Rows are in the table as soon as a task has sent them, so it has nothing to commit or to undo."""
 
     rows: Any = field()
 
@@ -345,7 +346,7 @@ class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
 
 @define(eq=False)
 class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """The same for each batch of a query."""
+    """Writes each batch of a query like ``TableWriter``."""
 
     rows: Any = field()
 
@@ -355,7 +356,7 @@ class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc
         return RowsWritten(self.rows.write(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: the rows are there."""
+        """Do nothing: the rows are in the table."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: the batch is written again."""
+        """Do nothing: Spark writes the batch again."""

@@ -1,16 +1,16 @@
-"""Offsets of a streaming query: how far each shard is, as Spark stores it in its checkpoint. Pure.
+"""Offsets of a streaming query: the position of each shard, as Spark stores it in its checkpoint. Pure.
 
-Three things make a repeated batch equal to the first one.
+Three rules make a repeated batch equal to the first one.
 
 * An offset names iterators, never "oldest" or "latest", whose meaning moves with time.
-* Spark stores where a batch ends, not where the first one began, and asks for the beginning again after a crash. So the
-  beginning is a mark without content, and the end of a batch says itself where it began whenever it did not begin where
-  the batch before ended: the first batch, a shard that is new, and one whose records were lost.
-* The end says how many records each shard has delivered, and which one was the last. Whoever reads a batch again reads
-  so many and compares the last: the same rows, or an error.
+* Spark stores the end of a batch, not the beginning of the first one, and asks for the beginning again after a crash.
+  So the beginning is a mark without content. The end of a batch also holds the batch's beginning, if that differs from
+  the end of the batch before: in the first batch, for a new shard, and for a shard whose records were lost.
+* The end holds the number of records that each shard has delivered, and the last of them. A task that repeats a batch
+  reads the same number and compares the last record: it gives the same rows, or an error.
 
-A shard is read once all of its parents were read to their ends in *earlier* batches, as the partitions of one batch run
-side by side.
+A shard is read once all of its parents were read to their ends in *earlier* batches, because the partitions of one
+batch run side by side.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ FORMAT = 1
 
 @frozen
 class ShardOffset:
-    """How far one shard is."""
+    """The position of one shard."""
 
     at: str | None
-    """Iterator of the next record; ``None`` behind the last record of a closed shard."""
+    """The iterator of the next record; ``None`` after the last record of a closed shard."""
     count: int = 0
-    """Records that the query has read of it."""
+    """The number of records that the query has read from the shard."""
     last: SequenceInfo | None = None
-    """The last one of them."""
+    """The last of these records."""
     parents: frozenset[str] = frozenset()
-    """Those that are to be read first."""
+    """The shards that must be read first."""
     ended_micros: int | None = None
-    """When its end was found, by the planner's clock."""
+    """The time when the end of the shard was reached, by the planner's clock."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether the shard was read to its end."""
         return self.at is None
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it."""
+        """Return the form that Spark stores."""
         return {
             "at": self.at,
             "count": self.count,
@@ -63,30 +63,30 @@ class ShardOffset:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> ShardOffset:
-        """What ``to_json`` wrote."""
+        """Read the form of ``to_json``."""
         last = None if given["last"] is None else SequenceInfo(*given["last"])
         return cls(given["at"], given["count"], last, frozenset(given["parents"]), given["ended"])
 
 
 @frozen
 class StreamOffset:
-    """How far a query is: the mark of the beginning if ``stream_id`` is empty."""
+    """The position of a query; the mark of the beginning if ``stream_id`` is empty."""
 
     stream_id: str = ""
     shards: Mapping[str, ShardOffset] = field(factory=dict)
     begins: Mapping[str, str] = field(factory=dict)
-    """Where the batch that ends here began, by shard, if not where the batch before it ended."""
+    """The beginning of the batch that ends here, by shard, if it differs from the end of the batch before."""
     listed_micros: int | None = None
-    """Since when, by the planner's clock, a shard was opened that is not among these. ``None`` in offsets of versions
-    that did not store it."""
+    """The time, by the planner's clock, after which every shard outside this offset was opened. ``None`` in offsets of
+    versions that did not store it."""
 
     @property
     def is_beginning(self) -> bool:
-        """Whether nothing is settled yet."""
+        """Whether this is the mark of the beginning."""
         return not self.stream_id
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it; equal offsets are equal text."""
+        """Return the form that Spark stores; equal offsets give equal text."""
         shards = {shard: self.shards[shard].to_json() for shard in sorted(self.shards)}
         begins = {shard: self.begins[shard] for shard in sorted(self.begins)}
         stored = {"format": FORMAT, "stream": self.stream_id, "shards": shards, "begins": begins}
@@ -94,123 +94,127 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> StreamOffset:
-        """What ``to_json`` wrote.
+        """Read the form of ``to_json``.
 
         Raises:
-            StreamClientException: it is something else, such as the checkpoint of another source.
+            StreamClientException: ``given`` has another form, for example that of another source's checkpoint.
         """
         try:
             if given["format"] != FORMAT:
                 raise ValueError(f"format {given['format']!r}, expected {FORMAT}")
-            shards = {shard: ShardOffset.from_json(one) for shard, one in given["shards"].items()}
+            shards = {shard: ShardOffset.from_json(offset) for shard, offset in given["shards"].items()}
             return cls(given["stream"], shards, dict(given["begins"]), given.get("listed"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StreamClientException(
-                f"the checkpoint holds an offset that is none of this source ({error}): {json.dumps(given)[:200]}"
+                f"the checkpoint holds an offset not written by this source ({error}): {json.dumps(given)[:200]}"
             ) from error
 
     def is_where(self, other: StreamOffset) -> bool:
-        """Whether a query there has read the same records of the same shards."""
+        """Return whether a query at either offset has read the same records of the same shards."""
         return self.stream_id == other.stream_id and self.shards == other.shards
 
     def readable(self) -> list[str]:
-        """Shards that a batch which begins here may read."""
-        tree = ShardTree({shard: one.parents for shard, one in self.shards.items()})
-        ended = {shard for shard, one in self.shards.items() if one.is_ended}
+        """Return the shards that a batch which begins here may read."""
+        tree = ShardTree({shard: offset.parents for shard, offset in self.shards.items()})
+        ended = {shard for shard, offset in self.shards.items() if offset.is_ended}
         return [shard for shard in self.shards if shard not in ended and tree.may_begin(shard, ended)]
 
     def with_shard(self, shard: str, offset: ShardOffset, begin: str | None = None) -> StreamOffset:
-        """The same with one shard elsewhere; ``begin`` is where its part of the batch begins, if not where it was."""
+        """Return a copy with ``shard`` at ``offset``.
+
+        ``begin`` is the beginning of the shard's part of the batch, if it differs from the end of the batch before.
+        """
         begins = self.begins if begin is None else {**self.begins, shard: begin}
         return evolve(self, shards={**self.shards, shard: offset}, begins=begins)
 
 
 class ShardListing(Protocol):
-    """Which shards there are and where they begin: a part of ``StreamApi``."""
+    """The shards and their beginnings: a part of ``StreamApi``."""
 
     def list_stream(self, table_name: str | None = None, /) -> Sequence[StreamSummary]:
-        """Streams of a table: none or one."""
+        """Return the streams of a table: none or one."""
 
     def describe_stream(self, stream_id: str, /) -> StreamDescription:
-        """A stream with its shards."""
+        """Return a stream with its shards."""
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None, /) -> str:
-        """Iterator at the oldest record, or at those from a time on."""
+        """Return the iterator of the oldest record, or of the records from a time on."""
 
 
 @frozen
 class ShardSlice:
-    """What one task reads: so many records from an iterator on."""
+    """The part of a batch that one task reads: ``count`` records from the iterator ``at`` on."""
 
     stream_id: str
     shard_id: str
     at: str
     count: int
     last: SequenceInfo
-    """The record that the range ends with."""
+    """The last record of the range."""
     until: str | None = None
-    """Iterator behind that record; ``None`` at the end of the shard."""
+    """The iterator after that record; ``None`` at the end of the shard."""
     after: SequenceInfo | None = None
-    """The record of the shard that was read last before the range; ``None`` if none was."""
+    """The last record of the shard that was read before the range; ``None`` if no record was read."""
 
 
 def ranges_between(
     start: StreamOffset, end: StreamOffset, between: Mapping[str, Mapping[int, ShardOffset]] | None = None
 ) -> list[ShardSlice]:
-    """The ranges of the batch from one offset to another, those of a shard one after the other.
+    """Return the ranges of the batch from ``start`` to ``end``; those of a shard follow each other.
 
     Args:
-        start: where the batch begins.
-        end: where it ends.
-        between: places at which a range of a shard ends and another one begins, by shard and by their counts in
-            ascending order; those that do not lie within the batch are left alone.
+        start: the beginning of the batch.
+        end: the end of the batch.
+        between: positions at which one range of a shard ends and the next begins, by shard and by count in ascending
+            order; positions outside the batch are ignored.
 
     Raises:
-        StreamClientException: the end is not behind the start.
+        StreamClientException: ``end`` is not after ``start``.
     """
-    found = []
-    for shard, one in end.shards.items():
+    slices = []
+    for shard, reached in end.shards.items():
         before = start.shards.get(shard)
         first = 0 if before is None else before.count
-        if one.count == first:
+        if reached.count == first:
             continue
         at = end.begins.get(shard) or (None if before is None else before.at)
         after = None if before is None else before.last
-        if one.count < first or at is None or one.last is None:
+        if reached.count < first or at is None or reached.last is None:
             raise StreamClientException(
-                f"shard {shard} has {one.count} records at the end of the batch and {first} at its start: the "
+                f"shard {shard} has {reached.count} records at the end of the batch and {first} at its start: the "
                 "checkpoint is damaged, or of two queries"
             )
-        within = [place for count, place in (between or {}).get(shard, {}).items() if first < count < one.count]
-        for place in (*within, one):
-            assert at is not None, "only the last place may lie at the end of the shard"
-            assert place.last is not None, "records lie before it"
-            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last, place.at, after))
-            at, first, after = place.at, place.count, place.last
-    return found
+        within = [border for count, border in (between or {}).get(shard, {}).items() if first < count < reached.count]
+        for border in (*within, reached):
+            assert at is not None, "only the last border may be at the end of the shard"
+            assert border.last is not None, "records are before it"
+            slices.append(ShardSlice(end.stream_id, shard, at, border.count - first, border.last, border.at, after))
+            at, first, after = border.at, border.count, border.last
+    return slices
 
 
 def new_shards(offset: StreamOffset, listing: Iterable[Shard]) -> list[Shard]:
-    """Shards that the offset does not know."""
+    """Return the shards of ``listing`` that the offset does not know."""
     return [shard for shard in listing if shard.shard_id not in offset.shards]
 
 
 def may_have_lost(
     shard: Shard, offset: StreamOffset, described: StreamDescription, now_micros: int, not_listed_micros: int
 ) -> str:
-    """Return why records before the first one left in a new shard may be gone; empty if they cannot be.
+    """Return why records before the oldest one left in a new shard may be gone; empty if they cannot be gone.
 
     This is the law of ``core.shard_tree``; an offset also knows the last records and the ends of the parents.
 
     Args:
-        shard: it is not among those of the offset.
-        offset: where the query is.
-        described: the stream, with all shards that there are.
-        now_micros: the present.
-        not_listed_micros: when the shard was surely not there yet, as far as this process has seen; 0 if it has not.
+        shard: a shard that the offset does not know.
+        offset: the position of the query.
+        described: the stream with all its present shards.
+        now_micros: the present time.
+        not_listed_micros: the last time when this process surely did not find the shard in a listing; 0 if it never
+            looked before.
     """
     hours = described.expiration_time_hours
-    unknown = shard.parent_shard_ids - offset.shards.keys() - {one.shard_id for one in described.shards}
+    unknown = shard.parent_shard_ids - offset.shards.keys() - {listed.shard_id for listed in described.shards}
     if unknown:
         return f"its parent {min(unknown)} was never seen and is gone"
     for parent in shard.parent_shard_ids & offset.shards.keys():
@@ -218,8 +222,8 @@ def may_have_lost(
         if ended is not None and not is_kept(ended, now_micros, hours):
             return f"its parent {parent} was read to the end longer ago than the {hours} hours that records are kept"
     lasts = [offset.shards[parent].last for parent in shard.parent_shard_ids & offset.shards.keys()]
-    # It was opened behind the last record of each parent, too.
-    opened = max([offset.listed_micros or 0, not_listed_micros, *(one.timestamp_micros for one in lasts if one)])
+    # The shard was also opened after the last record of each parent.
+    opened = max([offset.listed_micros or 0, not_listed_micros, *(last.timestamp_micros for last in lasts if last)])
     if shard.parent_shard_ids and offset.listed_micros is not None and not is_kept(opened, now_micros, hours):
         return (
             f"it was opened at some time in the last {(now_micros - opened) / MICROS_PER_HOUR:.1f} hours, and records "
@@ -229,34 +233,34 @@ def may_have_lost(
 
 
 def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int, now_micros: int) -> StreamOffset:
-    """The offset without ended shards that are no longer listed, once nothing of them can come back.
+    """Return the offset without ended shards that are no longer listed, once they cannot come back.
 
-    A listing is no snapshot and may lack a shard for a moment; one that was forgotten then would be read anew.
+    A listing is not a snapshot and may lack a shard for a moment. A shard that was forgotten then would be read anew.
     """
     listed = {shard.shard_id for shard in listing}
-    awaited = {parent for one in offset.shards.values() if not one.is_ended for parent in one.parents}
+    awaited = {parent for position in offset.shards.values() if not position.is_ended for parent in position.parents}
     kept = {
-        shard: one
-        for shard, one in offset.shards.items()
+        shard: position
+        for shard, position in offset.shards.items()
         if shard in listed
         or shard in awaited
-        or one.ended_micros is None
-        or is_kept(one.ended_micros, now_micros, 2 * hours)
+        or position.ended_micros is None
+        or is_kept(position.ended_micros, now_micros, 2 * hours)
     }
     return offset if len(kept) == len(offset.shards) else evolve(offset, shards=kept)
 
 
-def data_loss(what: str) -> str:
-    """What a query says that would go on with a hole in its data."""
+def data_loss(loss: str) -> str:
+    """Return the message of a query that would continue with a hole in its data."""
     return (
-        f"{what}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
+        f"{loss}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
         "that, or begin with a new checkpoint"
     )
 
 
-def not_as_planned(part: ShardSlice, found: int, last: SequenceInfo | None) -> StreamClientException:
-    """What a task says whose range holds something else than was counted."""
+def not_as_planned(part: ShardSlice, count: int, last: SequenceInfo | None) -> StreamClientException:
+    """Return the error of a task whose range holds ``count`` records up to ``last``, unlike the plan."""
     return StreamClientException(
-        f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were planned: a "
-        "batch cannot be repeated as it was, so nothing of it is given out"
+        f"shard {part.shard_id} gave {count} records up to {last}, and {part.count} up to {part.last} were planned: a "
+        "batch cannot be repeated as it was, so no record of it is delivered"
     )

@@ -1,7 +1,7 @@
-"""Reading a range of a shard on an executor: pages, decoded by column, as Arrow batches of one schema.
+"""A range of a shard, read on an executor: pages, decoded by column, as Arrow batches of one schema.
 
-One Python process works for many tasks, so clients are kept for the next one. The pages of a batch are fetched
-while the one before is worked on.
+One Python process works for many tasks, so it keeps clients for the next task. The pages of a batch are fetched while
+Spark works on the batch before.
 """
 
 from __future__ import annotations
@@ -46,55 +46,57 @@ _T = TypeVar("_T")
 _PageT = TypeVar("_PageT", DecodedPage, PageSummary)
 
 BATCH_RECORDS = 16_000
-"""Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
-holds more memory than it needs to."""
+"""The records of one Arrow batch. Below a few thousand, the fixed cost of each column matters; far above, a task uses
+more memory than it needs."""
 
 BATCH_BYTES = 64 * 1_024 * 1_024
-"""Of pages that become one Arrow batch, so that large records do not fill the memory of a task, nor a column beyond the
-two gigabytes of text that it may have."""
+"""The most bytes of pages for one Arrow batch, so that large records do not fill the memory of a task, nor exceed the
+two gigabytes of text that a column may have."""
 
 LAYOUT_COLUMNS_MAX = 1_024
-"""Columns of pages, wanted or not: a write has no more, and each takes some twenty bytes of memory in every record."""
+"""The most columns of the layout, wanted or not: a write has no more, and each takes about twenty bytes of memory in
+every record."""
 
 SPARSE = 16
-"""A column that fewer than one of so many records of a page have takes more memory as a column than as listed cells."""
+"""The rarity from which listed cells take less memory than a column: fewer than one of this many records of a page have
+a value."""
 
 MOST_CONNECTIONS = 8
-"""Instances that one process keeps clients for; a query reads one."""
+"""The most instances for which one process keeps clients; a query reads one instance."""
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
 def opened(connection: Connection) -> Any:
-    """A client of the SDK, one for each instance in a process."""
+    """Return the process's client of the SDK for an instance."""
     return connection.quiet_client()
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
 def calls_of(connection: Connection) -> SignedCalls:
-    """Signed calls over that client."""
+    """Return signed calls over the process's client for an instance."""
     return SignedCalls(opened(connection))
 
 
 def asked(connection: Connection, operation: str, request: Any) -> Any:
-    """The answer to a read, repeated as long as that can help.
+    """Send a read, repeated as long as that can help, and return its answer.
 
     Raises:
-        StreamClientError: it cannot, or did not.
+        StreamClientError: repeating cannot help, or did not help.
     """
     return repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
 
 
 @cache
 def _repeater() -> Repeater:
-    """One for a process: to make it costs as much as a look at a page."""
+    """Return the process's repeater: making one costs as much as a look at a page."""
     return Repeater(ReadRetry())
 
 
 def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
-    """What a read answers, made over the connection's client, and repeated as long as that can help.
+    """Return the answer of a read over the connection's client, repeated as long as that can help.
 
     Raises:
-        StreamClientError: it cannot, or did not.
+        StreamClientError: repeating cannot help, or did not help.
     """
     calls = calls_of(connection)
 
@@ -107,45 +109,45 @@ def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls
     return _repeater().call(operation, attempt)
 
 
-def check_key(columns: Schema, key: Iterable[str], what: str) -> None:
-    """Refuse a column that is one of the key in another case: it would be null in each row.
+def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
+    """Refuse a column whose name differs from a key column's only by case: it would be null in each row.
 
     Raises:
-        ConfigurationError: there is such a column, and not the right one.
+        ConfigurationError: the schema has such a column and lacks the key column.
     """
     missing = {name.lower(): name for name in key if name not in set(map(original_name, columns.names))}
     for name in columns.names:
         if name.lower() in missing:
             right = missing[name.lower()]
             raise ConfigurationError(
-                f"the schema has {name!r}, and the key of {what} has {right!r}, which is another column by its case: "
-                f"name it {right!r}, or {marked(name)!r} if it is none of the key"
+                f"the schema has {name!r}, and the key of {owner} has {right!r}, which is another column by its case: "
+                f"name it {right!r}, or {marked(name)!r} if it is not a key column"
             )
 
 
 @frozen
 class StreamService:
-    """Where planner and executors read; it goes over to them by pickle, and opens nothing before it is used."""
+    """The service from which planner and executors read. It is pickled for them, and connects when it is first used."""
 
     connection: Connection
 
     def streams(self) -> StreamApi:
-        """For the planner."""
+        """Return the stream operations, for the planner."""
         return TablestoreStreamApi(opened(self.connection))
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
-        """For the planner: how many records a page has, and the place of the last one; the others are not looked at.
+        """Read a page for the planner: its number of records and the position of the last; no other record is decoded.
 
         Raises:
-            TrimmedDataException: the records behind the iterator are gone.
+            TrimmedDataException: the records at the iterator are gone.
         """
         return self._read(iterator, limit, default_codec().summarize_page)
 
     def page(self, iterator: str, limit: int) -> DecodedPage:
-        """For executors: a page as it was decoded, of which no record is made.
+        """Read a page for executors, decoded without making records.
 
         Raises:
-            TrimmedDataException: the records behind the iterator are gone.
+            TrimmedDataException: the records at the iterator are gone.
         """
         return self._read(iterator, limit, _ordered_page)
 
@@ -158,7 +160,7 @@ class StreamService:
         )
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
-        """Iterator at the oldest record that is left."""
+        """Return the iterator of the oldest record that is left."""
         return self.streams().get_shard_iterator(stream_id, shard_id)
 
 
@@ -168,35 +170,35 @@ def _ends_shard(page: DecodedPage | PageSummary) -> bool:
 
 @frozen
 class StreamPages:
-    """Pages that hold the records of a range and no other."""
+    """Reads the pages that hold the records of a range and no others."""
 
     service: StreamService
     fails_on_data_loss: bool = True
 
     def __call__(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """In order.
+        """Yield the pages of ``part``, in order.
 
         Raises:
-            StreamClientException: records of the range are gone, or are not those that were planned.
+            StreamClientException: records of the range are gone, or are not the planned ones.
         """
-        found = 0
+        count = 0
         latest: DecodedPage | None = None
         try:
             for page in self._planned(part):
-                found += page.record_count
+                count += page.record_count
                 latest = page if page.record_count else latest
                 yield page
         except TrimmedDataException as error:
-            what = f"records of shard {part.shard_id} were trimmed after they were planned: {error}"
+            loss = f"records of shard {part.shard_id} were trimmed after they were planned: {error}"
             if self.fails_on_data_loss:
-                raise StreamClientException(data_loss(what)) from error
-            yield from self._what_is_left(part, _last_of(latest) or part.after)
+                raise StreamClientException(data_loss(loss)) from error
+            yield from self._remaining(part, _last_of(latest) or part.after)
             return
-        if found != part.count or _last_of(latest) != part.last:
-            raise not_as_planned(part, found, _last_of(latest))
+        if count != part.count or _last_of(latest) != part.last:
+            raise not_as_planned(part, count, _last_of(latest))
 
     def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """Pages from where the range begins until there are as many records as it has, or the shard ends."""
+        """Yield pages from the beginning of the range until they have its number of records, or the shard ends."""
         at: str | None = part.at
         left, seen = part.count, part.after
         while left > 0 and at is not None:
@@ -206,9 +208,9 @@ class StreamPages:
             left, at = left - page.record_count, page.next_shard_iterator
 
     def _read(self, part: ShardSlice, iterator: str, left: int, seen: SequenceInfo | None) -> DecodedPage:
-        """A page with records, at most `left` and after the one that was seen last, or with another iterator.
+        """Read a page with at most ``left`` records after ``seen``, or an empty page with another iterator.
 
-        What was planned is there: where it ends before, the page was cut, or comes from a late replica.
+        The planned records exist, so a page that ends before them was cut, or comes from a replica that lags.
         """
 
         def attempt() -> DecodedPage:
@@ -222,7 +224,7 @@ class StreamPages:
                     raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
             if page.record_count < left and (is_stuck or page.next_shard_iterator is None):
                 raise DependencyException(
-                    f"shard {part.shard_id} ends {left - page.record_count} records before the place that was planned",
+                    f"shard {part.shard_id} ends {left - page.record_count} records before the planned position",
                     kind=ErrorKind.TRANSIENT,
                 )
             return page
@@ -230,7 +232,7 @@ class StreamPages:
         return _repeater().call("GetStreamRecord", attempt)
 
     def _page_after(self, part: ShardSlice, iterator: str, seen: SequenceInfo | None) -> DecodedPage:
-        """The next page behind the record that was seen last, which is not cut before the end of the range."""
+        """Read the next page after the record ``seen``; a page that was cut before the end of the range is refused."""
 
         def attempt() -> DecodedPage:
             page = self.service.page(iterator, PAGE_RECORDS)
@@ -245,8 +247,8 @@ class StreamPages:
 
         return _repeater().call("GetStreamRecord", attempt)
 
-    def _what_is_left(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
-        """After a loss that is allowed: records from the oldest one left behind ``last`` up to the end of the range."""
+    def _remaining(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
+        """Yield pages after an accepted loss: the remaining records after ``last``, up to the end of the range."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
         empty, seen = 0, None
         while iterator is not None and empty < MOST_EMPTY_PAGES:
@@ -262,7 +264,7 @@ class StreamPages:
                 continue
             within = sum(record.sequence_info <= part.last for record in page.records)
             if within:
-                # Asked for again, so that the page ends with the range.
+                # The page is read again so that it ends with the range.
                 yield page if within == page.record_count else self.service.page(iterator, within)
             if within < page.record_count or page.next_shard_iterator == iterator:
                 return
@@ -282,27 +284,27 @@ def _last_of(page: DecodedPage | None) -> SequenceInfo | None:
 
 @frozen
 class RangeReader:
-    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+    """Reads ranges as batches of one schema. It is pickled for the executors with the query."""
 
     pages: Callable[[ShardSlice], Iterator[DecodedPage | TunnelPage]]
-    """Those that hold a range's records and no other."""
+    """A function that reads the pages with a range's records and no others."""
     columns: Schema
     batch_records: int = field(default=BATCH_RECORDS)
     batch_bytes: int = field(default=BATCH_BYTES)
 
     def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
-        """The rows of a range, oldest first: the same ones each time.
+        """Yield the rows of a range, oldest first: the same rows each time.
 
         Raises:
             ConfigurationError: the schema has a column of the key in another case.
-            StreamClientException: records of the range are gone, or are not those that were planned.
+            StreamClientException: records of the range are gone, or are not the planned ones.
             UnfitValueError: a value does not fit, and the schema has no column for such values.
         """
-        for batches, is_values in _ahead(self._batches(part)):
+        for batches, is_values in _made_ahead(self._batches(part)):
             yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
 
     def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
-        """Pages by column, as many in one as become one batch of rows, and whether they are values alone."""
+        """Yield the pages of one batch of rows, by column, and whether they hold values alone."""
         types = self._types()
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
@@ -333,7 +335,7 @@ class RangeReader:
 
     def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
         if all(batch.schema == batches[0].schema for batch in batches):
-            # Each column in one piece: most of the work is per piece, not per value.
+            # Join each column: most of the work is per piece, not per value.
             batches = [pyarrow().concat_batches(batches)]
         table = rows_of_schema(columns_of_pages(batches, keeps_order=True), shard=shard_id, columns=self.columns)
         yield from table.combine_chunks().to_batches()
@@ -341,27 +343,27 @@ class RangeReader:
 
 @define
 class PageDecoder:
-    """Pages by column, in a layout that soon is the same for all of a range.
+    """Converts pages to columns, in a layout that soon fits all pages of a range.
 
-    A cell of a column that is not in the layout is listed, and costs as much as making a record. So the layout begins
-    with the columns that are wanted, and others join it as they are met, each with the type of its first value.
+    A cell of a column outside the layout is listed, and costs as much as making a record. So the layout begins with the
+    wanted columns, and other columns join it when they first occur, each with the type of its first value.
     """
 
     types: dict[str, ColumnType]
 
     def batch(self, page: DecodedPage | TunnelPage) -> RecordBatch:
-        """A page by column."""
+        """Return a page by column."""
         made = pyarrow().record_batch(page.arrow(self.types))
         met = self._met(made)
         if not met:
             return made
-        found = pyarrow().record_batch(page.arrow()).schema.field("columns").type
-        kinds = {field.name: column_type(field.type.field("value").type) for field in found if field.name in met}
+        columns = pyarrow().record_batch(page.arrow()).schema.field("columns").type
+        kinds = {field.name: column_type(field.type.field("value").type) for field in columns if field.name in met}
         self.types |= {name: kind for name, kind in kinds.items() if kind is not None}
         return pyarrow().record_batch(page.arrow(self.types))
 
     def _met(self, made: RecordBatch) -> set[str]:
-        """Columns that are worth a place in the layout, and have none yet."""
+        """Return the columns that occur often enough for the layout and are not in it yet."""
         listed = made.column("other_cells").flatten()
         if not len(listed) or len(self.types) >= LAYOUT_COLUMNS_MAX:
             return set()
@@ -370,8 +372,8 @@ class PageDecoder:
         return set(names.filter(often).to_pylist()) - self.types.keys()
 
 
-def _ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """The same items, each made while the one before is worked on."""
+def _made_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield ``items``; make each item while the caller works on the item before."""
     with ThreadPoolExecutor(1, "tablestore-reader") as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:

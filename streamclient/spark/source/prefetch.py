@@ -1,4 +1,4 @@
-"""Pages between two batches: those of the next one, read ahead while Spark works, and those that are read again."""
+"""Pages between two batches: pages of the next batch, read ahead while Spark works, and pages that are read again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
-"""Pauses before a shard is read again whose page cannot be true: a list of shards may be a second behind the pages."""
+"""The pauses before a shard whose page cannot be true is read again: a list of shards may lag by a second."""
 
 MOST_DOUBTS = 6
-"""So many pages in a row that cannot be true are waited for, half a minute in all, by a query that has to end."""
+"""The number of consecutive pages that cannot be true after which a query that must end fails, half a minute in all."""
 
 
 @define(eq=False)
 class PagesAhead:
-    """Asks for pages of the next batch while Spark works on the present one.
+    """Requests pages of the next batch while Spark works on the present one.
 
-    Kept is what has more behind it: the last page of a shard will be a larger one by the time that it is needed.
+    It keeps only pages that others follow: the last page of a shard will have grown by the time that it is needed.
     """
 
     summary: Callable[[str, str, int], PageSummary]
@@ -36,34 +36,34 @@ class PagesAhead:
     _walks: dict[str, Future[None]] = field(init=False, factory=dict)
     _is_over: Event = field(init=False, factory=Event)
 
-    def start(self, places: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
-        """Ask from these iterators on, by shard, for pages of these sizes, and forget the pages before."""
+    def start(self, iterators: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
+        """Request pages of ``sizes`` from ``iterators`` on, by shard, and forget the earlier pages."""
         self.stop()
         is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
         self._is_over, self._pages = is_over, pages
         self._walks = {}
-        with suppress(NoThreadError):  # without a thread nothing is read ahead, and each page when it is needed
-            for shard, at in places.items():
+        with suppress(NoThreadError):  # without a thread, each page is read when it is needed
+            for shard, at in iterators.items():
                 self._walks[shard] = self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard])
 
     def stop(self) -> None:
-        """Ask for no more. A read that is under way goes on."""
+        """Request no more pages. A running read goes on."""
         self._is_over.set()
 
     def page(self, shard: str, iterator: str, size: int) -> PageSummary:
-        """A page, whether or not it was asked for before. Waits until its shard is no longer asked ahead.
+        """Return a page, read ahead or now. It waits until no thread reads ahead in its shard.
 
         Raises:
-            StreamClientError: it cannot be read now. What an earlier read met is not said: it may be over.
+            StreamClientError: the page cannot be read now. Errors of an earlier read are ignored: they may be over.
         """
         walk = self._walks.pop(shard, None)
         if walk is not None:
             wait([walk])
-        found = self._pages.get((shard, iterator, size))
-        return self.summary(shard, iterator, size) if found is None else found
+        page = self._pages.get((shard, iterator, size))
+        return self.summary(shard, iterator, size) if page is None else page
 
     def forget(self, shard: str) -> None:
-        """Ask for the pages of a shard again, as what was read of it is in doubt."""
+        """Forget the pages of a shard, because a page of it is in doubt."""
         self._pages = {key: page for key, page in self._pages.items() if key[0] != shard}
 
     def _walk(
@@ -87,20 +87,20 @@ class PagesAhead:
 
 @define(eq=False)
 class DoubtedPages:
-    """Pages that cannot be true, by shard: how many in a row, and how long to wait before the next one."""
+    """Counts the consecutive pages of each shard that cannot be true, and decides the pause before the next read."""
 
     counts: dict[str, int] = field(init=False, factory=dict)
-    """By shard, of those whose last page was in doubt."""
+    """The counts by shard, for shards whose last page was in doubt."""
 
     def forget(self, shard: str) -> None:
-        """A page of the shard can be true."""
+        """Note that a page of the shard can be true."""
         self.counts.pop(shard, None)
 
     def add(self, shard: str, why: str, *, ends_by_itself: bool) -> float:
-        """Seconds to wait before the page is asked for again, and a line in the log now and then.
+        """Count a doubtful page; return the seconds to wait before it is read again. Log at each doubling of the count.
 
         Raises:
-            StreamClientException: there were too many for a query that ``ends_by_itself``.
+            StreamClientException: there were too many such pages for a query that ``ends_by_itself``.
         """
         count = self.counts[shard] = self.counts.get(shard, 0) + 1
         text = f"shard {shard} does not move: {why} ({count} times); the service is at fault"

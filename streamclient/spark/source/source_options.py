@@ -1,8 +1,8 @@
-"""Options of ``format("tablestore")``: names, values, and which use of the source takes which.
+"""Options of ``format("tablestore")``: their names, their values, and the uses of the source that accept them.
 
-Pure but for the environment of the driver, which says where and with which keys if no option does. Spark hands over
-names in lower case and values as text. An option that nothing takes is refused: a misspelt limit that is silently
-ignored is found when the cluster falls over.
+The module is pure except for the environment of the driver, which gives instance and keys if no option does. Spark
+passes names in lower case and values as text. An unknown option is refused, because a misspelt limit that is silently
+ignored is noticed only when the cluster breaks down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class Use(Enum):
-    """What a source is opened for."""
+    """The use for which a source is opened."""
 
     STREAM = "readStream"
     ROWS = "read"
@@ -33,34 +33,34 @@ class Use(Enum):
 
 
 class Layout(Enum):
-    """Which columns a schema has that nobody gave."""
+    """The columns of a schema that the user did not give."""
 
     ROWS = "rows"
-    """The key, the attributes, and what does not fit them."""
+    """The key, the attributes, and a column for values that do not fit."""
     CHANGES = "changes"
-    """The same, and what happened to the row."""
+    """The columns of ``ROWS``, and the columns that describe the change."""
 
 
 class WriteMode(Enum):
-    """What becomes of the row that a row of the frame names."""
+    """The change that a row of the frame makes to the table's row with the same key."""
 
     PUT = "put"
-    """It is replaced: columns that the frame lacks are gone."""
+    """The table's row is replaced; columns that the frame lacks are deleted."""
     UPDATE = "update"
-    """The frame's columns are set, null leaves a column alone."""
+    """The frame's columns are set; null leaves a column unchanged."""
     DELETE = "delete"
-    """It is deleted; the frame needs no more than the key."""
+    """The table's row is deleted; the frame needs only the key."""
 
 
 EARLIEST, LATEST = "earliest", "latest"
 
 
 MOST_BATCH_ROWS = 200
-"""More rows the service refuses in one BatchWriteRow."""
+"""The most rows that the service accepts in one BatchWriteRow."""
 
 MOST_IN_A_FIELD = 2**31 - 1
-"""The greatest number that a request's field of 32 bits carries; far more than any table has of rows to look at before
-a query, or of megabytes."""
+"""The greatest number in a request's field of 32 bits: far more rows than a query samples, and far more megabytes than
+any table has."""
 
 
 _STREAM, _ROWS = frozenset({Use.STREAM}), frozenset({Use.ROWS})
@@ -75,28 +75,28 @@ def _truth(text: str) -> Any:
 
 
 def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Of two positions for a shard, one would be left out silently."""
+    """Return an object of JSON; refuse a repeated name, because one of its two values would be dropped silently."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
-            raise ValueError(f"{checks.shown(name)} stands there twice")
+            raise ValueError(f"{checks.shown(name)} occurs twice")
     return dict(pairs)
 
 
 def _starting(text: str) -> Mapping[str, str] | str:
-    """Return ``earliest``, ``latest``, or for shards by id one of these or an iterator."""
+    """Return ``earliest``, ``latest``, or a mapping from shard ids to one of these or to an iterator."""
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
     try:
         given = json.loads(text, object_pairs_hook=_named_once)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    if not isinstance(given, dict) or not given or not all(isinstance(one, str) and one for one in given.values()):
-        raise ConfigurationError("it must name for each shard earliest, latest or an iterator")
-    return {shard: place.lower() if place.lower() in (EARLIEST, LATEST) else place for shard, place in given.items()}
+    if not isinstance(given, dict) or not given or not all(isinstance(at, str) and at for at in given.values()):
+        raise ConfigurationError("it must give earliest, latest or an iterator for each shard")
+    return {shard: start.lower() if start.lower() in (EARLIEST, LATEST) else start for shard, start in given.items()}
 
 
 def _of_spark(setting: Setting) -> Setting:
-    """Return a connection's setting in the spelling of Spark's options, with that of the EMR connector."""
+    """Return a connection's setting in the spelling of Spark's options; the EMR connector's is accepted too."""
     first, *rest = setting.name.split("_")
     emr = {"instance": ("instance.name", "instanceName")}.get(setting.name, (setting.name.replace("_", "."),))
     return evolve(setting, name=first + "".join(map(str.capitalize, rest)), others=emr)
@@ -114,8 +114,8 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
         Setting("table", "the table", others=("table.name", "tableName"), is_needed=True),
     ),
     _STREAM: (
-        Setting("startingOffsets", "where to begin; `earliest` by default", _offsets, _starting, attribute="starting"),
-        Setting("startingTimestamp", "when to begin, instead", _time, parse_timestamp, attribute="starting_micros"),
+        Setting("startingOffsets", "the start; `earliest` by default", _offsets, _starting, attribute="starting"),
+        Setting("startingTimestamp", "the starting time, instead", _time, parse_timestamp, attribute="starting_micros"),
         _numbers("maxOffsetsPerTrigger", "records of one batch; no bound by default", attribute="max_per_trigger"),
         _numbers(
             "maxOffsetsPerShard",
@@ -125,7 +125,7 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
         ),
         _numbers("maxRecordsPerPartition", "records of a shard that one task reads", attribute="max_per_partition"),
         _switches("failOnDataLoss", "`true` by default: loss ends the query", attribute="fails_on_data_loss"),
-        Setting("tunnelId", "the tunnel to read in place of the stream", others=("tunnel.id",)),
+        Setting("tunnelId", "the tunnel to read instead of the stream", others=("tunnel.id",)),
     ),
     _STREAM | _ROWS: (
         choice("layout", Layout, "`rows` or `changes`: the columns of a frame without a schema"),
@@ -149,11 +149,11 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
 """All options, by the uses that take them."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark takes for itself, and hands on to the source as well."""
+"""Options that Spark uses itself, and passes to the source too."""
 
 _SECTION = Section(
     'format("tablestore")',
-    [each for group in OPTIONS.values() for each in group],
+    [setting for group in OPTIONS.values() for setting in group],
     noun="option",
     prefix="option ",
     ignores_case=True,
@@ -166,90 +166,92 @@ _SECTION = Section(
 
 @frozen(kw_only=True)
 class SourceOptions:
-    """Checked options. Made in the driver; what executors get is a copy, so that theirs needs no environment."""
+    """Checked options, made in the driver. Executors get a copy, so they do not read their own environment."""
 
     connection: Connection
     table: str
     starting: Mapping[str, str] | str = EARLIEST
     starting_micros: int | None = None
-    """From when on to read, in place of ``starting``."""
+    """The time from which records are read, instead of ``starting``."""
     max_per_trigger: int | None = None
     max_per_shard: int = 100_000
-    """Of each shard in one batch. The planner reads each page to count it, so a batch without bound would be counted to
-    the end of a backlog before its first row is worked on."""
+    """The most records of each shard in one batch. The planner reads each page to count it, so a batch without a limit
+    would be counted to the end of a backlog before its first row is processed."""
     max_per_partition: int | None = None
-    """Of a shard's part of a batch in one task; ``None`` for all of them, in order."""
+    """The most records of a shard in one task; ``None`` gives a task all of the shard's part of a batch, in order."""
     fails_on_data_loss: bool = True
     tunnel_id: str | None = None
-    """The tunnel that a query reads in place of the stream."""
+    """The tunnel that a query reads instead of the stream."""
     layout: Layout | None = None
     sample_rows: int = 1_000
-    """Rows of the table to find columns in that it does not declare."""
+    """The number of rows in which undeclared columns are sought."""
     split_megabytes: int = 100
     pushes_filters: bool = False
-    """Whether a frame lets Spark narrow what is read, which is safe for one query with one filter alone."""
+    """Whether Spark's filters narrow the read rows, which is safe only for one query with one filter."""
     write_mode: WriteMode = WriteMode.PUT
     batch_rows: int = MOST_BATCH_ROWS
     given: frozenset[str] = field(factory=frozenset, repr=False)
-    """Names of the options that were given."""
+    """The names of the given options."""
 
     @classmethod
     def read(cls, given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> SourceOptions:
-        """From what Spark hands over.
+        """Read the options that Spark passes.
 
         Raises:
-            ConfigurationError: an option is unknown, missing, contradicts another one, or has a value that it cannot.
+            ConfigurationError: an option is unknown, missing, contradicts another one, or has an impossible value.
         """
         mistakes: list[str] = []
         own = {name: text for name, text in given.items() if name.lower() not in OF_SPARK}
         values = _SECTION.read(own, environment, mistakes.append)
-        named = frozenset(each.name for each in _SECTION.settings if values.get(each.attribute) not in (None, ""))
+        named = frozenset(
+            setting.name for setting in _SECTION.settings if values.get(setting.attribute) not in (None, "")
+        )
         mistakes += _contradictions(named, values)
         if len(mistakes) == 1:
             raise ConfigurationError(mistakes[0])
         require_no_mistakes(_SECTION.name, mistakes)
-        connection = Connection(**{each.name: values.pop(each.name) for each in CONNECTION_SETTINGS})
+        connection = Connection(**{setting.name: values.pop(setting.name) for setting in CONNECTION_SETTINGS})
         return cls(connection=connection, given=named, **values)
 
     def check_use(self, use: Use) -> SourceOptions:
-        """These, if each that was given is one for this use.
+        """Return these options if all given ones suit ``use``.
 
         Raises:
-            ConfigurationError: one is for another use.
+            ConfigurationError: an option is for another use.
         """
         for uses, settings in OPTIONS.items():
-            for each in settings:
-                if each.name in self.given and use not in uses:
-                    other = " and ".join(sorted(one.value for one in uses))
-                    raise ConfigurationError(f"option {each.name} is for {other}, not for {use.value}")
+            for setting in settings:
+                if setting.name in self.given and use not in uses:
+                    other = " and ".join(sorted(other_use.value for other_use in uses))
+                    raise ConfigurationError(f"option {setting.name} is for {other}, not for {use.value}")
         return self
 
     def check_start(self, latest_micros: int) -> None:
-        """Refuse a start that is later: the service has no iterator for a time to come, and would begin at once.
+        """Refuse a later start: the service has no iterator for a future time, and would begin at once.
 
         Raises:
-            ConfigurationError: ``startingTimestamp`` is.
+            ConfigurationError: ``startingTimestamp`` is after ``latest_micros``.
         """
         if self.starting_micros is not None and self.starting_micros > latest_micros:
             moment = utc(self.starting_micros)
             raise ConfigurationError(
                 f"startingTimestamp is {moment.isoformat()}, which is yet to come: give startingOffsets=latest to "
-                "begin with what is written from now on"
+                "begin with records that are written from now on"
             )
 
     @property
     def inferred_layout(self) -> Layout:
-        """Of a schema that nobody gave. Spark does not say what it asks for, so options of a stream tell."""
+        """The layout of an inferred schema. Spark does not name the use when it asks, so options of a stream decide."""
         if self.layout is not None:
             return self.layout
-        is_stream = any(each.name in self.given for each in OPTIONS[_STREAM])
+        is_stream = any(setting.name in self.given for setting in OPTIONS[_STREAM])
         return Layout.CHANGES if is_stream else Layout.ROWS
 
 
 _BESIDE_A_TUNNEL = {
-    "startingOffsets": "the tunnel says itself where it begins",
-    "startingTimestamp": "the tunnel says itself where it begins",
-    "maxRecordsPerPartition": "a tunnel can be read on only where one of its pages ends",
+    "startingOffsets": "the tunnel has its own start",
+    "startingTimestamp": "the tunnel has its own start",
+    "maxRecordsPerPartition": "reading of a tunnel can resume only at the end of a page",
 }
 
 
@@ -264,4 +266,4 @@ def _contradictions(named: frozenset[str], values: Mapping[str, Any]) -> Iterato
                 "expired and cannot be read on. Make a new tunnel, and begin with a new checkpoint"
             )
     if {"startingOffsets", "startingTimestamp"} <= named:
-        yield "startingOffsets and startingTimestamp both say where to begin: give one of them"
+        yield "startingOffsets and startingTimestamp both set the start: give one of them"

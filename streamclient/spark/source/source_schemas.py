@@ -1,4 +1,4 @@
-"""Columns of a frame: checked if the user gives them, else found in the table's definition and in its first rows."""
+"""The columns of a frame: checked if the user gives them, else inferred from the table's definition and first rows."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pyarrow import Field, Schema
 
 SPARK_TYPES = "bigint, double, boolean, string, binary"
-"""What the five types of Tablestore are in Spark."""
+"""The five types of Tablestore, as Spark names them."""
 
 _OF_ROWS = (VERSIONS, UNFIT)
-"""Added columns that rows of a table have too."""
+"""The added columns that a frame of a table's rows may have."""
 
 
 def describe(options: SourceOptions) -> TableDescription:
-    """The table's definition.
+    """Return the table's description.
 
     Raises:
-        ConfigurationError: there is no such table.
+        ConfigurationError: the table does not exist.
     """
     try:
         return TablestoreStreamApi(opened(options.connection)).describe_table(options.table)
@@ -47,13 +47,13 @@ def describe(options: SourceOptions) -> TableDescription:
 
 
 _NO_TABLE = "OTSObjectNotExist"
-"""The service's code where the table is not there. Its message does not name the table."""
+"""The service's code for a table that does not exist. Its message does not name the table."""
 
 
 def inferred(options: SourceOptions) -> Schema:
-    """The schema of a source for which nobody gave one: the key, declared columns, and those of the first rows.
+    """Infer the schema of a source: the key, declared columns, and the columns of the first rows.
 
-    A column has its declared type, else that of its first value. What other rows hold besides stands in ``_unfit``.
+    A column has its declared type, else the type of its first value. Other values of the rows go to ``_unfit``.
     """
     definition = describe(options).definition
     types: dict[str, ColumnType] = {**dict(definition.primary_key), **definition.defined_columns}
@@ -72,62 +72,64 @@ def inferred(options: SourceOptions) -> Schema:
 
 
 def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
-    """The first rows of the table, as many as are to be looked at."""
-    found = TableScan(calls=calls_of(options.connection), table=options.table, key=key)
-    return found.rows(limit=options.sample_rows)
+    """Yield the first ``sample_rows`` rows of the table."""
+    scan = TableScan(calls=calls_of(options.connection), table=options.table, key=key)
+    return scan.rows(limit=options.sample_rows)
 
 
-def check_once(columns: Iterable[Field], what: str) -> None:
-    """Refuse two columns that are one of the table.
+def check_once(columns: Iterable[Field], owner: str) -> None:
+    """Refuse two columns of a frame, or schema, that are the same column of the table.
 
     Raises:
-        ConfigurationError: there are such.
+        ConfigurationError: ``owner``, the frame or schema, has two such columns.
     """
-    met: dict[str, str] = {}
-    for one in columns:
-        name = original_name(one.name)
-        if name in met:
+    names: dict[str, str] = {}
+    for column in columns:
+        name = original_name(column.name)
+        if name in names:
             raise ConfigurationError(
-                f"{what} has column {name!r} twice, as {met[name]!r} and {one.name!r}: keep one of them"
+                f"{owner} has column {name!r} twice, as {names[name]!r} and {column.name!r}: keep one of them"
             )
-        met[name] = one.name
+        names[name] = column.name
 
 
-def check_schema(columns: Schema, added: Iterable[str], what: str) -> Schema:
-    """The schema, if the source can fill it.
+def check_schema(columns: Schema, added: Iterable[str], source: str) -> Schema:
+    """Return the schema if the source can fill it.
 
     Raises:
-        ConfigurationError: a column is there twice, has a type that Tablestore does not store, or is an added one of
-            another type.
+        ConfigurationError: a column is there twice, has a type that Tablestore does not store, or has the name of an
+            added column and another type.
     """
     check_once(columns, "the schema")
     known = {name: kind for name, kind in added_types().items() if name in set(added)}
-    for one in columns:
-        if one.name in known:
-            if not same_type(one.type, known[one.name]):
+    for column in columns:
+        if column.name in known:
+            if not same_type(column.type, known[column.name]):
                 raise ConfigurationError(
-                    f"column {one.name} of {what} is {known[one.name]}, and the schema says {one.type}"
+                    f"column {column.name} of {source} is {known[column.name]}, and the schema says {column.type}"
                 )
-        elif one.name in ADDED:
-            raise ConfigurationError(f"{what} has no column {one.name}; it has {', '.join(known)} beside the table's")
-        elif one.name in RESERVED:
+        elif column.name in ADDED:
             raise ConfigurationError(
-                f"{one.name} is a column of tables of changes and of mirrors, and {what} has none: the source's own "
-                f"column of that name is {marked(one.name)!r} here"
+                f"{source} has no column {column.name}; it has {', '.join(known)} beside the table's"
             )
-        elif column_type(one.type) is None:
+        elif column.name in RESERVED:
             raise ConfigurationError(
-                f"column {one.name!r} cannot be {one.type}: Tablestore stores {SPARK_TYPES}. Declare one of these and "
-                "cast it in the query"
+                f"{column.name} is a column of tables of changes and of mirrors, and {source} has none: the source's "
+                f"own column of that name is {marked(column.name)!r} here"
+            )
+        elif column_type(column.type) is None:
+            raise ConfigurationError(
+                f"column {column.name!r} cannot be {column.type}: Tablestore stores {SPARK_TYPES}. Declare one of "
+                "these and cast it in the query"
             )
     return columns
 
 
 def check_changes(columns: Schema) -> Schema:
-    """For ``readStream``."""
+    """Return the schema if ``readStream`` can fill it, with the errors of ``check_schema``."""
     return check_schema(columns, [name for name in ADDED if name != COMMIT], "a stream")
 
 
 def check_rows(columns: Schema) -> Schema:
-    """For ``read``."""
+    """Return the schema if ``read`` can fill it, with the errors of ``check_schema``."""
     return check_schema(columns, _OF_ROWS, "a table")

@@ -1,11 +1,11 @@
-"""A table's rows on executors: ranges of keys side by side, as Arrow batches of one schema; and what filters narrow.
+"""A table's rows, read on executors: ranges of keys side by side, as Arrow batches of one schema, narrowed by filters.
 
-A row that has none of the columns that a request names is left out by the service. So requests name none, unless they
-want the key alone, which each row has: a row is never lost for what is selected of it.
+The service leaves out a row that has none of the columns that a request names. So requests name no columns, unless they
+want the key alone, which each row has. The selected columns then never decide whether a row is returned.
 
-Filters only ever *narrow* what the service sends. Spark keeps every one of them and looks at each row again, so that a
-comparison which both make differently costs time, not rows; one is handed on only if the service cannot reject a row
-that Spark would take.
+Filters only *narrow* the rows that the service sends. Spark keeps every filter and checks each row again, so a
+comparison that Spark and the service make differently costs time, not rows. A filter is sent to the service only if the
+service cannot reject a row that Spark would accept.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
 BATCH_ROWS = 10_000
-"""Rows that become one Arrow batch; two answers of the service."""
+"""The rows of one Arrow batch: two answers of the service."""
 
 BATCH_PAGES = 16
-"""Answers of the service, of 4 MB at most, that become one Arrow batch where rows are large."""
+"""The most answers of the service, of at most 4 MB each, in one Arrow batch of large rows."""
 
 MOST_FILTERS = 10
-"""Parts of the filter of one request, those included that join others: what the service's documentation allows on every
-instance."""
+"""The most parts of the filter of one request, including the parts that join others: the service's documentation allows
+this number on every instance."""
 
 INTEGER_MAX = 2**63 - 1
-"""The greatest number of a key: behind it is only the table's end."""
+"""The greatest integer in a key; only the table's end is after it."""
 
 
 @frozen
 class KeyRange:
-    """Rows of a table from one key up to another, and a filter as bytes; what one task reads."""
+    """The part of a table that one task reads: the rows from one key up to another, and a filter as bytes."""
 
     start: tuple[Any, ...]
     end: tuple[Any, ...]
@@ -61,31 +61,31 @@ class KeyRange:
 
 @frozen
 class PushedComparison:
-    """A comparison of a column with a value, as Spark asks for it."""
+    """A comparison of a column with values, as Spark requests it."""
 
     column: str
     comparator: ComparatorType
     values: tuple[Any, ...]
-    """One, or several of which any may be equal."""
+    """The value, or several values one of which must be equal."""
 
 
 @frozen
 class TablePlan:
-    """Which ranges to read of a table."""
+    """Plans the ranges of a table to read."""
 
     options: SourceOptions
     columns: Schema
     conditions: tuple[PushedComparison, ...] = ()
 
     def with_conditions(self, conditions: Iterable[PushedComparison]) -> TablePlan:
-        """The same, narrowed by those conditions that are safe to hand on."""
+        """Return the plan with ``conditions``; ``ranges`` uses those that are safe for the service."""
         return evolve(self, conditions=tuple(conditions))
 
     def ranges(self) -> list[KeyRange]:
-        """Ranges of about ``splitSizeMb`` each; one if the table is smaller.
+        """Return ranges of about ``splitSizeMb`` each; a smaller table is one range.
 
         Raises:
-            ConfigurationError: there is no such table, or the schema has a column of its key in another case.
+            ConfigurationError: the table does not exist, or the schema has a column of its key in another case.
         """
         definition = describe(self.options).definition
         key = [name for name, _ in definition.primary_key]
@@ -93,20 +93,22 @@ class TablePlan:
         types = self._declared()
         for name, kind in definition.primary_key:
             if types.get(name) is not kind:
-                types.pop(name, None)  # a value of another type is none that the key can be compared with
-        safe = [one for one in self.conditions if _is_safe(one, types)]
+                types.pop(name, None)  # the key cannot be compared with a value of another type
+        safe = [condition for condition in self.conditions if _is_safe(condition, types)]
         points = [list(point) + [KeyBound.INF_MIN] * (len(key) - len(point)) for point in self._split_points()]
         ends = [*points, [KeyBound.INF_MAX] * len(key)]
         row_filter = _filter_of(safe)
         ranges = []
         for start, end in zip([[KeyBound.INF_MIN] * len(key), *points], ends, strict=True):
-            narrowed = _narrowed(start, end, [one for one in safe if one.column == key[0]])
+            narrowed = _narrowed(start, end, [condition for condition in safe if condition.column == key[0]])
             if narrowed is not None:
                 ranges.append(KeyRange(tuple(narrowed[0]), tuple(narrowed[1]), row_filter))
         return ranges
 
     def _declared(self) -> dict[str, ColumnType]:
-        kinds = {original_name(one.name): column_type(one.type) for one in self.columns if one.name not in ADDED}
+        kinds = {
+            original_name(column.name): column_type(column.type) for column in self.columns if column.name not in ADDED
+        }
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def _split_points(self) -> list[tuple[Any, ...]]:
@@ -116,14 +118,14 @@ class TablePlan:
 
 @frozen
 class TableRows:
-    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+    """Reads ranges as batches of one schema. It is pickled for the executors with the query."""
 
     options: SourceOptions
     columns: Schema
     key: tuple[str, ...]
 
     def read(self, part: KeyRange) -> Iterator[RecordBatch]:
-        """The rows of a range in the order of their keys.
+        """Yield the rows of a range in the order of their keys.
 
         Raises:
             UnfitValueError: a value does not fit, and the schema has no column for such values.
@@ -149,44 +151,45 @@ class TableRows:
 
 
 def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordBatch:
-    """Rows by column, in exactly this schema; what does not fit stands in ``_unfit``.
+    """Return rows by column, in exactly the schema ``columns``; values that do not fit go to ``_unfit``.
 
     Raises:
-        UnfitValueError: a value does not fit, and the schema has no such column; or a column that is declared NOT NULL
-            has none.
+        UnfitValueError: a value does not fit, and the schema has no column ``_unfit``; or a column that is declared NOT
+            NULL has no value.
     """
     pa = pyarrow()
-    own = {original_name(one.name): one for one in columns if one.name not in (UNFIT, VERSIONS)}
-    kinds = {name: column_type(one.type) for name, one in own.items()}
+    own = {original_name(column.name): column for column in columns if column.name not in (UNFIT, VERSIONS)}
+    kinds = {name: column_type(column.type) for name, column in own.items()}
     values: dict[str, list[Any]] = {name: [None] * len(rows) for name in own}
     unfit: list[list[Any]] = [[] for _ in rows]
     keeps_unfit = UNFIT in columns.names
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for name, value in _values_of(row):
             kind = kinds.get(name)
             if kind is not None:
-                values[name][place] = shown(value, kind)
+                values[name][index] = shown(value, kind)
                 if fits(value, kind):
                     continue
                 if not keeps_unfit:
                     raise _misfit(table, row, name, value, own[name].type)
             if keeps_unfit:
-                unfit[place].append((name, {"type": type_of(value).value, "value": text_of(value)}))
+                unfit[index].append((name, {"type": type_of(value).value, "value": text_of(value)}))
     arrays = {}
-    for name, one in own.items():
+    for name, column in own.items():
         kind = kinds[name]
         assert kind is not None
-        arrays[one.name] = pa.array(values[name], arrow_type(kind))
+        arrays[column.name] = pa.array(values[name], arrow_type(kind))
     if keeps_unfit:
         arrays[UNFIT] = pa.array(unfit, added_types()[UNFIT])
     if VERSIONS in columns.names:
         versions = [[(cell.name, cell.timestamp_millis) for cell in row.cells] for row in rows]
         arrays[VERSIONS] = pa.array(versions, added_types()[VERSIONS])
     made = [
-        arrays[one.name] if arrays[one.name].type == one.type else arrays[one.name].cast(one.type) for one in columns
+        arrays[column.name] if arrays[column.name].type == column.type else arrays[column.name].cast(column.type)
+        for column in columns
     ]
     batch = pa.RecordBatch.from_arrays(made, schema=columns)
-    check_not_null(batch, lambda place: f"row {dict(rows[place].primary_key)} in table {table!r}")
+    check_not_null(batch, lambda index: f"row {dict(rows[index].primary_key)} in table {table!r}")
     return batch
 
 
@@ -208,42 +211,43 @@ def _misfit(table: str, row: Row, name: str, value: Any, expected: Any) -> Unfit
 # --- narrowing --------------------------------------------------------------------------------------------------------
 
 
-def _is_safe(one: PushedComparison, types: Mapping[str, ColumnType]) -> bool:
-    """Whether the service rejects no row that Spark takes.
+def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bool:
+    """Return whether the service accepts every row that Spark accepts.
 
-    It finds unlike types never equal, so values must have the column's own type. A DOUBLE column shows integers too,
-    and strings are compared byte by byte on both sides; truth values have an order here only.
+    For the service, values of different types are never equal, so the condition's values must have the column's own
+    type. Only INTEGER and STRING are safe: a DOUBLE column also shows integers, and only Spark orders truth values.
+    Strings are compared byte by byte on both sides.
     """
-    kind = types.get(one.column)
+    kind = types.get(condition.column)
     if kind not in (ColumnType.INTEGER, ColumnType.STRING):
         return False
-    return bool(one.values) and all(
-        value is not None and isinstance(value, int | str) and type_of(value) is kind for value in one.values
+    return bool(condition.values) and all(
+        value is not None and isinstance(value, int | str) and type_of(value) is kind for value in condition.values
     )
 
 
 def _filter_of(conditions: Sequence[PushedComparison]) -> bytes | None:
-    """The conditions as the service takes them, all of which must hold; ``None`` without any.
+    """Return the service's filter, in which all conditions must hold; ``None`` without conditions.
 
-    One that finds no room is left to Spark.
+    A condition for which the filter has no room is left to Spark.
     """
-    found: list[Any] = []
+    filters: list[Any] = []
     count = 0
-    for one in conditions:
-        size = len(one.values) + (len(one.values) > 1)
-        if count + size + bool(found) <= MOST_FILTERS:
-            found.append(_either([_single(one, value) for value in one.values]))
+    for condition in conditions:
+        size = len(condition.values) + (len(condition.values) > 1)
+        if count + size + bool(filters) <= MOST_FILTERS:
+            filters.append(_either([_single(condition, value) for value in condition.values]))
             count += size
-    if not found:
+    if not filters:
         return None
-    message = found[0] if len(found) == 1 else _composite(LogicalOperator.AND, found)
+    message = filters[0] if len(filters) == 1 else _composite(LogicalOperator.AND, filters)
     return bytes(message.SerializeToString())
 
 
-def _single(one: PushedComparison, value: Any) -> Any:
+def _single(condition: PushedComparison, value: Any) -> Any:
     single = schema.SingleColumnValueFilter(
-        comparator=one.comparator,
-        column_name=one.column,
+        comparator=condition.comparator,
+        column_name=condition.column,
         column_value=encode_value(value),
         filter_if_missing=True,
         latest_version_only=True,
@@ -263,18 +267,18 @@ def _composite(operator: LogicalOperator, filters: Sequence[Any]) -> Any:
 def _narrowed(
     start: list[Any], end: list[Any], conditions: Iterable[PushedComparison]
 ) -> tuple[list[Any], list[Any]] | None:
-    """The range within what conditions on the first key column leave; ``None`` if they leave nothing."""
+    """Return the part of a range that conditions on the first key column leave; ``None`` if they leave no key."""
     rest = len(start) - 1
-    for one in conditions:
-        if one.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):
-            start = max(start, [min(one.values)] + [KeyBound.INF_MIN] * rest, key=key_order)
-        if one.comparator in (ComparatorType.EQUAL, ComparatorType.LESS_EQUAL, ComparatorType.LESS_THAN):
-            end = min(end, _behind(max(one.values), rest), key=key_order)
+    for condition in conditions:
+        if condition.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):
+            start = max(start, [min(condition.values)] + [KeyBound.INF_MIN] * rest, key=key_order)
+        if condition.comparator in (ComparatorType.EQUAL, ComparatorType.LESS_EQUAL, ComparatorType.LESS_THAN):
+            end = min(end, _end_after(max(condition.values), rest), key=key_order)
     return (start, end) if key_order(start) < key_order(end) else None
 
 
-def _behind(value: Any, rest: int) -> list[Any]:
-    """The first key behind all that begin with the value: the end of a range is not in it."""
+def _end_after(value: Any, rest: int) -> list[Any]:
+    """Return the first key after all keys that begin with ``value``, because a range does not include its end."""
     if rest:
         return [value] + [KeyBound.INF_MAX] * rest
     if isinstance(value, str):

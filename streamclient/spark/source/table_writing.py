@@ -1,9 +1,9 @@
-"""Writing a frame's rows into a table on executors: batches, retries row by row, and errors that name row and column.
+"""The writer of a frame's rows, on executors: batches, retries row by row, and errors that name row and column.
 
-A row is put, updated or deleted without a condition, so writing it again changes nothing: a task that Spark repeats, a
-batch that a restarted query repeats and an answer that was lost leave the same table. Two rows of one key in one task
-are written in their order, the later one in a later request. Between tasks there is no order: a frame that has a key
-twice has to be reduced to one row per key before.
+The writer is idempotent: it puts, updates or deletes a row without a condition. So a task that Spark repeats, a batch
+that a restarted query repeats, and a lost answer leave the same table. Two rows of one key in one task are written in
+order, the later row in a later request. Tasks have no order among each other: reduce a frame that has a key twice to
+one row per key first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 5_000
 MOST_FAILURES = 20
-"""In a row, without one row written, before the task fails and Spark decides: about a minute and a half of pauses."""
+"""The number of consecutive attempts without a written row after which the task fails and Spark decides. Their pauses
+take about a minute and a half."""
 
 _KINDS = {
     WriteMode.PUT: OperationType.PUT,
@@ -46,11 +47,11 @@ _KINDS = {
 }
 
 Pending = tuple[tuple[tuple[str, KeyValue], ...], bytes]
-"""A key, and the row as the request carries it."""
+"""A key, and the row as the request encodes it."""
 
 
 def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
-    """What each column of the frame is stored as.
+    """Return the type in which Tablestore stores each column of the frame.
 
     Raises:
         ConfigurationError: a column is there twice, has a type that Tablestore does not store, or is one that the
@@ -58,18 +59,21 @@ def types_of(columns: Iterable[Field]) -> dict[str, ColumnType]:
     """
     columns = list(columns)
     check_once(columns, "the frame")
-    found: dict[str, ColumnType] = {}
-    for one in columns:
-        if one.name in RESERVED:
+    types: dict[str, ColumnType] = {}
+    for column in columns:
+        if column.name in RESERVED:
             raise ConfigurationError(
-                f"the frame has the column {one.name}, a name of columns that this package adds to those of a table: "
-                f"drop it, or select the others; the source's own column of that name is {marked(one.name)!r} here"
+                f"the frame has the column {column.name}, a name of columns that this package adds to those of a "
+                "table: drop it, or select the others; the source's own column of that name is "
+                f"{marked(column.name)!r} here"
             )
-        kind = _stored_as(one.type)
+        kind = _stored_as(column.type)
         if kind is None:
-            raise ConfigurationError(f"column {one.name!r} is {one.type}: Tablestore stores {SPARK_TYPES}; cast it")
-        found[one.name] = kind
-    return found
+            raise ConfigurationError(
+                f"column {column.name!r} is {column.type}: Tablestore stores {SPARK_TYPES}; cast it"
+            )
+        types[column.name] = kind
+    return types
 
 
 def _stored_as(kind: DataType) -> ColumnType | None:
@@ -77,35 +81,35 @@ def _stored_as(kind: DataType) -> ColumnType | None:
 
     tests = {
         ColumnType.INTEGER: pa.types.is_signed_integer,
-        ColumnType.DOUBLE: lambda one: one in (pa.float32(), pa.float64()),
+        ColumnType.DOUBLE: lambda given: given in (pa.float32(), pa.float64()),
         ColumnType.BOOLEAN: pa.types.is_boolean,
-        ColumnType.STRING: lambda one: pa.types.is_string(one) or pa.types.is_large_string(one),
-        ColumnType.BINARY: lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one),
+        ColumnType.STRING: lambda given: pa.types.is_string(given) or pa.types.is_large_string(given),
+        ColumnType.BINARY: lambda given: pa.types.is_binary(given) or pa.types.is_large_binary(given),
     }
     return next((name for name, is_such in tests.items() if is_such(kind)), None)
 
 
 @frozen
 class RowWriter:
-    """Writes batches of one schema to one table. Pickled: it goes to the executors with the query."""
+    """Writes batches of one schema to one table. It is pickled for the executors with the query."""
 
     options: SourceOptions
     columns: tuple[str, ...]
-    """Names in the frame of what is written: of a frame that deletes, the key."""
+    """The frame's names of the columns to write; only those of the key for a frame that deletes."""
     key: tuple[str, ...]
-    """Names of the key columns in the frame, in key order."""
+    """The frame's names of the key columns, in key order."""
 
     @classmethod
     def checked(cls, options: SourceOptions, columns: Schema) -> RowWriter:
-        """A writer for a frame.
+        """Return a writer for a frame.
 
         Raises:
-            ConfigurationError: the frame cannot be written to the table; nothing was.
+            ConfigurationError: the frame cannot be written to the table; no row was written.
         """
         described = describe(options)
         key = dict(described.definition.primary_key)
         deletes = options.write_mode is WriteMode.DELETE
-        types = types_of(one for one in columns if not deletes or original_name(one.name) in key)
+        types = types_of(column for column in columns if not deletes or original_name(column.name) in key)
         names = {original_name(name): name for name in types}
         for name, kind in key.items():
             if name == described.auto_increment_key:
@@ -114,7 +118,7 @@ class RowWriter:
                     "written again would be another row, so the writer cannot be idempotent"
                 )
             if name not in names:
-                other = next((f"; rename {one!r}" for one in columns.names if one.lower() == name.lower()), "")
+                other = next((f"; rename {given!r}" for given in columns.names if given.lower() == name.lower()), "")
                 raise ConfigurationError(f"the frame lacks {name!r}, a key column of table {options.table!r}{other}")
             if types[names[name]] is not kind:
                 raise ConfigurationError(
@@ -130,12 +134,12 @@ class RowWriter:
         return cls(options, tuple(types), tuple(names[name] for name in key))
 
     def write(self, batches: Iterable[RecordBatch]) -> int:
-        """Write all rows; returns how many.
+        """Write all rows; return their number.
 
         Raises:
-            StreamClientException: a row cannot be written; the message names it, and its column where it is one. Rows
-                before it may be written.
-            DependencyException: the service did not take rows for too long.
+            StreamClientException: a row cannot be written; the message names it, and the column if one is the cause.
+                Earlier rows may be written.
+            DependencyException: the service did not accept rows for too long.
         """
         count = 0
         for rows in cut(self._rows(batches), itemgetter(0), _size_of, most_rows=self.options.batch_rows):
@@ -148,9 +152,9 @@ class RowWriter:
         others = [name for name in self.columns if name not in self.key]
         for batch in batches:
             columns = {name: batch.column(name).to_pylist() for name in self.columns}
-            for place in range(batch.num_rows):
-                key = tuple((names[name], columns[name][place]) for name in self.key)
-                values = {names[name]: columns[name][place] for name in others}
+            for index in range(batch.num_rows):
+                key = tuple((names[name], columns[name][index]) for name in self.key)
+                values = {names[name]: columns[name][index] for name in others}
                 yield key, self._encoded(key, values)
 
     def _encoded(self, key: tuple[tuple[str, KeyValue], ...], values: Mapping[str, ColumnValue | None]) -> bytes:

@@ -1,12 +1,13 @@
-"""The source over a tunnel: channels in place of shards, tokens in place of iterators, full data before the changes.
+"""The source over a tunnel: channels instead of shards, tokens instead of iterators, full data before the changes.
 
-A tunnel is read without a session, as the connector of EMR reads it: by tokens, which Spark's checkpoint holds. What
-the tunnel itself remembers follows behind: it is told how far a channel is once Spark will not repeat what lies before,
-so that channels open behind those that are read to their ends, and the tunnel's consume point moves. It is asked only
-where a channel begins that the query does not know.
+A tunnel is read without a session, as the connector of EMR reads it: by tokens, which Spark's checkpoint holds. The
+tunnel's own checkpoints follow later: the planner stores the position of a channel there once Spark will not repeat the
+records before it. So the tunnel opens channels after those that are read to their ends, and its consume point moves.
+The query reads a checkpoint of the tunnel only for a channel that it does not know.
 
-The changes of a channel are the same each time they are read. Full data is read from the living table: a range of it
-that is read again has the same keys but for rows that came or went, and each row as it is by then; so say the changes.
+The changes of a channel are the same each time they are read. Full data is read from the living table. A range that is
+read again has the same keys, except for rows that were added or deleted, and each row has its present values. The
+changes that follow make up for that.
 """
 
 from __future__ import annotations
@@ -47,24 +48,25 @@ from streamclient.wire.tunnel import decode_token
 _log = logs.logger(__name__)
 
 CLIENT_ID = "spark-client"
-"""In calls for data, which need no session. That of the connector of EMR."""
+"""The client id in calls for data, which need no session; the connector of EMR uses the same."""
 
 OPENING_SECONDS = 30.0
-"""How long a query that ends with what is there waits for channels that open behind those it has read. The service
-needs seconds for it, and longer only while it is in trouble."""
+"""The time that a query that ends at the present waits for channels to open after those that it has read. The service
+needs seconds for that, and longer only during an outage."""
 
 OPENING_PAUSE_SECONDS = 0.5
 
 IDLE_MOVE_SECONDS = 600.0
-"""Between two batches that hold nothing but later tokens of channels without records. Each empty read gives another
-token; a query that took each over would run empty batches without an end, and one that took none would begin again with
-an old one after months."""
+"""The time between two batches that hold only later tokens of channels without records. Each empty read gives another
+token. A query that stored each token would run empty batches without end. A query that stored none would begin again
+with an old token after months."""
 
 ALL_OF_A_PAGE = 2**31
-"""Records to ask for: a page of a tunnel has as many as the service says."""
+"""The number of records to request: the service alone decides how many a page of a tunnel has."""
 
 _READABLE = frozenset({ChannelStatus.OPEN, ChannelStatus.CLOSE})
-"""Nobody has let them wait, stopped them, or finished them. CLOSE only says that no client holds one."""
+"""The states of channels that do not wait and are neither stopped nor finished. CLOSE means that no client holds the
+channel."""
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
@@ -74,7 +76,7 @@ def _client_of(connection: Connection) -> TunnelClient:
 
 @frozen
 class TunnelService:
-    """Where planner and executors read; it goes over to them by pickle, and opens nothing before it is used."""
+    """The service from which planner and executors read. It is pickled for them, and connects when it is first used."""
 
     connection: Connection
     table: str
@@ -82,11 +84,11 @@ class TunnelService:
 
     @property
     def client(self) -> TunnelClient:
-        """One for each instance in a process."""
+        """The process's client for the instance."""
         return _client_of(self.connection)
 
     def summary(self, shard_id: str, iterator: str, limit: int, *, order: ChannelOrder | None = None) -> PageSummary:
-        """For the planner: how many records a page has, whatever the limit, and the place of the last one.
+        """Read a page for the planner: its number of records, regardless of ``limit``, and the position of the last.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
@@ -96,7 +98,7 @@ class TunnelService:
         return PageSummary(page.record_count, last, None if page.is_finished else page.next_token, page.may_more_record)
 
     def page(self, channel_id: str, token: str, order: ChannelOrder | None = None) -> TunnelPage:
-        """For executors: a page as it was decoded, of which no record is made.
+        """Read a page for executors, decoded without making records.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
@@ -107,11 +109,11 @@ class TunnelService:
             raise TrimmedDataException(str(error)) from error
 
 
-def tunnel_loss(what: str) -> str:
-    """What a query says whose tunnel has lost records: it cannot go on with a hole, as the one of a stream can."""
+def tunnel_loss(loss: str) -> str:
+    """Return the message of a query whose tunnel has lost records. Unlike a stream's query, it cannot skip the loss."""
     return (
-        f"{what}. A tunnel that has lost records cannot be read on: make a new tunnel, and begin with a new "
-        "checkpoint; one of full data and changes delivers the rows as they are now"
+        f"{loss}. A tunnel that has lost records cannot be read on: make a new tunnel, and begin with a new "
+        "checkpoint; a tunnel of full data and changes delivers the rows as they are now"
     )
 
 
@@ -127,19 +129,19 @@ def _loss_is_told(tunnel_id: str) -> Iterator[None]:
 
 @define(eq=False)
 class TunnelChannels:
-    """The channels of a tunnel as the planner asks for shards. None has parents here: the service opens none early."""
+    """The channels of a tunnel, as shards without parents: the service opens a channel only when it may be read."""
 
     service: TunnelService
     is_opening: bool = field(init=False, default=True)
-    """Whether channels wait to be opened, as of the last description."""
+    """Whether channels wait to be opened, by the last description."""
     listed: frozenset[str] = field(init=False, default=frozenset())
-    """Those that can be read, as of the last description."""
+    """The channels that can be read, by the last description."""
     _name: str = field(init=False, default="")
     _numbers: dict[str, int] = field(init=False, factory=dict)
-    """Of the checkpoints that are stored, as far as they are known."""
+    """The known sequence numbers of the stored checkpoints, by channel."""
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """The tunnel.
+        """Return the tunnel as the only stream.
 
         Raises:
             ConfigurationError: the table has no such tunnel.
@@ -148,42 +150,42 @@ class TunnelChannels:
         service = self.service
         with _loss_is_told(service.tunnel_id):
             tunnels = service.client.list_tunnel(service.table)
-        found = next((one for one in tunnels if one.tunnel_id == service.tunnel_id), None)
-        if found is None:
-            known = ", ".join(f"{one.tunnel_id} ({one.tunnel_name})" for one in tunnels) or "none"
+        tunnel = next((tunnel for tunnel in tunnels if tunnel.tunnel_id == service.tunnel_id), None)
+        if tunnel is None:
+            known = ", ".join(f"{tunnel.tunnel_id} ({tunnel.tunnel_name})" for tunnel in tunnels) or "none"
             raise ConfigurationError(
                 f"table {service.table!r} has no tunnel {service.tunnel_id!r}; its tunnels are: {known}"
             )
-        self._name = found.tunnel_name
-        return [StreamSummary(found.tunnel_id, found.table_name, found.create_time_micros)]
+        self._name = tunnel.tunnel_name
+        return [StreamSummary(tunnel.tunnel_id, tunnel.table_name, tunnel.create_time_micros)]
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Its channels that can be read.
+        """Return the tunnel with its channels that can be read.
 
         Raises:
             StreamClientException: the tunnel has expired.
         """
         service = self.service
         with _loss_is_told(service.tunnel_id):
-            found = service.client.describe_tunnel(service.table, self._name)
-        if found.info.is_expired:
+            tunnel = service.client.describe_tunnel(service.table, self._name)
+        if tunnel.info.is_expired:
             raise StreamClientException(
                 tunnel_loss(f"tunnel {service.tunnel_id} has expired: its log is past retention")
             )
-        self.listed = frozenset(one.channel_id for one in found.channels if one.status in _READABLE)
-        waits = any(one.status is ChannelStatus.WAIT for one in found.channels)
-        self.is_opening = waits or found.info.stage is not TunnelStage.PROCESS_STREAM
+        self.listed = frozenset(channel.channel_id for channel in tunnel.channels if channel.status in _READABLE)
+        waits = any(channel.status is ChannelStatus.WAIT for channel in tunnel.channels)
+        self.is_opening = waits or tunnel.info.stage is not TunnelStage.PROCESS_STREAM
         return StreamDescription(
             stream_id,
             service.table,
             LONGEST_EXPIRATION_HOURS,
-            found.info.create_time_micros,
+            tunnel.info.create_time_micros,
             StreamStatus.ACTIVE,
             tuple(Shard(channel_id) for channel_id in sorted(self.listed)),
         )
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """The token that the tunnel has for a channel, which knows its own start.
+        """Return the token that the tunnel has for a channel; the tunnel decides the start, so the time is ignored.
 
         Raises:
             StreamClientException: the tunnel has expired.
@@ -195,16 +197,16 @@ class TunnelChannels:
         return stored.token
 
     def checkpoint(self, channel_id: str, token: str) -> None:
-        """Tell the tunnel how far a channel is.
+        """Store the position of a channel in the tunnel.
 
         Raises:
-            StreamClientException: another consumer tells it, too, or the tunnel has expired.
+            StreamClientException: another consumer stores positions too, or the tunnel has expired.
             DependencyException: the service does not answer, or refuses.
         """
         service = self.service
         if channel_id not in self._numbers and self.get_shard_iterator("", channel_id) == token:
             return
-        number = self._numbers.pop(channel_id) + 1  # forgotten, in case that it is not known how the call ends
+        number = self._numbers.pop(channel_id) + 1  # forgotten, because the call may end without a known outcome
         try:
             with _loss_is_told(service.tunnel_id):
                 service.client.checkpoint(service.tunnel_id, CLIENT_ID, channel_id, token, number)
@@ -221,21 +223,21 @@ class TunnelPlanner(StreamPlanner):
     """Offsets for a streaming query over a tunnel. A batch has whole pages: no limit makes one smaller."""
 
     order: ChannelOrder = field(kw_only=True, factory=ChannelOrder)
-    """What the pages are compared by; an offset says after which record a channel goes on."""
+    """The check that pages are in order; an offset gives the record after which a channel continues."""
     _channels: TunnelChannels = field(init=False)
     _told: dict[str, str] = field(init=False, factory=dict)
-    """Tokens that the tunnel has."""
+    """The tokens that the tunnel has stored, by channel."""
     _until_micros: int | None = field(init=False, default=None)
-    """Stamp behind which nothing is wanted, of a query that ends with what is there."""
+    """The stamp of the last wanted records, for a query that ends at the present."""
     _done: frozenset[str] = field(init=False, default=frozenset())
-    """Channels that were read up to there."""
+    """The channels that were read up to that stamp."""
     _opening_since: float = field(init=False)
-    """Since when channels may open: a channel before them has ended, or the tunnel is new."""
+    """The time since which channels may open, because a channel before them has ended or the tunnel is new."""
     _moved_at: float = field(init=False)
 
     @classmethod
     def of(cls, options: SourceOptions, service: TunnelService, **clocks: Any) -> TunnelPlanner:
-        """The planner of a query; connects to nobody."""
+        """Make the planner of a query, without connecting."""
         order = ChannelOrder()
         summary = partial(service.summary, order=order)
         return cls(options, TunnelChannels(service), summary, page_records=ALL_OF_A_PAGE, order=order, **clocks)
@@ -248,7 +250,7 @@ class TunnelPlanner(StreamPlanner):
     # --- what Spark asks ----------------------------------------------------------------------------------------------
 
     def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
-        """As of a stream; tells the tunnel about the start, which Spark has passed."""
+        """Return the end of the batch, as for a stream. First tell the tunnel that Spark has passed ``start``."""
         self.committed(start)
         if self._wants_chain:
             self._wants_chain, self._until_micros = False, self.now_micros() + MOST_SKEW_MICROS
@@ -265,20 +267,20 @@ class TunnelPlanner(StreamPlanner):
         return end
 
     def _has_ended(self, shard: str) -> bool:
-        return True  # a token says so in words, which no page lacks that was cut
+        return True  # the token names the end, so a page that was cut cannot pretend it
 
     def committed(self, end: StreamOffset) -> None:
-        """Tell the tunnel how far each channel is.
+        """Store the position of each channel in the tunnel.
 
         Raises:
-            ConfigurationError: the offset is of another tunnel, or of a stream; the tunnel was told nothing.
-            StreamClientException: another consumer tells it, too.
+            ConfigurationError: the offset is of another tunnel, or of a stream; no position was stored.
+            StreamClientException: another consumer stores positions too.
         """
         if end.is_beginning:
             return
         self._check_tunnel(end, self._listing())
-        for channel, one in end.shards.items():
-            token = one.at or FINISHED
+        for channel, offset in end.shards.items():
+            token = offset.at or FINISHED
             if self._told.get(channel) == token or channel not in self._channels.listed:
                 continue
             try:
@@ -286,7 +288,7 @@ class TunnelPlanner(StreamPlanner):
             except DependencyException as error:
                 if not error.retriable:
                     raise
-                _log.warning("channel %s: its checkpoint is told again with the next batch: %s", channel, error)
+                _log.warning("channel %s: its checkpoint is stored again with the next batch: %s", channel, error)
                 continue
             self._told[channel] = token
             if token == FINISHED:
@@ -295,13 +297,13 @@ class TunnelPlanner(StreamPlanner):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
-        one = end.shards[shard]
-        if one.at is not None and one.last is not None:
-            self.order.begin(shard, one.at, one.last)
+        offset = end.shards[shard]
+        if offset.at is not None and offset.last is not None:
+            self.order.begin(shard, offset.at, offset.last)
         return super()._page(end, shard, size, taken)
 
-    def _lost(self, what: str) -> None:
-        raise StreamClientException(tunnel_loss(what))
+    def _lost(self, loss: str) -> None:
+        raise StreamClientException(tunnel_loss(loss))
 
     def _may_open(self) -> bool:
         return self._channels.is_opening and self.monotonic() - self._opening_since < OPENING_SECONDS
@@ -316,8 +318,8 @@ class TunnelPlanner(StreamPlanner):
     ) -> StreamOffset:
         end = super()._next(start, most, per_shard, done, latest_micros)
         is_idle = end.shards.keys() == start.shards.keys() and all(
-            one.count == start.shards[shard].count and one.is_ended == start.shards[shard].is_ended
-            for shard, one in end.shards.items()
+            offset.count == start.shards[shard].count and offset.is_ended == start.shards[shard].is_ended
+            for shard, offset in end.shards.items()
         )
         if is_idle and not start.is_beginning and self.monotonic() - self._moved_at < IDLE_MOVE_SECONDS:
             return start
@@ -329,12 +331,12 @@ class TunnelPlanner(StreamPlanner):
         return super()._checked(start, described)
 
     def _check_tunnel(self, offset: StreamOffset, described: StreamDescription) -> None:
-        # Another tunnel of the table may have channels of the same ids, whose changes nobody would read once it is told
-        # that they were.
+        # Another tunnel of the table may have channels of the same ids. If this query stored positions there, the
+        # changes before them would never be read.
         if offset.stream_id != described.stream_id:
             raise ConfigurationError(
                 f"the checkpoint is of {offset.stream_id}, and the option tunnelId says {described.stream_id}: name "
-                "that one if it is a tunnel, leave the option out if it is a stream, or begin with a new checkpoint"
+                "the former if it is a tunnel, leave the option out if it is a stream, or begin with a new checkpoint"
             )
 
 
@@ -343,37 +345,37 @@ class TunnelPlanner(StreamPlanner):
 
 @frozen
 class PlannedPages:
-    """Pages that hold the records of a range of a channel and no other."""
+    """Reads the pages that hold the records of a range of a channel and no others."""
 
     service: TunnelService
 
     def __call__(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """In order.
+        """Yield the pages of ``part``, in order.
 
         Raises:
-            StreamClientException: records of the range are gone, or are not those that were planned.
+            StreamClientException: records of the range are gone, or are not the planned ones.
         """
         try:
             yield from self._changes(part) if decode_token(part.at).is_stream else self._rows(part)
         except TrimmedDataException as error:
-            what = f"records of channel {part.shard_id} were trimmed after they were planned: {error}"
-            raise StreamClientException(tunnel_loss(what)) from error
+            loss = f"records of channel {part.shard_id} were trimmed after they were planned: {error}"
+            raise StreamClientException(tunnel_loss(loss)) from error
 
     def _changes(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """As many records as were planned; more may have come to the last page since."""
-        token, found = part.at, 0
+        """Yield as many records as were planned; the last page may have grown since."""
+        token, count = part.at, 0
         last: SequenceInfo | None = None
-        while found < part.count and token != FINISHED:
-            page = _first_of(self._read(part.shard_id, token), part.count - found)
-            found, token = found + page.record_count, page.next_token
+        while count < part.count and token != FINISHED:
+            page = _first_of(self._read(part.shard_id, token), part.count - count)
+            count, token = count + page.record_count, page.next_token
             if page.record_count:
                 last = page.records.sequence_info(-1)
                 yield page
-        if last != part.last or found != part.count:
-            raise not_as_planned(part, found, last)
+        if last != part.last or count != part.count:
+            raise not_as_planned(part, count, last)
 
     def _read(self, channel_id: str, token: str) -> TunnelPage:
-        """The next page with records. What was planned is there: none is a late replica."""
+        """Read the next page with records. The planned records exist: only a replica that lags lacks them."""
         at = token
 
         def attempt() -> TunnelPage:
@@ -383,13 +385,13 @@ class PlannedPages:
                 return page
             at = page.next_token
             raise DependencyException(
-                f"channel {channel_id} has no record where one was planned", kind=ErrorKind.TRANSIENT
+                f"channel {channel_id} has no record at a planned position", kind=ErrorKind.TRANSIENT
             )
 
         return Repeater(ReadRetry()).call("readrecords", attempt)
 
     def _rows(self, part: ShardSlice) -> Iterator[TunnelPage]:
-        """Full data up to the key with which the range ended when it was planned."""
+        """Yield full data up to the key at which the range ended when it was planned."""
         end = None if part.until is None else key_of_token(part.until)
         token = part.at
         while token != FINISHED:
@@ -410,5 +412,5 @@ def _first_of(page: TunnelPage, count: int) -> TunnelPage:
 
 
 def _key_of(record: StreamRecord) -> tuple[Any, ...]:
-    """Comparable as the service orders keys: those of one table have values of the same types."""
+    """Return the key in the service's order: the keys of one table have values of the same types."""
     return tuple(value for _, value in record.primary_key)

@@ -1,4 +1,4 @@
-/* Columns handed out through the C data interface of Apache Arrow; nothing is copied but names. */
+/* Columns exported through the C data interface of Apache Arrow; only names are copied. */
 #include "arrow.h"
 
 #include <stdlib.h>
@@ -8,11 +8,11 @@
 
 struct node {
     const char *name, *format;
-    const struct array *values; /* of a struct: the array whose validity it has, or NULL if it is never null */
-    const struct words *words;  /* that it is an array of */
+    const struct array *values; /* for a struct: the array whose validity it has, or NULL if it is never null */
+    const struct words *words;  /* the words of an array of words */
     size_t length;
     size_t first_child, child_count; /* in the list of all nodes */
-    size_t dictionary;               /* likewise, of an array of places in it; 0 is none */
+    size_t dictionary;               /* in the list of all nodes, for an array of indices into it; 0 without one */
 };
 
 struct words {
@@ -50,7 +50,7 @@ static const char *format_of(uint8_t type)
     }
 }
 
-/* The nodes of so many children, one behind the other. */
+/* Reserve successive nodes for `count` children. */
 static struct node *add_children(struct tree *tree, struct node *parent, size_t count)
 {
     parent->first_child = tree->count;
@@ -106,7 +106,7 @@ static void set_attributes(struct tree *tree, struct node *node, const struct ba
     }
 }
 
-/* Of a batch of values. */
+/* The nodes of a batch of values. */
 static void set_values(struct tree *tree, struct node *node, const struct batch *batch)
 {
     *node = structure("columns", NULL, batch->row_count);
@@ -117,8 +117,8 @@ static void set_values(struct tree *tree, struct node *node, const struct batch 
     }
 }
 
-/* The root, record_type and its words, three places, keys; per column the struct, its three parts and the words; two
-   lists of an item with its parts and their words. Of values it is fewer. */
+/* The most nodes: the root, record_type and its words, three parts of the sequence, keys; per column the struct, its
+   three parts and the words; two lists of an item with its parts and their words. A batch of values has fewer. */
 static size_t node_count(const struct batch *batch)
 {
     return 1 + 6 + 1 + 3 + batch->key_count + 5 * batch->attribute_count + 2 * (1 + 3 + CELL_KINDS + 1);
@@ -243,7 +243,7 @@ static void release_array(struct ArrowArray *array)
     free(block);
 }
 
-/* Returns how many buffers the node has. */
+/* Return the number of buffers of the node. */
 static int64_t set_buffers(const struct node *node, const void *buffers[3])
 {
     const struct array *values = node->values;

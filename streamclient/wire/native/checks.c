@@ -1,4 +1,4 @@
-/* Checksum and text: the two checks that look at each byte. */
+/* The two checks that read each byte: the checksum, and UTF-8. */
 #include "wire.h"
 
 #include <string.h>
@@ -40,8 +40,8 @@ uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size)
     return sum;
 }
 
-/* Zeros in front change no checksum: what is left over in the end is read as the last sixteen bytes, of which those in
-   front are cleared. So no branch depends on the size of a short text, which would be guessed wrong. */
+/* Leading zeros change no checksum. So the rest at the end is read as the last sixteen bytes, with the earlier ones
+   cleared, and no branch depends on the size of a short text, which would be predicted wrong. */
 uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size)
 {
     for (; size > 16; bytes += 16, size -= 16)
@@ -58,12 +58,12 @@ uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size)
 
 /* UTF-8 as Python's strict decoder takes it: shortest forms only, no surrogates, nothing above U+10FFFF.
 
-   An automaton that takes a step per byte without a branch, as a branch per byte of mixed text is mostly guessed wrong:
-   the state is a number of bits, and the row of a byte, shifted right by it, begins with the state after that byte. */
+   An automaton that takes a step per byte without a branch, because a branch per byte of mixed text is mostly predicted
+   wrong. The state is a number of bits; a byte's row, shifted right by it, begins with the state after that byte. */
 enum text_state {
     WHOLE = 0,      /* between two characters */
     WRONG = 6,      /* for ever */
-    ONE_MORE = 12,  /* any continuation byte, so many times */
+    ONE_MORE = 12,  /* one continuation byte is due; the next two states: two and three of them */
     TWO_MORE = 18,
     THREE_MORE = 24,
     AFTER_E0 = 30,  /* bytes a0 to bf: others would be a longer form than needed */

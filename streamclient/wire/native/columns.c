@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS_AT_A_TIME 64 /* bits of a word; what these rows need fits the cache in all but the widest tables */
+#define ROWS_AT_A_TIME 64 /* bits of a word; the data of these rows fit the cache in all but the widest tables */
 #define NO_PLACE UINT32_MAX
 
 static const uint8_t OPERATION_INDEX[] = {0, 2, 0, 1}; /* by operation: put, delete all, -, delete one */
@@ -20,7 +20,7 @@ struct batch *batch_new(void)
     return batch;
 }
 
-/* What is needed until the arrays are filled. */
+/* The state until the arrays are filled. */
 static void free_scratch(struct batch *batch)
 {
     for (size_t number = 0; number < batch->attribute_count; number++) {
@@ -54,8 +54,8 @@ struct placing {
     const struct page *page;
     const struct names *names;
     bool has_schema;
-    uint32_t *places;    /* by name: the place of its attribute plus one; NO_PLACE for others; 0 where not known yet */
-    size_t next_wanted;  /* where a name is looked for first: columns mostly come in the order of the schema */
+    uint32_t *places;    /* by name: the place of its attribute plus one; NO_PLACE for others; 0 if not known yet */
+    size_t next_wanted;  /* the first place to look for a name: columns mostly come in the order of the schema */
 };
 
 static bool has_nul(const struct name *name) { return memchr(name->bytes, 0, name->size) != NULL; }
@@ -92,7 +92,7 @@ static uint32_t wanted_place(struct placing *placing, const struct name *name)
     return NO_PLACE;
 }
 
-/* The place of a name that occurs for the first time; 0 if memory ran out. Arrow cannot hold a name with a NUL. */
+/* Return the place of a name at its first occurrence; 0 if memory ran out. Arrow cannot hold a name with a NUL. */
 static uint32_t new_place(struct placing *placing, uint16_t number)
 {
     const struct name *name = name_at(placing->names, number);
@@ -129,14 +129,14 @@ static bool fits(const struct attribute *attribute, const struct cell *cell)
     return cell->type == TYPE_NONE || cell->type == attribute->type;
 }
 
-/* Of several cells of one column, the put with the newest version is shown, the first of equals; without a put, the
-   first cell. */
+/* Return whether a later cell of the column is shown instead: the column shows the put with the newest version, the
+   first of equals; without a put, the first cell. */
 static bool is_shown_before(const struct cell *cell, const struct cell *shown)
 {
     return cell->operation == PUT_CELL && (shown->operation != PUT_CELL || cell->stamp > shown->stamp);
 }
 
-/* Cells that their columns do not show, or do not show wholly, in the order in which they stand in the record. */
+/* List the cells that their columns do not show, or do not show wholly, in their order in the record. */
 static bool list_others(struct placing *placing, size_t number, const struct cell *cell, const struct cell *end)
 {
     for (; cell < end; cell++) {
@@ -177,7 +177,7 @@ static bool place_row(struct placing *placing, size_t number)
     return !has_others || list_others(placing, number, first, end);
 }
 
-/* Keys are columns like others here. Deletions leave the column empty, as does a record that does not have it. */
+/* Keys are columns like others here. A deletion leaves its column empty, as does a record without the column. */
 static enum verdict place_values(struct placing *placing, size_t number)
 {
     const struct cell *cells = placing->page->cells;
@@ -198,7 +198,7 @@ static enum verdict place_values(struct placing *placing, size_t number)
     return ACCEPTED;
 }
 
-/* The keys have the same columns in each record, or the page is not of one table. */
+/* Return whether the key has the columns of the first record's; otherwise the page is not of one table. */
 static bool has_keys_of_first(const struct page *page, const struct row *row)
 {
     const struct row *first = &page->rows[0];
@@ -239,7 +239,7 @@ static enum verdict place_all(struct placing *placing)
     const struct page *page = placing->page;
     enum verdict verdict = page->row_count ? begin_keys(batch, page, placing->names) : ACCEPTED;
     if (batch->is_values)
-        batch->key_count = 0; /* they could have been keys, and go where they are wanted */
+        batch->key_count = 0; /* wanted columns may be keys, and go to their places */
     for (size_t number = 0; verdict == ACCEPTED && number < page->row_count; number++) {
         const struct row *row = &page->rows[number];
         const struct cell *cell = page->cells + row->first_cell;
@@ -265,15 +265,15 @@ static enum verdict place_all(struct placing *placing)
 
 /* ---- memory ---- */
 
-/* Takes pieces of one block, of which it finds out the size at first, without memory. */
+/* Hands out pieces of one block. A first pass without memory finds the size of the block. */
 struct taker {
     uint8_t *memory;
     size_t used;
     bool is_too_much;
 };
 
-#define SHORT_COPY 16 /* this many bytes are copied at once if there are no more: room for them is behind all others */
-#define ALIGNMENT 64  /* what Arrow recommends */
+#define SHORT_COPY 16 /* the bytes of a copy of fixed size, for shorter content; each array ends with room for them */
+#define ALIGNMENT 64  /* as Arrow recommends */
 
 static void *take(struct taker *taker, size_t count, size_t width)
 {
@@ -372,7 +372,7 @@ static enum verdict take_memory(struct batch *batch)
     take_all(&taker, batch);
     if (taker.is_too_much)
         return NOT_ACCEPTED;
-    /* Arrow wants no address that is nearer than eight bytes; malloc gives sixteen. */
+    /* Arrow needs addresses aligned to eight bytes; malloc aligns to sixteen. */
     batch->memory = taker.memory = malloc(taker.used + 1);
     taker.used = 0;
     if (batch->memory == NULL)
@@ -403,7 +403,7 @@ static void set_valid(struct array *array, size_t row, size_t count, uint64_t wo
     array->null_count += count - ones_in(word);
 }
 
-/* Few bytes as so many at once, where they can be read: memcpy of an unknown size is a call. */
+/* Copy few bytes as SHORT_COPY ones if these can be read: memcpy of an unknown size is a call. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *end)
 {
     if (size <= SHORT_COPY && end - from >= SHORT_COPY)
@@ -412,7 +412,7 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size, con
         memcpy(to, from, size);
 }
 
-/* The cells of one array for some rows, of which some may be NULL: those have no value of its type. */
+/* Fill an array for some rows, given by their cells. NULL stands for a row without a value of the array's type. */
 static inline void fill_values(struct array *array, const struct page *page, const struct cell *const *cells,
                                size_t row, size_t count, uint8_t type)
 {

@@ -25,12 +25,12 @@ struct text {
     size_t size;
 };
 
-/* A column of the table: what each record did to it. */
+/* A column of the table: the effect of each record on it. */
 struct attribute {
     struct text name;
     uint32_t *shown; /* by record: the number of the cell that is shown, plus one */
     size_t bytes;    /* that its text or bytes need at most */
-    uint8_t type;    /* TYPE_NONE where no value of it is known */
+    uint8_t type;    /* TYPE_NONE if no value of it is known */
     struct array operation, value, stamp;
 };
 
@@ -47,16 +47,16 @@ enum { INTEGER_CELL, DOUBLE_CELL, BOOLEAN_CELL, STRING_CELL, BINARY_CELL, CELL_K
 struct cell_list {
     struct array lists; /* valid where the record has a list */
     const struct cell **cells;
-    uint32_t *ends; /* by record: how many cells stand before the next one's */
+    uint32_t *ends; /* by record: the number of cells before the next record's */
     size_t count, room;
     size_t name_bytes, string_bytes, binary_bytes;
     struct array name, operation, stamp, kinds[CELL_KINDS];
 };
 
-/* All of it, alive as long as one part was handed out. */
+/* The whole batch, which lives as long as any of its parts. */
 struct batch {
     atomic_long references;
-    bool is_values; /* one value or none per record and wanted column, keys among these, and nothing else of cells */
+    bool is_values; /* at most one value per record and wanted column, keys among these, and nothing else of cells */
     uint8_t *memory; /* of all arrays, and of the names */
     size_t row_count;
     struct array action, epoch, timestamp_micros, row_index;
@@ -67,13 +67,13 @@ struct batch {
     struct cell_list others, originals;
 };
 
-/* A column that is asked for. */
+/* A wanted column. */
 struct wanted {
     struct text name;
     uint8_t type;
 };
 
-/* A batch without content, or NULL if memory ran out. It has one reference. */
+/* Make a batch without content, with one reference; NULL if memory ran out. */
 struct batch *batch_new(void);
 
 /* Fill an empty batch, with the wanted columns, or with those of the page if `wanted` is NULL. All names of the

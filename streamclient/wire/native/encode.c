@@ -1,4 +1,4 @@
-/* Rows from values. streamclient/wire/_writer.py says the same in Python, and words what is wrong with a value. */
+/* Rows from values. streamclient/wire/_writer.py is the same in Python, and words the errors. */
 #include "server.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct written {
     uint8_t row_crc;
 };
 
-/* Room for so many bytes more, or NULL with an error set. Whatever was given before may have moved. */
+/* Return room for `count` more bytes, or NULL with an error set. Earlier rooms may have moved. */
 static uint8_t *more(struct written *row, size_t count)
 {
     if (row->room - row->size < count) {
@@ -96,7 +96,7 @@ static bool write_operation(struct written *row, uint8_t operation)
     return true;
 }
 
-/* A cell; one of the key has no timestamp, and one that only deletes has no value. */
+/* Write a cell. One of the key has no timestamp, and one that only deletes has no value. */
 static bool write_cell(struct written *row, PyObject *name, PyObject *value, uint8_t operation, PyObject *stamp)
 {
     Py_ssize_t size;
@@ -126,7 +126,7 @@ static bool write_cell(struct written *row, PyObject *name, PyObject *value, uin
         crc = crc8(crc, at + 1, 8);
     }
     if (operation)
-        crc = crc8(crc, &operation, 1); /* behind the timestamp, although it stands in front of it */
+        crc = crc8(crc, &operation, 1); /* after the timestamp, although it is written before it */
     if ((at = more(row, CHECKSUM_BYTES)) == NULL)
         return false;
     at[0] = TAG_CELL_CHECKSUM;
@@ -260,7 +260,7 @@ PyObject *row_of_cells(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (write_cells(&row, key, cells, is_deletion)) {
         made = PyBytes_FromStringAndSize((const char *)row.bytes, (Py_ssize_t)row.size);
     } else if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        PyErr_Clear(); /* Python says what is wrong */
+        PyErr_Clear(); /* the writer in Python names the fault */
         Py_INCREF(made = Py_None);
     }
     free(row.bytes);

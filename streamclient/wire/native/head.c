@@ -1,16 +1,16 @@
-/* The head of an HTTP answer. A head as services write it is read in one pass; whatever else stands there (another
-   version, lines that end or go on otherwise, bytes beyond ASCII, too much of anything) is left to Python. */
+/* The head of an HTTP answer. A head as services write it is read in one pass. Any other head (another version, lines
+   that end or continue differently, bytes beyond ASCII, too much of anything) is left to Python. */
 #include <string.h>
 
 #include "native.h"
 #include "server.h"
 
 #define LONGEST_NAME 64
-#define MOST_LINES 100 /* with the status line; that of the reader in Python */
+#define MOST_LINES 100 /* with the status line, as in Python's reader */
 
 static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
-/* Where a line ends, or NULL if no line ends here that is plain. */
+/* Return the end of a plain line, or NULL. */
 static const char *line_end(const char *at, const char *end)
 {
     while (at < end && *at >= 0x20 && *at < 0x7f)
@@ -37,7 +37,7 @@ static bool add_header(PyObject *headers, const char *at, const char *end)
     return is_added;
 }
 
-/* Adds the headers; returns where the body begins, or NULL. */
+/* Add the headers; return the beginning of the body, or NULL. */
 static const char *read_lines(PyObject *headers, const char *at, const char *end)
 {
     for (int lines = 1; lines <= MOST_LINES; lines++) {

@@ -27,7 +27,7 @@ struct page_object {
 
 /* ---- pages ---- */
 
-/* Places in a page, given as a range or as a tuple of numbers. */
+/* Rows of a page, given as a range or as a tuple of numbers. */
 struct choice {
     Py_ssize_t count;
     uint32_t *numbers; /* in memory that the owner frees */
@@ -58,7 +58,7 @@ static bool choose_range(struct choice *choice, PyObject *range, size_t row_coun
         return false;
     for (Py_ssize_t place = 0; place < choice->count; place++) {
         if (place)
-            number += step; /* which is a place in the range, so it cannot overflow */
+            number += step; /* stays within the range, so it cannot overflow */
         if (!set_number(choice, place, number, row_count))
             return false;
     }
@@ -97,7 +97,7 @@ static bool choose(struct choice *choice, PyObject *rows, size_t row_count)
     return false;
 }
 
-/* The records of a choice, one after the other. As long as it goes on, the page stays. */
+/* An iterator over the records of a choice, which keeps the page. */
 struct iterator {
     PyObject_HEAD
     struct page_object *page;
@@ -171,7 +171,7 @@ static PyType_Spec iterator_spec = {
     .slots = iterator_slots,
 };
 
-/* The row at a place given as a number, or NULL with an exception. */
+/* Return the row with the given number, or NULL with an exception. */
 static const struct row *row_at(struct page_object *object, PyObject *number, uint32_t *place)
 {
     struct choice one = {1, place};
@@ -227,8 +227,8 @@ static PyObject *page_writes(PyObject *self, PyObject *rows)
     return writes;
 }
 
-/* These rows of a page, as a page that borrows everything but the memory that is returned too, unless they stand
-   together. */
+/* Make `page` a page of the chosen rows that borrows its content. The rows are copied into the returned memory, unless
+   they are adjacent. */
 static struct row *rows_chosen(struct page *page, const struct choice *choice)
 {
     bool stand_together = true;
@@ -310,7 +310,7 @@ static PyObject *page_disorder(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromSize_t(place < page->row_count ? place : 0);
 }
 
-/* Records that somebody keeps leave the page, so that none keeps all of it. */
+/* Let records that are still in use leave the page, so that none of them keeps the whole page. */
 static void page_dealloc(PyObject *self)
 {
     struct page_object *object = (struct page_object *)self;
@@ -323,25 +323,26 @@ static void page_dealloc(PyObject *self)
 
 static PyMethodDef page_methods[] = {
     {"records", page_iterate, METH_O,
-     "records(rows, /)\n--\n\nThese records, given by a range or a tuple."},
+     "records(rows, /)\n--\n\nReturn these records, given by a range or a tuple."},
     {"record", page_record, METH_O,
-     "record(number, /)\n--\n\nOne record: the one that somebody holds, or else a new one."},
-    {"sequence", page_sequence, METH_O, "sequence(number, /)\n--\n\nThe SequenceInfo of one record."},
-    {"size", page_size, METH_O, "size(rows, /)\n--\n\nBytes that these records had on the wire."},
+     "record(number, /)\n--\n\nReturn one record: an existing object that is still in use, or else a new one."},
+    {"sequence", page_sequence, METH_O, "sequence(number, /)\n--\n\nReturn the SequenceInfo of one record."},
+    {"size", page_size, METH_O, "size(rows, /)\n--\n\nReturn the bytes of these records on the wire."},
     {"writes", page_writes, METH_O,
-     "writes(rows, /)\n--\n\nThese records as the writes that do the same: type, bytes of the key, row."},
+     "writes(rows, /)\n--\n\nReturn these records as the writes that do the same: type, bytes of the key, row."},
     {"columns", page_columns, METH_VARARGS,
-     "columns(schema, rows, /)\n--\n\nThe cells of these records by column, or None where the twin has to say what is "
-     "wrong."},
+     "columns(schema, rows, /)\n--\n\nReturn the cells of these records by column, or None if the twin has to name the "
+     "fault."},
     {"values", page_values, METH_VARARGS,
-     "values(schema, rows, /)\n--\n\nThe values of these columns, keys or not, or None where they do not say all."},
+     "values(schema, rows, /)\n--\n\nReturn the values of these columns, keys or not, or None if they would be "
+     "incomplete."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef page_getters[] = {
-    {"next", page_next, NULL, "Iterator or token of the next page; empty where there is none.", NULL},
+    {"next", page_next, NULL, "The iterator or token of the next page; empty without a next page.", NULL},
     {"may_more_record", page_may_more, NULL, "The service's hint, or None.", NULL},
-    {"record_count", page_record_count, NULL, "How many records the page holds.", NULL},
-    {"disorder", page_disorder, NULL, "The first record that does not follow the one before it; 0 if all do.", NULL},
+    {"record_count", page_record_count, NULL, "The number of records in the page.", NULL},
+    {"disorder", page_disorder, NULL, "The first record that is not after the one before it; 0 if all are.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot page_slots[] = {
@@ -380,7 +381,7 @@ static void return_vocabulary(struct codec *codec, struct vocabulary *vocabulary
         vocabulary_release(vocabulary);
 }
 
-/* Give each new name its text. */
+/* Make the text of each new name. */
 static int name_new_ones(struct vocabulary *vocabulary)
 {
     for (; vocabulary->named < vocabulary->names.count; vocabulary->named++) {
@@ -392,7 +393,7 @@ static int name_new_ones(struct vocabulary *vocabulary)
     return 0;
 }
 
-/* All records, or with a place for their count only the last one. */
+/* Read all records, or only the last one if `record_count` is given. */
 static enum verdict read_page(struct page *page, struct names *names, size_t *record_count)
 {
     enum verdict verdict;
@@ -404,7 +405,7 @@ static enum verdict read_page(struct page *page, struct names *names, size_t *re
     return verdict;
 }
 
-/* The page as an object, which has taken over its index; or NULL with an exception. */
+/* Return the page as an object that has taken over its index, or NULL with an exception. */
 static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *page, struct vocabulary *vocabulary)
 {
     struct source *source = calloc(1, sizeof *source);
@@ -424,7 +425,7 @@ static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *p
     return (PyObject *)object;
 }
 
-/* The page of a body, None for one that is declined, or NULL with an exception. */
+/* Return the page of a body, None for a declined one, or NULL with an exception. */
 static PyObject *codec_read(PyObject *self, PyObject *body, enum page_kind kind, size_t *record_count)
 {
     struct codec *codec = (struct codec *)self;
@@ -522,10 +523,10 @@ static void codec_dealloc(PyObject *self)
 
 static PyMethodDef codec_methods[] = {
     {"decode", codec_decode, METH_VARARGS,
-     "decode(body, is_tunnel, /)\n--\n\nThe page, or None where the decoder in Python has to read it or to say what is "
-     "wrong."},
+     "decode(body, is_tunnel, /)\n--\n\nReturn the page, or None if the decoder in Python has to read it or name its "
+     "fault."},
     {"summarize", codec_summarize, METH_O,
-     "summarize(body, /)\n--\n\nThe number of a page's records, and a page of the last one; None as for decode."},
+     "summarize(body, /)\n--\n\nReturn the number of a page's records and a page of the last one; None as in decode."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot codec_slots[] = {
@@ -600,7 +601,7 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_native",
-    .m_doc = "Pages of stream records, decoded in C; streamclient.wire.record_decoding says what they mean.",
+    .m_doc = "Pages of stream records, decoded in C; streamclient.wire.record_decoding describes them.",
     .m_size = sizeof(struct state),
     .m_methods = server_functions,
     .m_slots = module_slots,

@@ -84,7 +84,7 @@ static bool is_number_pair(const uint8_t *body, const struct field *outer)
     return step == END;
 }
 
-/* The consumed capacity, whose first part is required. Nobody reads it, but it must be well-formed. */
+/* The consumed capacity, whose first part is required. It is not used, but must be well-formed. */
 static bool is_consumed(const uint8_t *body, const struct field *outer)
 {
     const uint8_t *at = body + outer->offset, *end = at + outer->size;
@@ -141,7 +141,7 @@ static enum verdict read_origin(struct reader *reader, size_t offset, size_t siz
     return ACCEPTED;
 }
 
-/* Of one record. */
+/* One record of the message. */
 struct entry {
     uint64_t action;
     struct field record, origin;
@@ -181,7 +181,7 @@ static enum verdict read_record(struct reader *reader, const struct entry *entry
     return origin->size ? read_origin(reader, origin->offset, origin->size, row) : ACCEPTED;
 }
 
-/* An entry as nearly all are: an action of one byte, a record, and nothing else. Or false, and nothing is said. */
+/* Return whether an entry is as nearly all are, and read it: an action of one byte, a record, and nothing else. */
 static inline bool is_usual_entry(const uint8_t *body, const uint8_t *at, const uint8_t *end, struct field *record)
 {
     uint64_t size;
@@ -223,9 +223,9 @@ enum { RECORDS_FIELD = 1, NEXT_FIELD = 2, CONSUMED_FIELD = 3, MORE_FIELD = 4, TU
 
 struct message {
     struct reader reader;
-    struct entry last; /* that was met */
+    struct entry last; /* the latest entry */
     size_t entry_count;
-    bool is_summary; /* of which only the last record is read */
+    bool is_summary; /* whether only the last record is read */
     bool has_next;
 };
 

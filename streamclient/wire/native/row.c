@@ -20,7 +20,7 @@ static bool grow_cells(struct page *page)
     return true;
 }
 
-/* Whether a cell of this name with a value stands here; at least as many bytes as a head has can be read. */
+/* Return whether the bytes are a cell of this name with a value; at least the bytes of a head can be read. */
 static inline bool is_head(const struct name *name, const uint8_t *at)
 {
     uint64_t differences = 0;
@@ -29,7 +29,7 @@ static inline bool is_head(const struct name *name, const uint8_t *at)
     return differences == 0 && name->mask[0] != 0;
 }
 
-/* The value at `at`, which has `size` bytes in all; at least one more byte follows it. */
+/* Read the value at `at`, which has `size` bytes in all; at least one more byte follows it. */
 static bool read_value(struct cell *cell, const uint8_t *body, const uint8_t *at, uint32_t size)
 {
     if (size == 0)
@@ -72,7 +72,7 @@ static inline uint8_t stamp_crc(struct reader *reader, const uint8_t *bytes)
     return reader->last_stamp_crc;
 }
 
-/* One cell from its tag on. The checksum takes the operation after the timestamp; on the wire it stands before. */
+/* Read a cell from its tag on. The checksum covers the operation after the timestamp; on the wire it comes before. */
 static enum verdict read_any_cell(struct reader *reader, const uint8_t **from, const uint8_t *end, struct cell *cell,
                                   uint8_t *cell_crc)
 {
@@ -131,7 +131,7 @@ static bool is_key_cell(const struct cell *cell)
            (cell->type == TYPE_INTEGER || cell->type == TYPE_STRING || cell->type == TYPE_BINARY);
 }
 
-/* What the Java SDK accepts in a record of each kind. */
+/* Return whether the Java SDK accepts the cell in a record of this kind. */
 static bool may_stand(const struct cell *cell, enum role role)
 {
     if (role == DELETE_ROLE)
@@ -178,8 +178,8 @@ static bool read_extension(const uint8_t **from, const uint8_t *end, struct row_
     return facts->has_sequence;
 }
 
-/* The cell that is expected, if it is as nearly all are: a value and, unless it is of a key, a version. Or false, and
-   nothing is said about it. */
+/* Read the expected cell if it is as nearly all are: a value and, unless it is of a key, a version. False decides
+   nothing. */
 static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const uint8_t **from, const uint8_t *end,
                                    bool is_key, struct cell *cell, uint8_t *cell_crc)
 {
@@ -206,7 +206,7 @@ static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const 
             return false;
         if (type == TYPE_STRING && !is_utf8_inside(at + 5, content))
             return false;
-        crc = crc8_inside(crc, at, size); /* behind a header and a head */
+        crc = crc8_inside(crc, at, size); /* a header and a head come before it */
         offset += 4;
     } else {
         if (type != TYPE_BOOLEAN || size != 2 || at[1] > 1)

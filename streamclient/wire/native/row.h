@@ -4,7 +4,7 @@
 
 #include "wire.h"
 
-/* What a row is part of, which decides which cells it may have. */
+/* The role of a row, which decides the cells that it may have. */
 enum role { PUT_ROLE, UPDATE_ROLE, DELETE_ROLE, ORIGIN_ROLE };
 
 struct reader {

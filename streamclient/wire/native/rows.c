@@ -1,4 +1,4 @@
-/* Records as Python values: cheap to make, and what is seen of them is made when it is asked for. */
+/* Records as Python values: cheap to make, as their parts are made on access. */
 #include "native.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #define KEPT_CELLS 65536 /* 1.5 MB of index that a vocabulary keeps for its next page, and */
 #define KEPT_ROWS 16384  /* 1.2 MB of rows */
 
-/* ---- what records share ---- */
+/* ---- shared by records ---- */
 
 void classes_release(struct classes *classes)
 {
@@ -35,7 +35,7 @@ void vocabulary_release(struct vocabulary *vocabulary)
     free(vocabulary);
 }
 
-/* The end of an index: its memory serves the next page, unless that has some already or this is uncommonly much. */
+/* End an index: its memory serves the next page, unless that has some already or this one is unusually large. */
 void index_end(struct page *page, struct vocabulary *vocabulary)
 {
     if (vocabulary->spare.cells == NULL && page->cell_room <= KEPT_CELLS && page->row_room <= KEPT_ROWS)
@@ -66,8 +66,8 @@ static PyObject *name_of(const struct source *source, const struct cell *cell)
 
 /* ---- records as writes ---- */
 
-/* Behind cells that were verified. */
-static const uint8_t *behind_cells(const uint8_t *at)
+/* Return the end of verified cells. */
+static const uint8_t *after_cells(const uint8_t *at)
 {
     while (*at == TAG_CELL) {
         at += 6 + read_u32(at + 2);
@@ -82,12 +82,12 @@ static const uint8_t *behind_cells(const uint8_t *at)
     return at;
 }
 
-/* The row without its sequence, which the row's checksum does not cover, and with the marker that a write needs to
-   delete a row. No bytes where the write would do nothing. */
+/* Return the row without its sequence, which the row's checksum does not cover, and with the marker that a write needs
+   to delete a row. It is empty if the write would do nothing. */
 static PyObject *row_bytes(const struct row *row, const uint8_t *frame, const uint8_t *key_end)
 {
     bool has_data = *key_end == TAG_ROW_DATA, deletes = row->action == DELETE_ROW;
-    const uint8_t *end = row->cell_count ? behind_cells(key_end + 1) : key_end;
+    const uint8_t *end = row->cell_count ? after_cells(key_end + 1) : key_end;
     bool is_marked = *(row->cell_count ? end : key_end + has_data) == TAG_DELETE_MARKER;
     uint8_t crc = frame[row->frame_size - 1];
     size_t size = (size_t)(end - frame);
@@ -110,7 +110,7 @@ static PyObject *row_bytes(const struct row *row, const uint8_t *frame, const ui
 
 PyObject *write_of(const struct source *source, const struct row *row)
 {
-    const uint8_t *frame = source->page.body + row->frame_offset, *key = frame + 5, *key_end = behind_cells(key);
+    const uint8_t *frame = source->page.body + row->frame_offset, *key = frame + 5, *key_end = after_cells(key);
     PyObject *bytes = row_bytes(row, frame, key_end);
     return bytes == NULL ? NULL : Py_BuildValue("(Oy#N)", source->classes->record_types[row->action], (const char *)key,
                                                 (Py_ssize_t)(key_end - key), bytes);
@@ -141,14 +141,14 @@ static PyObject *value_of(const uint8_t *body, const struct cell *cell)
     }
 }
 
-/* An object without the first step of the allocator, which would clear what is filled in at once. */
+/* Allocate an object without clearing its memory, which is filled at once. */
 static void *allocate(PyTypeObject *type, size_t size)
 {
     PyObject *object = PyObject_Malloc(size);
     return object == NULL ? (void *)PyErr_NoMemory() : (void *)PyObject_Init(object, type);
 }
 
-/* Where a page knows its record by, or NULL with an exception. */
+/* Return the page's place for the record of a row, or NULL with an exception. */
 static struct record **place_of(struct source *source, uint32_t row)
 {
     if (source->living == NULL)
@@ -158,8 +158,8 @@ static struct record **place_of(struct source *source, uint32_t row)
     return source->living == NULL ? NULL : &source->living[row];
 }
 
-/* The page does not hold its records: one that nobody holds goes at once, and the next one takes its memory while that
-   is near. Whoever goes through a page so touches the memory of one record, not that of all. */
+/* The page does not hold its records: one that is no longer in use is freed at once, and the next one takes its memory
+   while that is in the cache. So a loop over a page touches the memory of one record, not that of all. */
 PyObject *record_of(struct source *source, uint32_t row)
 {
     struct record **place = place_of(source, row);
@@ -181,9 +181,9 @@ PyObject *record_of(struct source *source, uint32_t row)
     return (PyObject *)record;
 }
 
-/* ---- what is seen of a record ---- */
+/* ---- the attributes of a record ---- */
 
-/* A tuple of what the collector does not follow need not be followed either. It would find out itself, at its price. */
+/* Untrack a tuple of objects that the garbage collector does not track. It would find out itself, at a cost. */
 static PyObject *plain(PyObject *tuple)
 {
     if (tuple != NULL)
@@ -207,7 +207,7 @@ static PyObject *key_of(const struct source *source, const struct row *row)
     return plain(key);
 }
 
-/* The stamp of a cell, as a new reference. Neighbours mostly share theirs: `*last` is the number of `last_stamp`. */
+/* Return the version of a cell as a new reference. Neighbours mostly share theirs: `*last` is that of `last_stamp`. */
 static PyObject *stamp_of(const struct cell *cell, int64_t *last_stamp, PyObject **last)
 {
     if (!cell->has_stamp)
@@ -375,7 +375,7 @@ static PyObject *record_get(PyObject *self, void *closure)
             PyErr_SetString(PyExc_AttributeError, FIELD_NAMES[field]);
             return NULL;
         }
-        /* Allocating may run other code, which may ask for the same, or let the page go, and the record leave it. */
+        /* An allocation may run other code, which may read the same attribute, or let the record leave the page. */
         source->references++;
         PyObject *value = build(source, &source->page.rows[record->row], field);
         source_release(source);
@@ -390,7 +390,7 @@ static PyObject *record_get(PyObject *self, void *closure)
     return record->fields[field];
 }
 
-/* The class forbids assignment; this is what its constructor and unpickling use. */
+/* Set an attribute for the constructor and for unpickling; the class forbids assignment. */
 static int record_set(PyObject *self, PyObject *value, void *closure)
 {
     struct record *record = (struct record *)self;
@@ -422,7 +422,7 @@ static void record_dealloc(PyObject *self)
 {
     struct record *record = (struct record *)self;
     if (record->source != NULL && record->source->living != NULL)
-        record->source->living[record->row] = NULL; /* first, as what follows may run code that asks for the record */
+        record->source->living[record->row] = NULL; /* first, because the rest may run code that reads the record */
     if (record->weak_references != NULL)
         PyObject_ClearWeakRefs(self);
     for (int field = 0; field < RECORD_FIELDS; field++)

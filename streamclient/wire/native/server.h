@@ -1,5 +1,5 @@
-/* The module's functions. Most are the local server's: rows of puts, from a request's frame to the row that is kept and
-   the record of it. */
+/* The module's functions. Most are the local server's: rows of puts, from a request's frame to the stored row and its
+   record. */
 #ifndef STREAMCLIENT_SERVER_H
 #define STREAMCLIENT_SERVER_H
 

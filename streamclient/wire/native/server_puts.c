@@ -1,9 +1,9 @@
-/* The rows of PutRow and of puts in batches. A frame is read once, where its cells lie is kept, and the row that the
-   server keeps, or the stream record of it, is written from there without making a value.
+/* The rows of PutRow and of puts in batches. A frame is read once, into an index of its cells. The row that the server
+   keeps, or its stream record, is written from the index without making a value.
 
-   What is read here is what nearly all puts are: stored values in distinct columns, in order of the service's limits.
-   Everything else is declined with None, be it wrong or only unusual, and the server reads it in Python
-   (streamclient/server/validation/row_writes.py), which also words what is wrong. */
+   This reads puts as nearly all are: stored values in distinct columns, within the service's limits. All others, faulty
+   or only unusual, are declined with None, and the server reads them in Python
+   (streamclient/server/validation/row_writes.py), which also words the errors. */
 #include "server.h"
 
 #include <math.h>
@@ -17,11 +17,11 @@ static const uint8_t HEADER[4] = {0x75, 0x00, 0x00, 0x00};
 #define STAMP_BYTES 9     /* tag and timestamp */
 #define CHECKSUM_BYTES 2  /* tag and checksum, of a cell or a row */
 #define EXTENSION_BYTES 29 /* with its tag and length */
-#define MOST_CELLS 1024   /* columns that the service takes; cells are sorted where they are few */
+#define MOST_CELLS 1024   /* columns that the service accepts, so few that sorting the cells is cheap */
 
 struct cell_place {
     const uint8_t *at; /* its tag */
-    const uint8_t *value; /* behind the value's tag and length */
+    const uint8_t *value; /* after the value's tag and length */
     int64_t stamp;
     uint32_t name_size;
     uint32_t value_size; /* with the type */
@@ -29,15 +29,15 @@ struct cell_place {
     bool is_dated;
 };
 
-/* A put, read and verified. `frame` owns the bytes that all pointers lead to. */
+/* A put, read and verified. `frame` owns the bytes to which all pointers lead. */
 struct put {
     PyObject_HEAD
     PyObject *frame;
-    const uint8_t *key_end; /* the first byte behind the cells of the key */
+    const uint8_t *key_end; /* the first byte after the cells of the key */
     Py_ssize_t size_bytes;  /* of names and values, by the service's rule */
     Py_ssize_t dated;       /* cells to which the client gave a timestamp */
     uint32_t key_count, cell_count;
-    uint8_t key_crc; /* the row's checksum so far, behind the key */
+    uint8_t key_crc; /* the row's checksum after the key */
     struct cell_place *cells; /* those of the key in their order; the others by name */
 };
 
@@ -72,7 +72,7 @@ static int by_name(const void *left, const void *right)
 
 /* ---- reading ---- */
 
-/* What a value takes by the service's rule; -1 if it is none that is stored. */
+/* Return the size of a value by the service's rule; -1 for a value that is not stored. */
 static Py_ssize_t value_bytes(const uint8_t *value, uint32_t size)
 {
     uint64_t bits;
@@ -98,7 +98,7 @@ static Py_ssize_t value_bytes(const uint8_t *value, uint32_t size)
     }
 }
 
-/* One cell that puts a value, from its tag on; `from` is left behind it. False for any other. */
+/* Read one cell that puts a value, from its tag on; leave `from` after it. False for any other cell. */
 static bool read_cell(const uint8_t **from, const uint8_t *end, struct cell_place *cell, uint8_t *row_crc)
 {
     const uint8_t *at = *from;
@@ -149,7 +149,7 @@ static bool is_attribute_cell(const struct cell_place *cell, Py_ssize_t size, co
            (!cell->is_dated || (cell->stamp >= 0 && cell->stamp < limits->end_millis));
 }
 
-/* Cells of the key, or the others, as long as there are any; false if one of them is not as most are. */
+/* Read the cells of the key, or the others, to their end; false if one of them is not as most are. */
 static bool read_cells(struct put *put, const uint8_t **at, const uint8_t *end, const struct limits *limits,
                        bool is_key, struct cell_place *cells, uint8_t *row_crc)
 {
@@ -195,7 +195,7 @@ static void sort_cells(struct put *put)
         }
 }
 
-/* The frame as a put, with its cells in the memory at `put->cells`. */
+/* Read the frame as a put, with its cells in the memory at `put->cells`. */
 static bool read_frame(struct put *put, const uint8_t *at, size_t size, const struct limits *limits)
 {
     const uint8_t *end = at + size;
@@ -259,7 +259,7 @@ static PyObject *read_put(PyObject *module, PyObject *arguments)
         return NULL;
     if (limits.columns > MOST_CELLS || limits.key_columns > MOST_CELLS)
         Py_RETURN_NONE;
-    /* A cell has 15 bytes at least: of a small frame all cells find room in `some`. */
+    /* A cell has 15 bytes at least, so all cells of a small frame fit in `some`. */
     if (size / 15 >= (Py_ssize_t)(sizeof some / sizeof *some)) {
         cells = malloc((size_t)(limits.key_columns + limits.columns) * sizeof *cells);
         if (cells == NULL)
@@ -297,7 +297,7 @@ static void write_stamp(uint8_t *at, int64_t stamp)
     write_u64(at + 1, (uint64_t)stamp);
 }
 
-/* Key and cells, each cell with a timestamp; `at` is left behind them. The row's checksum over all of it. */
+/* Write key and cells, each cell with a timestamp; leave `at` after them. Return the row's checksum over all of it. */
 static uint8_t write_cells(const struct put *put, int64_t now_millis, uint8_t **to)
 {
     uint8_t now[STAMP_BYTES], *at = *to, row_crc = put->key_crc;
@@ -378,7 +378,7 @@ static PyObject *put_row(PyObject *self, PyObject *argument)
     return row;
 }
 
-/* The stream record of the put, as an element of GetStreamRecord's answer: 1 {1: action, 2: record}. */
+/* Return the stream record of the put, as an element of GetStreamRecord's answer: 1 {1: action, 2: record}. */
 static PyObject *put_record(PyObject *self, PyObject *arguments)
 {
     struct put *put = (struct put *)self;
@@ -406,7 +406,7 @@ static PyObject *put_record(PyObject *self, PyObject *arguments)
     return element;
 }
 
-/* ---- what is asked of a put ---- */
+/* ---- the methods of a put ---- */
 
 static PyObject *key_value(const struct cell_place *cell)
 {
@@ -435,7 +435,7 @@ static PyObject *put_key(PyObject *self, void *Py_UNUSED(closure))
     return key;
 }
 
-/* As streamclient/server/keys.py orders keys. */
+/* Encode the key in the order of streamclient/server/keys.py. */
 static size_t write_sortable(const struct cell_place *cell, uint8_t *at)
 {
     uint8_t *begin = at;
@@ -494,7 +494,7 @@ static PyObject *put_has_form(PyObject *self, PyObject *form)
     return PyBool_FromLong(at == end);
 }
 
-/* The oldest and the newest version that the row will have; both the given time for a row without cells. */
+/* Return the oldest and the newest version of the row; both are the given time for a row without cells. */
 static PyObject *put_versions(PyObject *self, PyObject *argument)
 {
     struct put *put = (struct put *)self;
@@ -543,11 +543,13 @@ static void put_dealloc(PyObject *self)
 }
 
 static PyMethodDef put_methods[] = {
-    {"row", put_row, METH_O, "row(now_millis, /)\n--\n\nThe row that is kept, without the format's header."},
+    {"row", put_row, METH_O, "row(now_millis, /)\n--\n\nReturn the stored row, without the format's header."},
     {"record", put_record, METH_VARARGS,
-     "record(now_millis, epoch, timestamp_micros, row_index, /)\n--\n\nThe stream record, as an element of an answer."},
-    {"has_form", put_has_form, METH_O, "has_form(form, /)\n--\n\nWhether the key has these columns."},
-    {"versions", put_versions, METH_O, "versions(now_millis, /)\n--\n\nThe oldest and the newest version of the row."},
+     "record(now_millis, epoch, timestamp_micros, row_index, /)\n--\n\n"
+     "Return the stream record, as an element of an answer."},
+    {"has_form", put_has_form, METH_O, "has_form(form, /)\n--\n\nReturn whether the key has these columns."},
+    {"versions", put_versions, METH_O,
+     "versions(now_millis, /)\n--\n\nReturn the oldest and the newest version of the row."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef put_getters[] = {
@@ -574,17 +576,18 @@ PyType_Spec put_spec = {
 
 PyMethodDef server_functions[] = {
     {"read_put", read_put, METH_VARARGS,
-     "read_put(frame, limits, /)\n--\n\nThe put that a frame holds, or None where it has to be read in Python."},
+     "read_put(frame, limits, /)\n--\n\nReturn the put in a frame, or None if it has to be read in Python."},
     {"rows_of", rows_of, METH_O,
-     "rows_of(forms, /)\n--\n\nThe rows that are kept as these bytes, back to back behind one header."},
-    {"read_parts", read_parts, METH_O, "read_parts(form, /)\n--\n\nValues of the key, and versions by column."},
+     "rows_of(forms, /)\n--\n\nReturn the rows of these stored bytes, back to back after one header."},
+    {"read_parts", read_parts, METH_O,
+     "read_parts(form, /)\n--\n\nReturn the values of the key, and the versions by column."},
     {"row_of_parts", row_of_parts, METH_VARARGS,
-     "row_of_parts(names, key, columns, /)\n--\n\nThe row of these parts, without the format's header."},
+     "row_of_parts(names, key, columns, /)\n--\n\nReturn the row of these parts, without the format's header."},
     {"row_of_cells", row_of_cells, METH_VARARGS,
-     "row_of_cells(key, cells, is_deletion, /)\n--\n\nThe row of these cells, without the format's header, or None "
-     "where Python has to write it or to say what is wrong."},
+     "row_of_cells(key, cells, is_deletion, /)\n--\n\nReturn the row of these cells, without the format's header, or "
+     "None if Python has to write it or to name the fault."},
     {"read_head", read_head, METH_O,
-     "read_head(data, /)\n--\n\nStatus and headers of an HTTP answer, and where its body begins, or None where Python has "
-     "to read them."},
+     "read_head(data, /)\n--\n\nReturn status and headers of an HTTP answer, and the beginning of its body, or None if "
+     "Python has to read them."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,5 @@
 /* Rows as the local server keeps them: a row alone, or the stream record that holds it. The server wrote them itself;
-   still no byte is read that was not seen to be there. streamclient/wire/puts.py says the same in Python. */
+   still every read is checked against their end. streamclient/wire/puts.py is the same in Python. */
 #include "server.h"
 
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 
 static const uint8_t HEADER[4] = {0x75, 0x00, 0x00, 0x00};
 
-/* Where a row's cells begin and end in a kept form; its checksum stands in the form's last two bytes. */
+/* The begin and end of a row's cells in a stored form; the form's last two bytes are its checksum. */
 struct kept {
     const uint8_t *begin, *end, *checksum;
 };
 
-static const uint8_t *behind_varint(const uint8_t *at, const uint8_t *end)
+static const uint8_t *after_varint(const uint8_t *at, const uint8_t *end)
 {
     while (at < end && *at & 0x80)
         at++;
@@ -32,8 +32,8 @@ static bool find_row(const uint8_t *at, size_t size, struct kept *kept)
     kept->end = kept->checksum;
     if (at[0] == 0x01)
         return true;
-    at = behind_varint(at + 1, end);
-    if (at == NULL || end - at < 3 || (at = behind_varint(at + 3, end)) == NULL ||
+    at = after_varint(at + 1, end);
+    if (at == NULL || end - at < 3 || (at = after_varint(at + 3, end)) == NULL ||
         (size_t)(end - at) < sizeof HEADER + EXTENSION_BYTES + CHECKSUM_BYTES)
         return false;
     kept->begin = at + sizeof HEADER;
@@ -91,7 +91,7 @@ struct kept_cell {
     int64_t stamp;
 };
 
-/* One cell from its tag on, without its checksum, which was verified when it came. */
+/* Read one cell from its tag on, without its checksum, which was verified when it arrived. */
 static bool read_kept_cell(const uint8_t **from, const uint8_t *end, struct kept_cell *cell)
 {
     const uint8_t *at = *from;
@@ -142,7 +142,7 @@ static PyObject *value_of(const struct kept_cell *cell)
     return NULL;
 }
 
-/* Versions of one column that stand side by side, as all of them do in a row that was kept. */
+/* The adjacent versions of one column. In a stored row all versions of a column are adjacent. */
 struct run {
     const uint8_t *name;
     uint32_t name_size;
@@ -172,7 +172,7 @@ static int end_run(struct run *run, PyObject *columns)
     return done;
 }
 
-/* One more version, behind those before it. */
+/* Append a version. */
 static int add_version(struct run *run, const struct kept_cell *cell, PyObject *columns)
 {
     bool is_same = run->name_size == cell->name_size && run->versions != NULL &&

@@ -1,9 +1,9 @@
 /* Pages of stream records, from bytes to an index of their cells. Knows nothing of Python and needs no lock of it.
 
-   Everything is judged here, once: the outer message, the form of each row, both checksums, text, and which cells a
-   record may hold. Whoever reads the index afterwards may trust each offset in it. A page that is not accepted is not
-   explained: the decoder in Python explains it, and also reads what is right but so unusual that it is not read here
-   (groups in the outer message, fields of another type than theirs, more than 65,535 different column names). */
+   A page is checked here, once: the outer message, the form of each row, both checksums, text, and the cells that a
+   record may hold. Later readers of the index may trust each offset in it. If a page is not accepted, the decoder in
+   Python names the fault. That one also reads valid pages that are too unusual to be read here (groups in the outer
+   message, fields of another type than theirs, more than 65,535 different column names). */
 #ifndef STREAMCLIENT_WIRE_H
 #define STREAMCLIENT_WIRE_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the parts of a row. */
+/* The tags of the parts of a row. */
 enum tag {
     TAG_ROW_KEY = 0x01,
     TAG_ROW_DATA = 0x02,
@@ -43,15 +43,15 @@ enum operation { PUT_CELL = 0, DELETE_ALL_VERSIONS = 1, DELETE_ONE_VERSION = 3, 
 
 enum action { PUT_ROW = 1, UPDATE_ROW = 2, DELETE_ROW = 3 };
 
-/* How a usual cell begins: its tag, tag and length of its name, the name, and the tag of its value. Whoever expects a
-   name compares all of that at once. */
+/* The head of a usual cell: its tag, tag and length of its name, the name, and the tag of its value. A reader that
+   expects a name compares all of that at once. */
 #define HEAD_WORDS 4
 #define LONGEST_HEAD_NAME (HEAD_WORDS * 8 - 7)
 
 /* A column name that occurred. `object` is its text, for the layer above, which also releases it. */
 struct name {
     uint64_t head[HEAD_WORDS], mask[HEAD_WORDS]; /* of names that are not too long; others have no bit in the mask */
-    uint16_t follower; /* the name that came after this one the last time; a guess that is mostly right */
+    uint16_t follower; /* the name that last came after this one; a guess that is mostly right */
     uint8_t crc;
     uint32_t size;
     uint8_t *bytes;
@@ -79,13 +79,13 @@ static inline struct name *name_at(const struct names *names, uint32_t number)
 
 enum verdict { ACCEPTED, NOT_ACCEPTED, OUT_OF_MEMORY };
 
-/* The number of a name, which is added if it is new. Not accepted: no UTF-8, or one name too many. */
+/* Return the number of a name, which is added if it is new. Not accepted: invalid UTF-8, or one name too many. */
 enum verdict names_find(struct names *names, const uint8_t *bytes, uint32_t size, uint32_t *number);
 void names_clear(struct names *names);
 
 struct cell {
-    int64_t stamp;   /* version in milliseconds, where has_stamp */
-    uint32_t offset; /* of the payload in the body: behind type and length */
+    int64_t stamp;   /* version in milliseconds, if has_stamp */
+    uint32_t offset; /* of the payload in the body: after type and length */
     uint32_t size;   /* of the payload of text and bytes */
     uint16_t name;
     uint8_t type;
@@ -119,26 +119,26 @@ struct page {
     size_t cell_count, cell_room;
     struct {
         size_t offset, size;
-    } next; /* iterator or token: text; size 0 where absent or empty */
-    int may_more; /* -1 where absent */
+    } next; /* iterator or token: text; size 0 if absent or empty */
+    int may_more; /* -1 if absent */
 };
 
 /* Index a page whose body, size and kind are set. Clear it afterwards, whatever the verdict. */
 enum verdict page_read(struct page *page, struct names *names);
-/* The same of the last record only; the others are counted. */
+/* Index only the last record, and count the others. */
 enum verdict page_summarize(struct page *page, struct names *names, size_t *record_count);
 void page_clear(struct page *page);
 
-/* Give the index's memory to another page, in exchange for what that one has. */
+/* Exchange the memory of two pages' indexes. */
 void page_swap_memory(struct page *page, struct page *other);
 
-/* Compute the tables of both checks. Call it once before anything else; again does no harm. */
+/* Compute the tables of both checks. Call it once before all else; further calls do no harm. */
 void checks_prepare(void);
-extern uint8_t crc8_after[16][256]; /* [k][b]: the checksum of byte b with k zero bytes behind it */
+extern uint8_t crc8_after[16][256]; /* [k][b]: the checksum of byte b with k zero bytes after it */
 bool is_utf8(const uint8_t *bytes, size_t size);
 uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size);
 
-/* The same, where sixteen bytes in front of the first one can be read, and for the checksum, where there is one byte. */
+/* The same if sixteen bytes before the first one can be read; the checksum also needs at least one byte. */
 bool is_utf8_inside(const uint8_t *bytes, size_t size);
 uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size);
 

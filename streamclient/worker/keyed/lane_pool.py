@@ -14,7 +14,7 @@ from streamclient.worker.keyed.keyed_settings import KeyedSettings
 from streamclient.worker.keyed.pending_records import PendingBytes
 
 LOOKS_PER_WARNING = 4
-"""How often slow records are looked for within the time after which they are reported."""
+"""The searches for slow records within the time after which such records are reported."""
 
 MOST_FAILED = 10_000
 """Number of failed shards that are remembered, far more than a worker holds. A lost shard may have no further processor
@@ -22,9 +22,9 @@ that removes it."""
 
 
 class LanePool:
-    """Shared by the processors of one factory. Thread-safe.
+    """The threads and bounds that the processors of one factory share. Thread-safe.
 
-    The threads exist while there are processors: the last one that leaves ends them.
+    The threads exist while processors exist: the last processor that leaves ends them.
     """
 
     def __init__(self, settings: KeyedSettings) -> None:
@@ -88,7 +88,7 @@ class LanePool:
                 del self._failed[next(iter(self._failed))]
 
     def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
-        """Return the place of the failed record that this shard has not passed since; ``None`` without one."""
+        """Return the position of the failed record that this shard has not passed since; ``None`` without one."""
         return self._failed.get((shard.stream_id, shard.shard_id))
 
     def passed(self, shard: ShardInfo) -> None:

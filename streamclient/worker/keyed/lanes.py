@@ -72,7 +72,7 @@ class Lanes:
     """
 
     def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
-        """A thread of the pool calls ``failed`` when a record is given up, and ``moved`` after each record."""
+        """Make lanes; a thread of the pool calls ``failed`` for a record that is given up, and ``moved`` after each."""
         self._lane_pool = lane_pool
         self._settings = lane_pool.settings
         self._failed = failed
@@ -82,11 +82,11 @@ class Lanes:
         self._watermark = Watermark()
         self._halt = threading.Event()
         self.failure: LaneFailure | None = None
-        """The record that was given up; there is only one, as no record begins afterwards."""
+        """The only record that was given up: no record begins afterwards."""
 
     @property
     def position(self) -> str | None:
-        """The last position before which every record is done; ``None`` until there is one."""
+        """The last position before which every record is done; ``None`` before the first."""
         return self._watermark.position
 
     @property

@@ -20,7 +20,7 @@ class PendingBytes:
         self.used_bytes = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add bytes as soon as there is room or ``may_enter`` returns that this caller need not wait."""
+        """Add bytes as soon as they have room or ``may_enter`` returns that this caller need not wait."""
         with self._changed:
             self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
             self.used_bytes += size_bytes

@@ -1,4 +1,4 @@
-"""Leases over a status table or in memory: who reads which shard, and how far it got."""
+"""Leases in a status table or in memory: the worker that reads each shard, and its position."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ __all__ = ["LeaseManager", "LeaseStore", "MemoryLeaseManager", "WriteAnswer", "a
 
 
 __getattr__ = loader(__name__, {"LeaseManager": "lease_manager"})
-"""Loads the SDK, which takes a third of a second, only for whoever uses the status table."""
+"""The loader of ``LeaseManager``. Only users of the status table load the SDK, which takes a third of a second."""

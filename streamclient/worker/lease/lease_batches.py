@@ -1,7 +1,8 @@
-"""Sending many rows in one request, and what was said about each. Every checkpoint and every heartbeat is one.
+"""Many rows in one request, and the answer for each. Every checkpoint and every heartbeat is such a row.
 
-The SDK's encoder writes byte by byte, and its HTTP client makes objects of headers that nobody reads: together half of
-what a worker spends on a page of a thousand records. The requests here are the same, down to each field.
+The SDK's encoder writes byte by byte, and its HTTP client makes objects of headers that no caller reads. Together they
+take half of a worker's processor time for a page of a thousand records. The requests here equal the SDK's, down to each
+field.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from streamclient.worker.lease.lease_store import WriteAnswer
 OPERATION = "BatchWriteRow"
 
 CACHED_ANSWERS = 8
-"""Nearly all answers are one of a few: so many rows of this table, all done."""
+"""The decoded answers that are kept. Nearly all answers are one of a few: N rows of this table, all successful."""
 
 _EXISTENCE = {
-    getattr(tablestore.RowExistenceExpectation, each.name): int(each) for each in schema.RowExistenceExpectation
+    getattr(tablestore.RowExistenceExpectation, member.name): int(member) for member in schema.RowExistenceExpectation
 }
 _CHANGES = {
     "PUT": CellOperation.PUT,
     "DELETE_ALL": CellOperation.DELETE_ALL_VERSIONS,
     "INCREMENT": CellOperation.INCREMENT,
 }
-"""What the rows of a lease do to a cell, by the SDK's names; it knows more, which lease rows have no use for."""
+"""The changes of a cell in lease rows, by the SDK's names. Lease rows do not use the SDK's other changes."""
 
-_TYPES = {each.name.lower(): int(each) for each in schema.OperationType}
+_TYPES = {kind.name.lower(): int(kind) for kind in schema.OperationType}
 
 
 def with_own_batches(client: OTSClient) -> OTSClient:
-    """A client like the given one, whose BatchWriteRow goes another way to the same service; the client stays as it is.
+    """Return a copy of ``client`` whose BatchWriteRow this module sends; the given client is not changed.
 
-    Sent once, whatever the client's retry policy. Errors and answers are those of the SDK.
+    A request is sent once, regardless of the client's retry policy. Errors and answers are those of the SDK.
     """
     own = copy(client)
     own._request_helper = _sending(SignedCalls(client), client._request_helper)
@@ -64,9 +65,9 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
 
 
 def batch_message(request: BatchWriteRowRequest) -> bytes:
-    """The message of a request of the SDK, of rows as ``lease.rows`` makes them.
+    """Encode a request of the SDK whose rows ``lease.rows`` made.
 
-    Put together by hand: messages of a library, inside one another as these are, take three times as long.
+    It is encoded by hand, because nested messages of a library, like these, take three times as long.
     """
     tables = []
     for name, table in request.items.items():
@@ -83,12 +84,12 @@ def _row_message(item: Any) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
-    """A field of a message with a number below 128, as enumerations and booleans are."""
+    """Encode a field of a message with a number below 128, such as an enumeration or a boolean."""
     return bytes((field << 3, value))
 
 
 def _part(field: int, content: bytes) -> bytes:
-    """A field of a message with bytes, a text or another message."""
+    """Encode a field of a message with bytes, a text or another message."""
     size = len(content)
     if size < 0x80:
         return bytes((field << 3 | 2, size)) + content
@@ -109,7 +110,7 @@ def _row_bytes(item: Any) -> bytes:
 
 
 def _cells(columns: Any) -> Iterator[CellParts]:
-    """Of a row that is put, or of the changes of one that is updated."""
+    """Yield the cells of a row that is put, or the changes of a row that is updated."""
     changes = columns if isinstance(columns, Mapping) else {"PUT": columns}
     for change, cells in changes.items():
         operation = _CHANGES[change]
@@ -130,16 +131,16 @@ def _filter(condition: Any) -> bytes:
 
 _COMPOSITE = _number(1, schema.FilterType.COMPOSITE_COLUMN_VALUE)
 _SINGLE = _number(1, schema.FilterType.SINGLE_COLUMN_VALUE)
-_OPERATORS = {getattr(tablestore.LogicalOperator, each.name): int(each) for each in schema.LogicalOperator}
+_OPERATORS = {getattr(tablestore.LogicalOperator, member.name): int(member) for member in schema.LogicalOperator}
 _COMPARATORS = {
-    getattr(tablestore.ComparatorType, each.name): int(each)
-    for each in schema.ComparatorType
-    if hasattr(tablestore.ComparatorType, each.name)
+    getattr(tablestore.ComparatorType, member.name): int(member)
+    for member in schema.ComparatorType
+    if hasattr(tablestore.ComparatorType, member.name)
 }
 
 
 def _results(answer: bytes) -> dict[str, list[Any]]:
-    """As the SDK's decoder gives them, for its ``BatchWriteRowResponse``."""
+    """Return the results as the SDK's decoder does, for its ``BatchWriteRowResponse``."""
     return {
         name: [BatchWriteRowResponseItem(*row, None, None) for row in rows] for name, rows in _tables_in(answer).items()
     }
@@ -147,7 +148,7 @@ def _results(answer: bytes) -> dict[str, list[Any]]:
 
 @lru_cache(maxsize=CACHED_ANSWERS)
 def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str], ...]]:
-    """Of each row, by table, whether it is done, else code and text of its error."""
+    """Return by table, for each row, whether it succeeded, and code and text of its error."""
     message = schema.parse(schema.BatchWriteRowResponse, answer)
     return {
         table.table_name: tuple((row.is_ok, row.error.code, row.error.message) for row in table.rows)
@@ -156,7 +157,7 @@ def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str], ...]]
 
 
 def send_rows(client: OTSClient, table_name: str, items: Sequence[Any]) -> list[WriteAnswer]:
-    """Send the items of one BatchWriteRow, once; one answer per item, in order. Never raises."""
+    """Send the items of one BatchWriteRow, once; return one answer per item, in order. Never raises."""
     return [_ACCEPTED if error is None else _answer(error) for error in send_items(client, table_name, items)]
 
 

@@ -1,8 +1,8 @@
-"""Numbers that only grow: one row per shard in the status table, beside its lease and outliving it.
+"""Epochs: numbers that only grow, in one row per shard of the status table, which outlives the shard's lease.
 
-The service can increase a column by itself, but the SDK does not decode the row that comes back, and reading it
-afterwards would give two workers one number. So a number is drawn by comparing and setting, for many shards at once:
-all rows are read with one request, and written with another one, each on the condition that it is still as read.
+The service can increase a column by itself, but the SDK does not decode the row that comes back, and a read afterwards
+would give two workers the same number. So a number is drawn by comparing and setting, for many shards at once: one
+request reads all rows, and another writes them, each on the condition that it is unchanged since the read.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from streamclient.worker.lease.lease_rows import EPOCH_STATUS_TYPE, Cells, item_
 from streamclient.worker.lease.lease_store import WriteAnswer
 
 EPOCH = "Epoch"
-"""The last number that was drawn."""
+"""The column of the last number that was drawn."""
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
-"""How an epoch row is stored."""
+"""The column of each field of an epoch row."""
 
 ROWS_PER_DRAW = 100
-"""The service takes at most this many rows in one BatchGetRow, half of what a BatchWriteRow takes."""
+"""The most rows that the service accepts in one BatchGetRow, half as many as in a BatchWriteRow."""
 
 DRAWS_AT_MOST = 4
-"""How often a number is tried for that others draw, too. Only workers that acquire one shard at one time do, and each
-of them once; more than a few collisions in a row are a service that never accepts."""
+"""The most attempts to draw a number while other workers draw for the same shard. Only workers that acquire the shard
+at the same time do so, and each once. After more collisions in a row, the service probably never accepts a write."""
 
 
 @frozen
@@ -45,14 +45,17 @@ class EpochRows:
     stream_id: str
 
     def draw(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """A number for each of some different keys, greater than every one drawn for it before; never raises."""
+        """Draw a number for each of ``lease_keys``, greater than all numbers drawn for that key before. Never raises.
+
+        The keys must differ. The result has a number or an error for each key, in order.
+        """
         drawn: dict[str, int | Exception] = {}
         for batch in _batches(lease_keys):
             drawn.update(self._draw_batch(batch))
         return [drawn[key] for key in lease_keys]
 
     def forget(self, lease_keys: Sequence[str]) -> Mapping[str, Exception]:
-        """Delete the rows of some keys; which ones stay, and why."""
+        """Delete the rows of ``lease_keys``; return the error of each row that stays, by key."""
         kept: dict[str, Exception] = {}
         for batch in _batches(lease_keys):
             answers = self._send([write_rules.forget(key) for key in batch])
@@ -66,14 +69,14 @@ class EpochRows:
             if wanted:
                 drawn.update(self._try(wanted))
         for key in lease_keys:
-            drawn.setdefault(key, DependencyException(f"others drew every epoch of shard {key} that was tried"))
+            drawn.setdefault(key, DependencyException(f"other workers drew every epoch of shard {key} that was tried"))
         return drawn
 
     def _try(self, lease_keys: Sequence[str]) -> Mapping[str, int | Exception]:
-        """Try once; keys for which somebody else was faster are left out."""
-        found = self._read(lease_keys)
-        drawn: dict[str, int | Exception] = {key: row for key, row in found.items() if isinstance(row, Exception)}
-        writes = [write_rules.draw(key, row) for key, row in found.items() if not isinstance(row, Exception)]
+        """Try once; leave out keys for which another worker was faster."""
+        rows = self._read(lease_keys)
+        drawn: dict[str, int | Exception] = {key: row for key, row in rows.items() if isinstance(row, Exception)}
+        writes = [write_rules.draw(key, row) for key, row in rows.items() if not isinstance(row, Exception)]
         for write, answer in zip(writes, self._send(writes), strict=True):
             if answer.outcome is not WriteOutcome.REFUSED and write.result is not None:
                 drawn[write.lease_key] = answer.error or write.result.number
@@ -103,7 +106,7 @@ class EpochRows:
 
 
 def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
-    """What a row holds; ``None`` if there is no row."""
+    """Return the content of a row; ``None`` if the row does not exist."""
     if not result.is_ok:
         return from_answer(result.error_code, result.error_message, write=False)
     if result.row is None or not result.row.primary_key:
@@ -112,8 +115,8 @@ def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
     number = cells.get(EPOCH)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         return DependencyException(
-            f"epoch row {result.row.primary_key} holds {EPOCH} = {number!r}, which is no number above 0; set it to one "
-            "that is above every epoch its shard ever had",
+            f"epoch row {result.row.primary_key} holds {EPOCH} = {number!r}, which is not a number above 0; set it to "
+            "a number above every epoch that its shard ever had",
             kind=ErrorKind.PERMANENT,
         )
     return EpochRow(lease_key, number)

@@ -44,35 +44,35 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 BYTES_PER_BATCH = 1024 * 1024
-"""The service takes 4 MB; a lease row is a few hundred bytes, so a quarter leaves room for every overhead."""
+"""The most bytes in one request. The service accepts 4 MB; a lease row has a few hundred bytes, so a quarter leaves
+room for every overhead."""
 
 ROW_OVERHEAD_BYTES = 512
-"""Column names, tags, checksums and conditions of one row in a request; measured below 400."""
+"""The bytes of column names, tags, checksums and conditions of one row in a request; measured below 400."""
 
 OWN_CELL_BYTES = 64
-"""Name, tags and checksums of one column of our own, or its number; their names have at most 16 letters."""
+"""The bytes of name, tags and checksums of one column of our own, or its number; names have at most 16 letters."""
 
 RETRIES_AT_MOST = 100
-"""Bound for retry strategies that never say no."""
+"""The bound for retry strategies that never give up."""
 
 
 @checks.explains_names
 class LeaseManager(WritingLeaseManager):
     """Keeps the leases of one stream in a status table. Thread-safe.
 
-    ``client`` is used as it is configured (endpoint, credentials, signing), but through connections and a retry policy
-    of our own; the client itself is not changed. Reads are retried as
-    ``client_config.lease_manager_retry_strategy`` says. Writes are sent once: after anything but a clear answer they
-    are UNCERTAIN, and reading the row back tells what happened.
+    ``client`` is used as it is configured (endpoint, credentials, signing), but with connections and a retry policy of
+    our own; the client itself is not changed. ``client_config.lease_manager_retry_strategy`` decides about retries of
+    reads. Writes are sent once. Without a clear answer their outcome is UNCERTAIN, and reading the row back shows it.
 
     Args:
         client: a ``tablestore.OTSClient``.
         status_table_name: the table; see ``create_lease_table_if_not_exists``.
         stream_id: the stream whose leases these are. One table may hold the leases of several streams.
         client_config: lease duration (for the time-out of calls), capacity and waiting times of the table.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
         sleep: waits between retries.
-        metrics: counts requests and rows, with labels as ``streamclient.metrics.labelled`` adds them.
+        metrics: counts requests and rows; ``streamclient.metrics.labelled`` adds labels.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LeaseManager(WritingLeaseManager):
         self._damaged: Mapping[str, str] = {}
 
     def create_lease_table_if_not_exists(self) -> bool:
-        """Create the status table, or check the one that exists; returns whether this call created it.
+        """Create the status table, or check the existing one; return whether this call created it.
 
         Raises:
             ConfigurationError: a table of that name exists but has another key, forgets rows or forbids updates.
@@ -127,18 +127,18 @@ class LeaseManager(WritingLeaseManager):
         return self._retried(action, self._table.create_if_absent)
 
     def wait_until_lease_table_ready(self) -> bool:
-        """Wait until the table answers reads; returns whether it did within ``max_wait_table_ready_time_millis``."""
+        """Wait until the table answers reads; return whether it did within ``max_wait_table_ready_time_millis``."""
         return self._table.wait_until_ready(key_of(self._stream_id, READY_PROBE_KEY)) is None
 
     @property
     def table_problem(self) -> Exception | None:
-        """Why the table cannot be created or read, while that is waited for and after it was in vain. Any thread."""
+        """The last error of creating or awaiting the table; ``None`` once that succeeded. Any thread."""
         return self._table.problem
 
     def list_leases(self) -> Sequence[Lease]:
-        """All leases of the stream, by lease key: every page, latest versions. Not a snapshot.
+        """Return all leases of the stream, by lease key: every page, latest versions. Not a snapshot.
 
-        Rows that are no leases are left out, and logged when first seen.
+        Rows that are not leases are left out, and logged when they are first seen.
         """
         rows = self._retried(RetryableAction.LEASE_ACTION_LIST_LEASES, lambda: list(self._scan()))
         parsed = [parse_row(row) for row in rows]
@@ -148,7 +148,7 @@ class LeaseManager(WritingLeaseManager):
         return leases
 
     def get_lease(self, lease_key: str) -> Lease | None:
-        """The lease, or ``None`` if there is no such row or it is no lease."""
+        """Return the lease, or ``None`` if the row does not exist or is not a lease."""
         row = self._retried(RetryableAction.LEASE_ACTION_GET_LEASE, lambda: self._read(lease_key))
         parsed = parse_row(row) if row is not None and row.primary_key else None
         others = {key: other for key, other in self._unreadable.items() if key != lease_key}
@@ -159,10 +159,11 @@ class LeaseManager(WritingLeaseManager):
         return None
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Send writes in batches of up to 200 rows, each row with its own condition; one answer per write, in order.
+        """Send writes in batches of up to 200 rows, each row with its own condition.
 
-        The writes are independent: one that fails does not hinder the others. An invalid write is not sent and
-        answered with ``ConfigurationError``. Writes to the same row are carried out one after the other.
+        Return one answer per write, in order. The writes are independent: one failure does not hinder the others. An
+        invalid write is not sent; its answer has a ``ConfigurationError``. Writes to the same row are made one after
+        the other.
         """
         answers: dict[int, WriteAnswer] = {}
         valid: list[tuple[int, LeaseWrite | WorkerWrite]] = []
@@ -172,7 +173,7 @@ class LeaseManager(WritingLeaseManager):
                 valid.append((index, write))
             except ConfigurationError as error:
                 answers[index] = WriteAnswer(WriteOutcome.UNCERTAIN, error)
-        # Most checkpoints are alone: there is nothing to weigh one against.
+        # Most checkpoints are sent alone, and a single write needs no weighing.
         cut = [valid] if len(valid) == 1 else batches(valid, _key, _weight_bytes, most_bytes=BYTES_PER_BATCH)
         for batch in cut:
             sent = self._send([write for _, write in batch])
@@ -180,7 +181,7 @@ class LeaseManager(WritingLeaseManager):
         return [answers[index] for index in range(len(writes))]
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each of some different keys, with two requests for a hundred; one answer per key."""
+        """Draw an epoch for each of the different ``lease_keys``, with two requests per hundred; one answer per key."""
         return self._epochs.draw(lease_keys)
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
@@ -189,12 +190,12 @@ class LeaseManager(WritingLeaseManager):
             _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """All worker rows of the stream, by worker; ``info`` only if asked for. Not a snapshot."""
+        """Return all worker rows of the stream, by worker; ``info`` only with ``with_info``. Not a snapshot."""
         action = RetryableAction.LEASE_ACTION_LIST_LEASES
         return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """The rows of some different workers, without ``info``, with one request for a hundred; tried once."""
+        """Return the rows of different ``worker_ids``, without ``info``, by one request per hundred; tried once."""
         try:
             return self._workers.read(worker_ids)
         except Exception as error:
@@ -202,7 +203,7 @@ class LeaseManager(WritingLeaseManager):
             raise failure from failure.__cause__
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Wake some different workers, with one request for two hundred; tried once."""
+        """Wake the different ``worker_ids``, with one request per two hundred; tried once."""
         self._workers.wake(worker_ids)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
@@ -228,19 +229,19 @@ class LeaseManager(WritingLeaseManager):
         for lease_key, row in unreadable.items():
             if known.get(lease_key) != row:
                 _log.warning(
-                    "row %s of status table %s is no lease and is left out: %s; repair or delete it",
+                    "row %s of status table %s is not a lease and is left out: %s; repair or delete it",
                     lease_key,
                     self._table_name,
                     row.problem,
                 )
 
     def _report_damage(self, problems: Mapping[str, str]) -> None:
-        """Name each row whose columns of our own cannot be read, when that is news."""
+        """Log each row whose columns of our own cannot be read, once for each problem."""
         known, self._damaged = self._damaged, {key: problem for key, problem in problems.items() if problem}
         for lease_key, problem in self._damaged.items():
             if known.get(lease_key) != problem:
                 _log.warning(
-                    "row %s of status table %s has columns of ours that cannot be read, and are taken for absent: %s",
+                    "row %s of status table %s has columns of ours that cannot be read, and count as absent: %s",
                     lease_key,
                     self._table_name,
                     problem,
@@ -257,11 +258,14 @@ class LeaseManager(WritingLeaseManager):
                     raise failure from failure.__cause__
                 self._sleep(pause_seconds)
         raise StreamClientException(
-            f"{action.value} was retried {RETRIES_AT_MOST} times; its retry strategy has no end"
+            f"{action.value} was retried {RETRIES_AT_MOST} times; its retry strategy never gives up"
         )
 
     def _pause_before_retry(self, action: RetryableAction, failure: Exception, retries: int) -> float | None:
-        """As the strategy says; one that fails has no say, and whoever asked tries again as after any failure."""
+        """Return the strategy's pause; ``None`` for no retry, also if the strategy itself fails.
+
+        The caller then tries again as after any failure.
+        """
         if not isinstance(failure, DependencyException) or not failure.retriable or retries >= RETRIES_AT_MOST:
             return None
         try:
@@ -287,7 +291,7 @@ def _key(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> tuple[type, str]:
 
 
 def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
-    """Upper bound of what a row adds: its texts occur in the key, the condition and the columns."""
+    """Return an upper bound of the bytes that a row adds; its texts occur in the key, the condition and the columns."""
     _, write = numbered
     if isinstance(write, WorkerWrite):
         info = write.result.info if write.result is not None else ""
@@ -299,6 +303,6 @@ def _weight_bytes(numbered: tuple[int, LeaseWrite | WorkerWrite]) -> int:
 
 
 def _own_bytes(write: LeaseWrite) -> int:
-    """Upper bound of what columns of our own add; a character has at most four bytes."""
+    """Return an upper bound of the bytes that columns of our own add; a character has at most four bytes."""
     own = [value for name, value in written_columns(write).items() if name in OWN_COLUMNS]
     return sum(OWN_CELL_BYTES + (4 * len(value) if isinstance(value, str | bytearray) else 0) for value in own)

@@ -1,7 +1,7 @@
-"""Counts what the status table is asked, where the SDK sends it: the base of every statement about its cost.
+"""Counts of requests to the status table, made where the SDK sends them: the base of every statement about its cost.
 
-Nothing that talks to the table needs to know. Rows are counted as the service bills them: those in answers, and those
-that answered requests wanted to write, whether or not their conditions were met.
+Callers do not notice it. Rows are counted as the service bills them: the rows in answers, and the rows that answered
+requests wanted to write, whether or not their conditions were met.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ WRITES_OF_ONE_ROW = frozenset({"PutRow", "UpdateRow", "DeleteRow"})
 
 
 def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
-    """A client like the given one, on the same connections, that counts every request; the client itself is as it was.
+    """Return a copy of ``client``, on the same connections, that counts every request; ``client`` is not changed.
 
-    Its retry policy must be to never retry: what the SDK repeats by itself is one request here.
+    Its retry policy must be to never retry, because a request that the SDK repeats by itself counts once here.
     """
     if metrics is None or metrics is NO_METRICS:
         return client
@@ -59,7 +59,7 @@ def _count_rows(metrics: IMetrics, metric: Metric, rows: int) -> None:
 
 
 def _rows_in(operation: str, answer: Any) -> int:
-    """Rows in an answer, as the SDK has decoded it."""
+    """Return the number of rows in an answer, as the SDK has decoded it."""
     if operation == "GetRow":
         return int(answer[1] is not None)
     if operation == "GetRange":

@@ -1,12 +1,12 @@
-"""Rows of the status table: how a lease is stored, and how a write becomes a condition and columns.
+"""Rows of the status table: the stored form of a lease, and the condition and columns of a write.
 
-The only place with the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
-workers of both languages share one table; columns of our own (``own_columns``) come beside it. Laws:
+Only this module has the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
+workers of both languages share one table; columns of our own (``own_columns``) are added to it. Laws:
 
-* a row is written whole once, by create; every other write touches only its own columns and needs the row to exist,
+* a row is written whole once, by create; every other write changes only its own columns and needs the row to exist,
   so no write can leave a row with fewer than the five columns of Java;
-* cells never carry a timestamp: the service's own clock stamps them, and tools read that as the last heartbeat;
-* a row that cannot be read is left out and left alone, and never fails the scan.
+* cells never carry a timestamp: the service's own clock stamps them, and tools read the stamp as the last heartbeat;
+* a row that cannot be read is left out and left unchanged, and never fails the scan.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ STREAM_ID = "StreamId"
 STATUS_TYPE = "StatusType"
 STATUS_VALUE = "StatusValue"
 LEASE_STATUS_TYPE = "LeaseKey"
-"""``StatusType`` of every lease row; rows of other types belong to other users of the table."""
+"""The ``StatusType`` of every lease row; rows of other types belong to other users of the table."""
 
 EPOCH_STATUS_TYPE = "ShardEpoch"
-"""``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
+"""The ``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
 
 KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
 STATUS_TABLE = TablePurpose(
     "status table", "be the status table", "the progress of idle streams", KEY_SCHEMA, is_updated=True
 )
-"""Primary key of the status table: names and types, in order."""
+"""The purpose of the status table, with its primary key: names and types, in order."""
 
 COUNTER = "LeaseCounter"
 OWNER = "LeaseOwner"
@@ -58,57 +58,57 @@ CHECKPOINT = "Checkpoint"
 PARENTS = "ParentShardIds"
 
 COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPOINT: str, PARENTS: str}
-"""The five attribute columns that every lease row has: those of the Java client."""
+"""The five attribute columns of every lease row: those of the Java client."""
 
 READY_PROBE_KEY = "NotExistLease"
-"""Key that no shard has; reading it shows whether the table answers."""
+"""A key that no shard has; reading it shows whether the table answers."""
 
 SMALLEST_VALUE: dict[type, Any] = {int: -(2**63), str: ""}
-"""Below or equal to every value of the type: comparing with it asks whether the column is there at all."""
+"""The smallest value of each type: a comparison with it tests whether the column exists."""
 
 
 @frozen
 class UnreadableRow:
-    """A row that is not a lease, and why."""
+    """A row that is not a lease, and the reason."""
 
     lease_key: str
     problem: str
     missing_column: str | None = None
-    """Set for a remnant with fewer than five columns: one that it lacks. The Java client takes such a row for absent;
-    its ``create`` replaces it."""
+    """A column that is missing, if the row is a remnant with fewer than five columns. For the Java client such a row is
+    absent, and its ``create`` replaces it."""
 
 
 def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
-    """Primary key of a lease row, or of a row of another type; the last part may also be a bound."""
+    """Return the primary key of a lease row, or of a row of another type; the last part may also be a bound."""
     return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, lease_key)]
 
 
 def first_key(stream_id: str) -> list[tuple[str, object]]:
-    """Where a scan of one stream's leases starts."""
+    """Return the key at which a scan of one stream's leases starts."""
     return key_of(stream_id, INF_MIN)
 
 
 def end_key(stream_id: str) -> list[tuple[str, object]]:
-    """Where a scan of one stream's leases ends."""
+    """Return the key at which a scan of one stream's leases ends."""
     return key_of(stream_id, INF_MAX)
 
 
 def format_parents(parent_shard_ids: Iterable[str]) -> str:
-    """One id per line, each line ended; sorted, although readers accept any order."""
+    """Return the ids as a cell: one per line, each line ended; sorted, although readers accept any order."""
     return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
 
 
 def parse_parents(text: str) -> frozenset[str]:
-    """The ids of a ``ParentShardIds`` cell; a missing line feed at the end and empty lines do no harm."""
+    """Return the ids of a ``ParentShardIds`` cell; a missing line feed at the end and empty lines do no harm."""
     return frozenset(parent for parent in text.split("\n") if parent)
 
 
 def parse_row(row: Any) -> Lease | UnreadableRow:
-    """The lease in a row that the SDK read, or why there is none. Columns of others are ignored.
+    """Return the lease in a row that the SDK read, or the reason why it is not a lease. Foreign columns are ignored.
 
-    Fewer than five columns is the Java client's sign of a remnant: very old servers could recreate part of a row when
-    a heartbeat raced a delete. Columns of our own do not make up for one that is missing: they prove that the row was a
-    lease. The Java client counts them, and fails on such a row, so it is all the better to replace it.
+    Fewer than five columns are the Java client's sign of a remnant: very old servers could recreate part of a row when
+    a heartbeat raced a delete. Columns of our own do not make up for a missing column: they prove that the row was a
+    lease. The Java client counts them, and fails on such a row, which is another reason to replace it.
     """
     key = {name: value for name, value, *_ in row.primary_key}
     cells = _cells(row)
@@ -135,7 +135,7 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
 
 
 def own_problems(row: Any) -> str:
-    """What is wrong with a row's columns of our own, which are then taken for absent; empty if nothing is."""
+    """Return the problems of a row's columns of our own, which then count as absent; empty without problems."""
     return read_own(_cells(row), "").problems
 
 
@@ -144,18 +144,18 @@ def _cells(row: Any) -> dict[str, Any]:
 
 
 def _wrong_types(cells: dict[str, Any]) -> list[str]:
-    """Complaints about cells of another type; a boolean is no integer here, although Python says so."""
+    """Return complaints about cells of another type; a boolean is not an integer here, unlike in Python."""
     return [
-        f"column {name} holds {cells[name]!r}, which is no {expected.__name__}"
+        f"column {name} holds {cells[name]!r}, which is not of type {expected.__name__}"
         for name, expected in COLUMN_TYPES.items()
         if name in cells and type(cells[name]) is not expected
     ]
 
 
 def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
-    """The write as one row of a BatchWriteRow request.
+    """Return the write as one row of a BatchWriteRow request.
 
-    ``remnant`` names the remnant that a CREATE finds in its place and may replace while it is one.
+    ``remnant`` is the remnant that a CREATE meets, and replaces if the row still is a remnant.
     """
     item = item_of(write, key_of(write.seen.stream_id, write.lease_key), CELLS)
     if write.kind is WriteKind.CREATE and remnant is not None and remnant.missing_column is not None:
@@ -165,12 +165,12 @@ def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
 
 
 def written_columns(write: LeaseWrite) -> dict[str, object]:
-    """The columns that a write stores, ``None`` for those that it removes; empty for DELETE."""
+    """Return the columns that a write stores, with ``None`` for a column that it removes; empty for DELETE."""
     return {} if write.result is None else _columns(write.result, write.changes, CELLS)
 
 
 Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
-"""How each field of a row is stored: the columns, with ``None`` for those that are removed."""
+"""The columns of each field of a row, with ``None`` for a column that is removed."""
 
 CELLS: Cells[Lease] = {
     "counter": lambda lease: {COUNTER: lease.counter},
@@ -183,9 +183,9 @@ CELLS: Cells[Lease] = {
 
 
 def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
-    """A write of any kind of row as one row of a BatchWriteRow request: its rule as condition and columns."""
+    """Return a write of any kind of row as one row of a BatchWriteRow request: its rule as condition and columns."""
     if write.result is None:
-        # An absent row counts as removed, hence IGNORE, and columns that are missing pass.
+        # An absent row counts as removed, hence IGNORE, and missing columns pass.
         condition = Condition(RowExistenceExpectation.IGNORE, _as_expected(write, cells, pass_if_missing=True))
         return DeleteRowItem(Row(key), condition)
     if write.expected is None:
@@ -205,7 +205,7 @@ def _columns(row: RowT, names: tuple[str, ...], cells: Cells[RowT]) -> dict[str,
 
 
 def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: bool) -> Any:
-    """What the write compares, as one condition; the latest version of each column counts. ``None``: nothing."""
+    """Return the write's comparisons as one condition on the latest versions of columns; ``None`` without any."""
     expected = write.expected
     compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
     parts = [
@@ -218,7 +218,10 @@ def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: boo
 
 
 def _still_missing(column: str) -> Any:
-    """Met only while the row lacks the column: not (column >= the smallest value), where a missing one fails."""
+    """Return a condition that holds only while the row lacks the column: not (column >= the smallest value).
+
+    The comparison fails for a missing column.
+    """
     smallest = SMALLEST_VALUE[COLUMN_TYPES[column]]
     present = SingleColumnCondition(column, smallest, ComparatorType.GREATER_EQUAL, False, True)
     return _composite(LogicalOperator.NOT, [present])

@@ -1,6 +1,6 @@
-"""What a worker needs of the status table, and how any ``ILeaseManager`` provides it.
+"""The operations of the status table that a worker needs, provided by any ``ILeaseManager``.
 
-The worker decides in values (``LeaseWrite``) and wants many of them carried out at once. The managers of this package
+The worker decides in values (``LeaseWrite``) and needs many of them carried out at once. The managers of this package
 do that natively; a user's own ``ILeaseManager`` is called verb by verb.
 """
 
@@ -24,69 +24,69 @@ _log = logs.logger(__name__)
 
 @frozen
 class WriteAnswer:
-    """What is known about one write after it was sent."""
+    """The outcome of one write, as far as it is known after the request."""
 
     outcome: WriteOutcome
     """``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its error."""
     error: Exception | None = None
-    """Why the outcome is uncertain; its ``kind`` says whether the write can have been applied at all."""
+    """The reason why the outcome is uncertain; its ``kind`` says whether the write may have been applied."""
 
 
 class LeaseStore(Protocol):
     """The leases of one stream, as the worker uses them. Implementations are thread-safe."""
 
     def list_leases(self) -> Sequence[Lease]:
-        """All leases, by lease key, read from the store during this call. Raises ``DependencyException``."""
+        """Return all leases, by lease key, read from the store during this call. Raises ``DependencyException``."""
 
     def get_lease(self, lease_key: str) -> Lease | None:
-        """The lease, or ``None`` if there is no such row. Raises ``DependencyException``."""
+        """Return the lease, or ``None`` if its row does not exist. Raises ``DependencyException``."""
 
     def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
-        """Carry out independent writes; one answer per write, in order. Failures are answers, never exceptions.
+        """Carry out independent writes; return one answer per write, in order. Failures are answers, never exceptions.
 
         No write is repeated after an uncertain answer; the caller reads the row back and decides.
         """
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key: a number greater than every one drawn for it before, by any process.
+        """Draw an epoch for each key: a number greater than all numbers that any process drew for the key before.
 
-        One answer per key, in order. A number that was drawn and did not arrive is never answered again.
+        Return one answer per key, in order. A number that was drawn and did not arrive is never returned again.
         """
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
-        """Drop the epochs of shards that left the stream for good. Failures are logged: what stays does no harm."""
+        """Drop the epochs of shards that left the stream. Failures are logged: a remaining row does no harm."""
 
 
 class WorkerDirectory(Protocol):
     """The rows of the workers of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe.
 
-    A store need not have them; without, workers know of each other by their leases alone.
+    A store need not have them. Without them, workers know each other by their leases alone.
     """
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """All worker rows, by worker, read from the store during this call; ``info`` only if asked for.
+        """Return all worker rows, by worker, read from the store during this call; ``info`` only with ``with_info``.
 
         Raises ``DependencyException``.
         """
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """The rows of some different workers, without ``info``, in any order; who has none is left out.
+        """Return the rows of the different ``worker_ids``, without ``info``, in any order; absent rows are left out.
 
-        Tried once: whoever watches workers asks again soon. Raises ``DependencyException``.
+        It is tried once, because a worker that watches others asks again soon. Raises ``DependencyException``.
         """
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """As ``LeaseStore.write_many``, for rows of both kinds, which go out together."""
+        """Carry out writes as ``LeaseStore.write_many`` does, for rows of both kinds, which are sent together."""
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Move ``wake`` of some different workers, without a condition; who has no row is left out.
+        """Increase ``wake`` in the rows of the different ``worker_ids``, without a condition; ignore absent rows.
 
-        Raises ``DependencyException`` if some may not have been woken.
+        Raises ``DependencyException`` if a worker may not have been woken.
         """
 
 
 def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
-    """The worker rows of a manager, if it keeps any."""
+    """Return the worker rows of a manager; ``None`` if it keeps none."""
     names = ("write_many", "list_workers", "read_workers", "wake")
     if all(callable(getattr(manager, name, None)) for name in names):
         return cast(WorkerDirectory, manager)
@@ -94,14 +94,14 @@ def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
 
 
 def as_lease_store(manager: ILeaseManager) -> LeaseStore:
-    """The port for a manager: the manager itself if it is a ``LeaseStore``, otherwise a translation to its verbs."""
+    """Return the manager itself if it is a ``LeaseStore``, otherwise a translation to its verbs."""
     if all(callable(getattr(manager, name, None)) for name in ("write_many", "draw_epochs", "forget_epochs")):
         return cast(LeaseStore, manager)
     return _VerbStore(manager)
 
 
 class _VerbStore:
-    """Calls one verb per write, except that renewals go out together."""
+    """Calls one verb per write; only renewals are sent together."""
 
     def __init__(self, manager: ILeaseManager) -> None:
         self._manager = manager
@@ -167,7 +167,7 @@ class _VerbStore:
     def _prepare(self, write: LeaseWrite) -> object:
         pending = _after(write).pending
         if pending is None:
-            raise ValueError(f"{write} prepares nothing")
+            raise ValueError(f"{write} has no pending checkpoint to prepare")
         return self._manager.prepare_lease(write.seen, pending)
 
     def _renew(self, leases: list[Lease]) -> list[WriteAnswer]:
@@ -194,7 +194,7 @@ def _after(write: LeaseWrite) -> Lease:
 
 
 def _answer(value: object, verb: str) -> WriteAnswer:
-    """Only a real boolean is an answer: a verb that forgot to return one must not pass for a refusal."""
+    """Return a verb's answer. Only a real boolean counts: a verb without a result must not pass for a refusal."""
     if checks.done(verb, value) is True:
         return WriteAnswer(WriteOutcome.ACCEPTED)
     if value is False:

@@ -1,4 +1,4 @@
-"""The verbs of ``ILeaseManager``, each as one ``LeaseWrite``: what both lease managers of this package share."""
+"""The verbs of ``ILeaseManager``, each as one ``LeaseWrite``, shared by both lease managers of this package."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from streamclient.worker.lease.own_columns import format_pause, parse_pause
 
 
 class WritingLeaseManager(ILeaseManager):
-    """A lease manager whose verbs all go through ``write_many``, and which is therefore a ``LeaseStore`` itself."""
+    """A lease manager whose verbs all use ``write_many``, so that it is a ``LeaseStore`` itself."""
 
     @abstractmethod
     def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
-        """Carry out independent writes; one answer per write, in order. See ``LeaseStore.write_many``."""
+        """Carry out independent writes; return one answer per write, in order. See ``LeaseStore.write_many``."""
 
     @abstractmethod
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
-        """Draw an epoch for each key; one answer per key, in order. See ``LeaseStore.draw_epochs``."""
+        """Draw an epoch for each key; return one answer per key, in order. See ``LeaseStore.draw_epochs``."""
 
     @abstractmethod
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         """Drop the epochs of shards that left the stream. See ``LeaseStore.forget_epochs``."""
 
     def create_lease(self, lease: Lease) -> bool:
-        """Store the lease as given if no row has its key; an existing row is left as it is."""
+        """Store the lease as given if no row has its key; an existing row stays unchanged."""
         return self._write(rule.create(lease))
 
     def renew_lease(self, lease: Lease) -> bool:
-        """Counter + 1, if counter, owner and stealer are those of ``lease``."""
+        """Set counter + 1, if counter, owner and stealer are those of ``lease``."""
         return self._write(rule.renew(lease))
 
     def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        """Owner = ``owner``, stealer cleared, counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = ``owner``, no stealer and counter + 1, if counter and owner are those of ``lease``."""
         return self._write(rule.take(lease, owner, checkpoint=checkpoint))
 
     def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        """Stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+        """Set stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
         return self._write(_argument_checked(lambda: rule.steal(lease, stealer)))
 
     def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        """Owner = stealer = ``new_owner``, counter + 1, if counter and owner are those of ``lease``."""
+        """Set owner = stealer = ``new_owner`` and counter + 1, if counter and owner are those of ``lease``."""
         return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
 
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``.
+        """Set checkpoint = ``checkpoint`` and counter + 1, if counter and owner are those of ``lease``.
 
-        What is pending is void, unless it ``survives``.
+        The same step removes a pending checkpoint, unless it ``survives``.
         """
         return self._write(rule.checkpoint(lease, checkpoint))
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
-        """Pending = ``pending``, counter + 1, if counter and owner are those of ``lease``."""
+        """Set pending = ``pending`` and counter + 1, if counter and owner are those of ``lease``."""
         return self._write(rule.prepare(lease, pending))
 
     def delete_lease(self, lease: Lease) -> bool:
@@ -67,7 +67,7 @@ class WritingLeaseManager(ILeaseManager):
         return self._write(rule.delete(lease))
 
     def draw_epoch(self, lease_key: str) -> int:
-        """A number greater than every one drawn before for this key, whatever became of the lease in between."""
+        """Return a number greater than all numbers drawn for this key before, even if the lease's row was put anew."""
         (drawn,) = self.draw_epochs([lease_key])
         if isinstance(drawn, Exception):
             raise drawn
@@ -78,7 +78,7 @@ class WritingLeaseManager(ILeaseManager):
         self.forget_epochs([lease_key])
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
-        """Renew many with few requests; one answer per lease, in order."""
+        """Renew many leases with few requests; return one answer per lease, in order."""
         return [
             answer.error if answer.error is not None else answer.outcome is WriteOutcome.ACCEPTED
             for answer in self.write_many([rule.renew(lease) for lease in leases])
@@ -186,7 +186,7 @@ def check_worker_write(write: WorkerWrite, stream_id: str) -> None:
 
 
 def _argument_checked(make: Callable[[], LeaseWrite]) -> LeaseWrite:
-    """Give the arguments that the rule rejects the package's own exception."""
+    """Return the write; raise the package's own exception for arguments that the rule rejects."""
     try:
         return make()
     except StreamClientError:

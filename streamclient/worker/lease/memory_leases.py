@@ -1,4 +1,4 @@
-"""Leases in memory: the rule of the lease table under one lock."""
+"""Leases in memory, by the rules of the lease table, under one lock."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from streamclient.worker.lease.lease_verbs import WritingLeaseManager, check_wor
 
 @checks.explains_names
 class MemoryLeaseManager(WritingLeaseManager):
-    """Keeps the leases of one stream in this process; nothing survives it.
+    """Keeps the leases of one stream in this process, and loses them with it.
 
-    Several workers of one process may share one instance and then divide the shards exactly as over a status table.
-    Without ``stream_id`` it belongs to the stream of the first lease that it is given. Thread-safe.
+    Several workers of one process may share one instance, and then divide the shards exactly as with a status table.
+    Without ``stream_id`` it belongs to the stream of the first lease that it gets. Thread-safe.
     """
 
     def __init__(self, stream_id: str | None = None) -> None:
@@ -36,20 +36,20 @@ class MemoryLeaseManager(WritingLeaseManager):
         self._lock = Lock()
 
     def create_lease_table_if_not_exists(self) -> bool:
-        """There is nothing to create; always ``False``."""
+        """Return ``False``: memory needs no table."""
         return False
 
     def wait_until_lease_table_ready(self) -> bool:
-        """Memory is always ready."""
+        """Return ``True``: memory is always ready."""
         return True
 
     def list_leases(self) -> Sequence[Lease]:
-        """All leases, by lease key; unlike over a table, a snapshot."""
+        """Return all leases, by lease key. Unlike with a table, they are a snapshot."""
         with self._held():
             return [self._rows[key] for key in sorted(self._rows)]
 
     def get_lease(self, lease_key: str) -> Lease | None:
-        """The lease, or ``None`` if there is no such row."""
+        """Return the lease, or ``None`` if its row does not exist."""
         with self._held():
             return self._rows.get(lease_key)
 
@@ -69,25 +69,25 @@ class MemoryLeaseManager(WritingLeaseManager):
                 self._epochs.pop(key, None)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """All worker rows, by worker; a snapshot."""
+        """Return all worker rows, by worker; a snapshot."""
         with self._held():
             rows = [self._workers[name] for name in sorted(self._workers)]
         return rows if with_info else [evolve(row, info="") for row in rows]
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
-        """The rows of some workers, without ``info``."""
+        """Return the rows of ``worker_ids``, without ``info``; absent rows are left out."""
         with self._held():
             rows = [self._workers[name] for name in worker_ids if name in self._workers]
         return [evolve(row, info="") for row in rows]
 
     def wake(self, worker_ids: Sequence[str]) -> None:
-        """Wake some workers."""
+        """Wake the workers ``worker_ids``; ignore absent rows."""
         with self._held():
             woken = {name: membership.woken(self._workers[name]) for name in worker_ids if name in self._workers}
             self._workers.update(woken)
 
     def _held(self) -> Lock:
-        """The lock; in a child it would be that of a copy, which no worker of the parent sees."""
+        """Return the lock; refuse it in a forked child, which would lock a copy that no worker of the parent sees."""
         self._birthplace.require("the MemoryLeaseManager", "leases that processes share need a status table")
         return self._lock
 

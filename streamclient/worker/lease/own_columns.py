@@ -1,11 +1,12 @@
-"""Columns of our own on a lease row: what the Java client has no name for.
+"""Columns of our own on a lease row, which the Java client does not know.
 
-Java workers leave them alone when they update a row, and drop them when they put one anew. So they are hints: a worker
-that finds none goes on from the checkpoint. Laws:
+Java workers leave them unchanged when they update a row, and drop them when they put a row anew. So they are hints: a
+worker that finds none continues from the checkpoint. Laws:
 
-* whatever stands in them, the lease stays readable; what cannot be read is named and taken for absent;
-* something prepared stands beside the checkpoint that it was prepared on. A Java worker that owned the lease in between
-  moved the checkpoint and left these columns: then they are out of date, and taken for absent.
+* the lease stays readable with any content of these columns; a column that cannot be read is named and counts as
+  absent;
+* a prepared checkpoint is stored with the checkpoint beside which it was prepared. A Java worker that owned the lease
+  in between moved the checkpoint and left these columns: then they are out of date and count as absent.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ PENDING_STATE = "PendingState"
 PENDING_RECORDS = "PendingRecords"
 PENDING_EPOCH = "PendingEpoch"
 PENDING_BESIDE = "PendingBeside"
-"""The checkpoint beside which it was prepared."""
+"""The column of the checkpoint beside which the pending one was prepared."""
 PENDING_LAST = "PendingLast"
-"""Its last record, and the prepared position once more: a worker that does not know this column leaves it as it is."""
+"""The column of the batch's last record, with the prepared position once more: a worker that does not know this column
+leaves it unchanged, and the position shows whether it is out of date."""
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"
@@ -36,7 +38,7 @@ PROGRESS_RECORDS = "ProgressRecords"
 PROGRESS_BYTES = "ProgressBytes"
 
 ACCEPTS_END = "accepts_end"
-"""Member of a pause that accepts the end of a shard."""
+"""The member of a pause that accepts the end of a shard."""
 
 _PENDING_TYPES: Mapping[str, tuple[type, ...]] = {
     PENDING: (str,),
@@ -58,24 +60,24 @@ _PAUSE_TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 OWN_COLUMNS = frozenset({*_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, *_PROGRESS_TYPES})
-"""Names of all of them."""
+"""The names of all columns of our own."""
 
 
 @frozen
 class OwnColumns:
-    """What the columns of our own say."""
+    """The content of the columns of our own."""
 
     fields: Mapping[str, Any]
-    """Fields of ``Lease``; those that have their default are left out."""
+    """Fields of ``Lease``; fields with their default are left out."""
     problems: str = ""
-    """Which columns cannot be read, and why."""
+    """The columns that cannot be read, and the reasons."""
 
 
 NOTHING = OwnColumns({})
 
 
 def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
-    """Read the columns of our own out of a row whose checkpoint is ``checkpoint``. Never raises."""
+    """Read the columns of our own from a row whose checkpoint is ``checkpoint``. Never raises."""
     if cells.keys().isdisjoint(OWN_COLUMNS):
         return NOTHING
     fields: dict[str, Any] = {}
@@ -102,10 +104,10 @@ def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def _read_last(text: object, value: str) -> SequenceInfo | None:
-    """The last record, if it is told and is that of the batch up to ``value``. Without it the others are counted."""
-    place, _, told = text.partition(" ") if isinstance(text, str) else ("", "", "")
-    numbers = place.split("/")
-    if told != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+    """Return the last record if it is that of the batch up to ``value``, else ``None``; then records are counted."""
+    sequence, _, position = text.partition(" ") if isinstance(text, str) else ("", "", "")
+    numbers = sequence.split("/")
+    if position != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
         return None
     return SequenceInfo(*map(int, numbers))
 
@@ -128,29 +130,29 @@ def _read_pause(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
 
 
 def parse_pause(text: object) -> Pause:
-    """The pause in a cell; raises ``ValueError`` if there is none."""
+    """Return the pause in a cell; raise ``ValueError`` if the cell does not hold one."""
     try:
         told = json.loads(text) if isinstance(text, str) else None
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        raise ValueError(f"column {PAUSE} holds {text!r}, which is no JSON object")
+        raise ValueError(f"column {PAUSE} holds {text!r}, which is not a JSON object")
     _check(told, _PAUSE_TYPES, f"{PAUSE} member")
     return Pause(**{name: told[name] for name in _PAUSE_TYPES}, accepts_end=told.get(ACCEPTS_END) is True)
 
 
 def format_pause(pause: Pause) -> str:
-    """The cell of a pause: a JSON object with its fields. Earlier versions have none for the end, and pass it over."""
+    """Return the cell of a pause: a JSON object with its fields. Earlier versions ignore the field for the end."""
     return json.dumps(pause.as_plain(), ensure_ascii=False, sort_keys=True)
 
 
 def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:
-    """Raise ``ValueError`` for what is missing or has another type; a boolean is no integer here."""
+    """Raise ``ValueError`` for a value that is missing or has another type; a boolean is not an integer here."""
     for name, expected in types.items():
         if name not in told:
             raise ValueError(f"{what} {name} is missing")
         if type(told[name]) not in expected:
-            raise ValueError(f"{what} {name} holds {told[name]!r}, which is no {expected[0].__name__}")
+            raise ValueError(f"{what} {name} holds {told[name]!r}, which is not of type {expected[0].__name__}")
 
 
 def _pending_cells(lease: Lease) -> Mapping[str, object]:
@@ -184,4 +186,4 @@ OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "pause_taken": lambda lease: {PAUSE_TAKEN: lease.pause_taken or None},
     "progress": _progress_cells,
 }
-"""How each field of a lease is stored; ``None`` for a column that is removed."""
+"""The columns of each field of a lease, with ``None`` for a column that is removed."""

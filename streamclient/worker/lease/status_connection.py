@@ -1,7 +1,7 @@
-"""The lease manager's own connection to the service, made from the user's client without touching that client.
+"""The lease manager's own connection to the service, made from the user's client without changing that client.
 
-The SDK's default policy repeats a refused write up to twenty times, asleep for up to a minute inside the call. For a
-lease both are wrong: a heartbeat that late is worthless, and a repeated conditional write fails on its own success.
+The SDK's default policy repeats a refused write up to twenty times, and sleeps for up to a minute inside the call. Both
+are wrong for a lease: a heartbeat that late is worthless, and a repeated conditional write fails on its own success.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from streamclient.wire.sdk_logging import silence
 from streamclient.worker.lease.lease_batches import with_own_batches
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
-"""Below this a slow network is told from a dead one by luck; leases of a few seconds occur only in tests."""
+"""The shortest time-out. With a shorter one, a slow network would often look dead; leases of a few seconds occur only
+in tests."""
 
 
 def write_timeout_seconds(client_config: ClientConfig) -> float:
-    """How long one call may take, to connect and to receive all of the answer: a third of the lease duration.
+    """Return the longest duration of one call, including connecting and the answer: a third of the lease duration.
 
-    A heartbeat is due every third of the duration, so that a slower one is overtaken by the next, and two may fail
+    A heartbeat is due every third of the duration. So the next heartbeat overtakes a slower one, and two may fail
     before the lease is in danger.
     """
     return max(SHORTEST_TIMEOUT_SECONDS, client_config.lease_duration_millis / 3_000)
 
 
 def check_client(client: Any) -> OTSClient:
-    """The client, if the lease manager can work with it."""
-    found: OTSClient = checks.client.require("client", client)
-    return found
+    """Return the client, if the lease manager can work with it."""
+    checked: OTSClient = checks.client.require("client", client)
+    return checked
 
 
 def without_retries(client: OTSClient) -> OTSClient:
-    """A client like the given one, on connections of its own, whose calls fail at once, silently, and once only."""
+    """Return a copy of ``client`` with connections of its own, whose calls are sent once and fail at once, unlogged."""
     own = with_own_connection(client)
     own.retry_policy = NoRetryPolicy()
     silence(own)
@@ -45,17 +46,17 @@ def without_retries(client: OTSClient) -> OTSClient:
 
 
 def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient:
-    """A client like the given one, without retries, on connections with a time-out that suits heartbeats."""
+    """Return a copy of ``client`` without retries, on connections with a time-out that suits heartbeats."""
     longest = write_timeout_seconds(client_config)
     hurried = with_limits(client, attempt_seconds=min(longest, limits_of(client).attempt_seconds or longest))
     hurried.socket_timeout = _shorter(client.socket_timeout, longest)
-    # As many for reads as for heartbeats, so that the ones never wait for the others' connections.
+    # As many for reads as for heartbeats, so that neither wait for the others' connections.
     hurried.max_connection = 2 * client_config.renew_thread_pool_size
     return with_own_batches(without_retries(hurried))
 
 
 def _shorter(given: Any, ours: float) -> float:
-    """The user's time-out where it is a shorter number; the SDK also accepts other forms."""
+    """Return the user's time-out if it is a shorter number, else ours. The SDK also accepts other forms."""
     if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < ours:
         return float(given)
     return ours

@@ -1,10 +1,10 @@
-"""Rows of workers in the status table: how a session is stored, and how a ``WorkerWrite`` becomes a condition.
+"""Rows of workers in the status table: the stored form of a session, and the condition of a ``WorkerWrite``.
 
-They lie in the same table as the leases, under a status type of their own, so that Java workers never read them. Laws:
+They are in the same table as the leases, under a status type of their own, so that Java workers never read them. Laws:
 
 * a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
-  that neither a late beat nor a wake brings back a row that was deleted;
-* a wake counts the column up in the service, without a condition: two that meet both count;
+  that neither a late beat nor a wake brings back a deleted row;
+* a wake increases the column in the service, without a condition, so simultaneous wakes all count;
 * a row that cannot be read is left out, and never fails a read.
 """
 
@@ -58,15 +58,15 @@ CELLS: Cells[WorkerRow] = {
     "balance_by": lambda row: {BALANCE_BY: row.balance_by},
     "info": lambda row: {INFO: row.info},
 }
-"""How each field of a worker row is stored."""
+"""The column of each field of a worker row."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
 ROWS_PER_READ = 100
-"""The service takes at most this many rows in one BatchGetRow."""
+"""The most rows that the service accepts in one BatchGetRow."""
 
 MOST_REPORTED = 1_000
-"""Rows that cannot be read and are remembered so as not to be told twice; of more, the oldest may be told again."""
+"""The most unreadable rows that are remembered, to log each once; beyond it, the oldest may be logged again."""
 
 
 class WorkerRows:
@@ -80,15 +80,15 @@ class WorkerRows:
         self._reported: dict[str, None] = {}
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
-        """All rows, by worker. Not a snapshot. Raises what the SDK raises."""
+        """Return all rows, by worker. Not a snapshot. Errors are those of the SDK."""
         columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
         rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
         return [row for row in map(self._parsed, rows) if row is not None]
 
     def read(self, names: Sequence[str]) -> Sequence[WorkerRow]:
-        """The rows of some workers, without ``info``, in any order; who has none is left out.
+        """Return the rows of the workers ``names``, without ``info``, in any order; absent rows are left out.
 
-        Raises what the SDK raises, and ``DependencyException`` if any of the rows could not be read.
+        Errors are those of the SDK, and ``DependencyException`` if a row could not be read.
         """
         rows: Sequence[WorkerRow] = []
         for start in range(0, len(names), ROWS_PER_READ):
@@ -96,7 +96,7 @@ class WorkerRows:
         return rows
 
     def wake(self, names: Sequence[str]) -> None:
-        """Wake some different workers; who has no row is left out. Raises ``DependencyException`` if that failed."""
+        """Wake the different workers ``names``; ignore absent rows. Raises ``DependencyException`` if that failed."""
         for start in range(0, len(names), ROWS_PER_BATCH):
             items = [self._wake_item(name) for name in names[start : start + ROWS_PER_BATCH]]
             for answer in send_rows(self._client, self._table_name, items):
@@ -104,7 +104,7 @@ class WorkerRows:
                     raise answer.error
 
     def item(self, write: WorkerWrite) -> Any:
-        """The write as one row of a BatchWriteRow request."""
+        """Return the write as one row of a BatchWriteRow request."""
         return item_of(write, self._key(write.worker_id), CELLS)
 
     def _wake_item(self, name: str) -> Any:
@@ -145,16 +145,19 @@ class WorkerRows:
 
 
 def parse_worker(row: Any) -> WorkerRow | str:
-    """The session in a row that the SDK read, or why there is none."""
+    """Return the session in a row that the SDK read, or the reason why it is not one."""
     key = {name: value for name, value, *_ in row.primary_key}
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     name = key[STATUS_VALUE]
     for column, expected in COLUMN_TYPES.items():
         if type(cells.get(column)) is not expected:
-            return f"column {column} of worker row {name} holds {cells.get(column)!r}, which is no {expected.__name__}"
+            return (
+                f"column {column} of worker row {name} holds {cells.get(column)!r}, which is not of type "
+                f"{expected.__name__}"
+            )
     states = {state.value: state for state in SessionState}
     if cells[STATE] not in states:
-        return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is none of {', '.join(states)}"
+        return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is not one of {', '.join(states)}"
     info, balance_by = cells.get(INFO), cells.get(BALANCE_BY)
     return WorkerRow(
         worker_id=name,

@@ -1,4 +1,4 @@
-"""Where records go that cannot be processed, and how they come back."""
+"""The stores of records that cannot be processed (dead letters), and their replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOMES = {
     "TableParkingStore": "parking_table",
     "replay_parked": "parking_replay",
 }
-"""Public name to module; loaded when first used, because the store in a table needs the SDK and the others do not."""
+"""Each public name and its module, loaded when first used: the store in a table needs the SDK, the others do not."""
 
 
 __getattr__ = loader(__name__, _HOMES)

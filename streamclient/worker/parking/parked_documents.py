@@ -1,4 +1,4 @@
-"""A parked record as a JSON document: a line of a file, and what the command line prints with ``--json``."""
+"""A parked record as a JSON document: a line of a file, and the command line's output with ``--json``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from streamclient.worker.parking.parked_frames import frame_of, key_text, record
 
 
 def document_of(parked: ParkedRecord) -> dict[str, Any]:
-    """Everything about the record. ``key``, ``change`` and ``time_micros`` are for people; ``frame`` is the record."""
+    """Return a parked record as a document, with all its fields.
+
+    ``key``, ``change`` and ``time_micros`` are for people; ``frame`` is the record.
+    """
     return {
         "record_id": parked.record_id,
         "stream_id": parked.stream_id,
@@ -32,10 +35,10 @@ def document_of(parked: ParkedRecord) -> dict[str, Any]:
 
 
 def parked_of(document: Any) -> ParkedRecord:
-    """The record that ``document_of`` described.
+    """Return the parked record from a document of ``document_of``.
 
     Raises:
-        CodecError: the document describes none.
+        CodecError: the document does not describe a parked record.
     """
     try:
         return ParkedRecord(
@@ -43,7 +46,7 @@ def parked_of(document: Any) -> ParkedRecord:
             **{name: _typed(document[name], kind) for name, kind in _FIELDS.items()},
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CodecError(f"no parked record: {type(error).__name__}: {error}") from error
+        raise CodecError(f"not a parked record: {type(error).__name__}: {error}") from error
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -1,7 +1,8 @@
-"""Parked records as bytes and text: what every store writes, and what the ids are made of.
+"""Parked records as bytes and text: the form that every store writes, and the source of record ids.
 
-A record is kept as one GetStreamRecord answer that holds nothing else, byte for byte what the service sends for it. So
-whoever can read the service can read a parking store, and numbers, bytes, versions and deletions survive unchanged.
+A record is kept as a GetStreamRecord answer that holds only this record, byte for byte as the service sends it. So a
+program that can read the service can read a parking store, and numbers, bytes, versions and deletions survive
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from streamclient.wire import schema
 from streamclient.wire.record_decoding import default_codec
 
 DIGEST_CHARACTERS = 12
-"""Of the digest in a record id. Only records with the same place in the same shard are told apart by it, so 48 bits are
-far more than enough."""
+"""The characters of the digest in a record id. It only tells records with the same position in the same shard apart, so
+48 bits are far more than enough."""
 
 
 def frame_of(record: StreamRecord) -> bytes:
-    """The record as bytes.
+    """Return the record as bytes.
 
     Raises:
-        CodecError: the record is none that a stream can hold.
+        CodecError: a stream cannot hold such a record.
     """
     action, row, origin = default_codec().encode_record(record)
     message = schema.GetStreamRecordResponse()
@@ -34,7 +35,7 @@ def frame_of(record: StreamRecord) -> bytes:
 
 
 def record_of(frame: bytes) -> StreamRecord:
-    """The record that ``frame_of`` wrote; ``CodecError`` for anything else."""
+    """Return the record from a frame of ``frame_of``; raise ``CodecError`` for other bytes."""
     records = default_codec().decode_page(frame).records
     if len(records) != 1:
         raise CodecError(f"a parked frame of {len(frame)} bytes holds {len(records)} records, expected exactly 1")
@@ -42,32 +43,32 @@ def record_of(frame: bytes) -> StreamRecord:
 
 
 def record_id(record: StreamRecord) -> str:
-    """Place in the shard's order, then a digest of the content; ids of one shard sort as its records.
+    """Return the record's id: its position in the shard, then a digest of the content; ids of a shard sort as records.
 
-    Neither depends on how the service cut its pages, which may differ when a record is read again.
+    Neither part depends on the cuts of pages, which may differ when a record is read again.
     """
-    place = record.sequence_info
+    position = record.sequence_info
     digest = hashlib.sha256(frame_of(record)).hexdigest()[:DIGEST_CHARACTERS]
-    return f"{place.epoch:010d}-{place.timestamp_micros:020d}-{place.row_index:010d}-{digest}"
+    return f"{position.epoch:010d}-{position.timestamp_micros:020d}-{position.row_index:010d}-{digest}"
 
 
 def key_text(key: PrimaryKey) -> str:
-    """A primary key as JSON: ``[["id", "k3"], ["part", {"base64": "AAE="}]]``. Equal keys give equal texts."""
+    """Return a primary key as JSON: ``[["id", "k3"], ["part", {"base64": "AAE="}]]``. Equal keys give equal texts."""
     return json.dumps([[name, _plain(value)] for name, value in key], ensure_ascii=False)
 
 
 def parse_key(text: str) -> PrimaryKey:
-    """The key that ``key_text`` wrote.
+    """Return the key from a text of ``key_text``.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is not a key.
     """
     try:
         pairs: Any = json.loads(text)
         return tuple((_name(name), _value(value)) for name, value in pairs)
     except (TypeError, ValueError) as error:
         expected = '[["column", "text, whole number, or {"base64": "..."}"], ...]'
-        raise ValueError(f"{text!r} is no primary key, expected {expected}: {error}") from error
+        raise ValueError(f"{text!r} is not a primary key, expected {expected}: {error}") from error
 
 
 def _plain(value: KeyValue) -> Any:

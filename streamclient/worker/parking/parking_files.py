@@ -2,10 +2,10 @@
 
 Laws:
 
-* A line is written whole and synchronised to the disk before ``park`` returns; what is behind the last line feed was
-  never promised to anybody, and is cut off by the next write.
-* A record is parked by a line ``{"parked": {...}}`` and forgotten by a line ``{"removed": "<record id>"}``; a file in
-  which nothing is parked any more is emptied.
+* A line is written whole and synchronised to the disk before ``park`` returns; bytes after the last line feed were
+  never acknowledged, and the next write cuts them off.
+* A record is parked by a line ``{"parked": {...}}`` and forgotten by a line ``{"removed": "<record id>"}``; a file
+  without parked records is emptied.
 * Files are locked while they are read or written, so processes of one machine may share the directory.
 """
 
@@ -33,14 +33,15 @@ SUFFIX = ".jsonl"
 class FileParkingStore(IParkingStore):
     """Keeps records in ``<directory>/<stream id>/<shard id>.jsonl``. Thread-safe, and safe between processes.
 
-    For workers on one machine, or on a shared file system with working locks; other fleets need a store that all of
-    them reach, such as ``TableParkingStore``. Each call reads the shard's whole file: made for thousands of records.
+    It suits workers on one machine, or on a shared file system with working locks. Other fleets need a store that all
+    workers reach, such as ``TableParkingStore``. Each call reads the shard's whole file: it is made for thousands of
+    records.
 
     Args:
-        directory: made if it does not exist.
+        directory: the directory; it is made if it does not exist.
 
     Raises:
-        ConfigurationError: there is something else than a directory.
+        ConfigurationError: the path is not a directory and cannot become one.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -51,18 +52,18 @@ class FileParkingStore(IParkingStore):
             raise ConfigurationError(f"{self._directory} cannot be a directory of parked records: {error}") from error
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Append the records that are not there yet; on the disk when it returns."""
+        """Append the records that the store does not have yet; they are on the disk when it returns."""
         for path, group in self._by_file(records):
             with _locked(path) as file:
                 known = _read(path, file)
-                lines = [{"parked": document_of(each)} for each in group if each.record_id not in known]
+                lines = [{"parked": document_of(parked)} for parked in group if parked.record_id not in known]
                 _append(path, file, lines)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """What is parked, file by file.
+        """Yield the parked records, file by file.
 
         Raises:
-            StreamClientException: a file holds a line that this store did not write; it names file and line.
+            StreamClientException: a file holds a line that this store did not write; the message names file and line.
         """
         for path in self._files(stream_id):
             with _locked(path, only_reads=True) as file:
@@ -70,13 +71,13 @@ class FileParkingStore(IParkingStore):
             yield from (known[key] for key in sorted(known))
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """Append that they are gone, or empty the file."""
+        """Append lines that remove ``records``, or empty a file in which no record is left."""
         for path, group in self._by_file(records):
             if not path.exists():
                 continue
             with _locked(path) as file:
                 known = _read(path, file)
-                gone = [each.record_id for each in group if each.record_id in known]
+                gone = [parked.record_id for parked in group if parked.record_id in known]
                 if gone and len(gone) == len(known):
                     file.truncate(0)
                     _synchronise(path, file)
@@ -84,7 +85,7 @@ class FileParkingStore(IParkingStore):
                     _append(path, file, [{"removed": record_id} for record_id in gone])
 
     def _by_file(self, records: Sequence[ParkedRecord]) -> Iterator[tuple[Path, list[ParkedRecord]]]:
-        unique = {(each.stream_id, each.shard_id, each.record_id): each for each in records}
+        unique = {(parked.stream_id, parked.shard_id, parked.record_id): parked for parked in records}
         ordered = sorted(unique.values(), key=_shard)
         for (stream_id, shard_id), group in groupby(ordered, _shard):
             yield self._directory / _name(stream_id) / f"{_name(shard_id)}{SUFFIX}", list(group)
@@ -103,7 +104,7 @@ def _shard(parked: ParkedRecord) -> tuple[str, str]:
 
 
 def _name(identifier: str) -> str:
-    """A file name for an id of any characters; a leading dot would hide the file."""
+    """Return a file name for an id of any characters; a leading dot would hide the file."""
     return quote(identifier, safe="").replace(".", "%2E")
 
 
@@ -116,7 +117,7 @@ def _locked(path: Path, *, only_reads: bool = False) -> Iterator[BinaryIO]:
 
 
 def _read(path: Path, file: BinaryIO) -> dict[str, ParkedRecord]:
-    """What is parked in a file, by record id; what is behind the last line feed does not count."""
+    """Return the parked records of a file, by record id; bytes after the last line feed do not count."""
     file.seek(0)
     known: dict[str, ParkedRecord] = {}
     for number, line in enumerate(_whole(file.read()).splitlines(), 1):
@@ -152,14 +153,14 @@ def _append(path: Path, file: BinaryIO, documents: Sequence[object]) -> None:
 
 
 def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
-    """An unbuffered file may take less than it is given."""
+    """Write all of ``data``; one write of an unbuffered file may take only a part."""
     left = memoryview(data)
     while left:
         left = left[write(left) or 0 :]
 
 
 def _synchronise(path: Path, file: BinaryIO) -> None:
-    """To the disk, and with it the names of a file and a directory that may be new."""
+    """Synchronise the file to the disk, and the names of a file and a directory that may be new."""
     os.fsync(file.fileno())
     for directory in (path.parent, path.parent.parent):
         descriptor = os.open(directory, os.O_RDONLY)

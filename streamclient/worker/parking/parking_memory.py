@@ -17,26 +17,26 @@ class MemoryParkingStore(IParkingStore):
         self._lock = threading.Lock()
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """See the interface."""
+        """Store ``records``, as the interface requires, except that they do not survive the process."""
         with self._lock:
             for parked in records:
-                self._records.setdefault(_place(parked), parked)
+                self._records.setdefault(_identity(parked), parked)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """See the interface; a copy of what is there now."""
+        """Return the present records, as the interface requires."""
         with self._lock:
-            found = sorted(self._records.items())
-        return [parked for _, parked in found if stream_id in (None, parked.stream_id)]
+            present = sorted(self._records.items())
+        return [parked for _, parked in present if stream_id in (None, parked.stream_id)]
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """See the interface."""
+        """Remove ``records``, as the interface requires."""
         with self._lock:
             for parked in records:
-                self._records.pop(_place(parked), None)
+                self._records.pop(_identity(parked), None)
 
     def __repr__(self) -> str:
         return f"<MemoryParkingStore, {len(self._records)} parked>"
 
 
-def _place(parked: ParkedRecord) -> tuple[str, str, str]:
+def _identity(parked: ParkedRecord) -> tuple[str, str, str]:
     return parked.stream_id, parked.shard_id, parked.record_id

@@ -1,4 +1,4 @@
-"""Giving parked records to a processor again, in order per key, and forgetting those that it has dealt with."""
+"""The replay of parked records: a processor gets them again, in order per key, and processed records are forgotten."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class KeyLeft:
     stream_id: str
     key: PrimaryKey
     records: int
-    """How many, as far as the replay knows; a running worker may have parked more."""
+    """The number of records still parked, as far as the replay knows; a running worker may have parked more."""
     error: str
-    """What the processor raised at the first of them, or that it did not checkpoint it."""
+    """The error of the processor at the first of them, or the fact that the processor did not checkpoint it."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 else "records"
@@ -49,10 +49,10 @@ class KeyLeft:
 
 @frozen
 class ReplayReport:
-    """What a replay did."""
+    """The result of a replay."""
 
     replayed: int
-    """Records that the processor dealt with; they are no longer parked."""
+    """The number of records that the processor processed; they are no longer parked."""
     left: tuple[KeyLeft, ...]
 
 
@@ -70,36 +70,36 @@ def replay_parked(
     stream_id: str | None = None,
     keys: Collection[PrimaryKey] | None = None,
 ) -> ReplayReport:
-    """Deliver parked records again: those of one key in their order, one record per batch.
+    """Deliver parked records again: the records of one key in their order, one record per batch.
 
-    Each key gets a processor of its own for each shard that its records came from. A record is forgotten as soon as
-    the processor has checkpointed it, in ``process_records`` or in ``shutdown``, and the call that delivered it has
-    returned without an error. The first failure of a key ends the replay of that key; other keys go on. Workers may run
-    meanwhile: they go on parking records of a key until none is left, so repeat the replay until nothing is.
+    Each key gets a processor of its own for each shard of its records. A record is forgotten as soon as the processor
+    has checkpointed it, in ``process_records`` or in ``shutdown``, and the call that delivered it has returned without
+    an error. The first failure of a key ends the replay of that key; other keys go on. Workers may run meanwhile: they
+    park further records of a key while it has parked records, so repeat the replay until no record is left.
 
-    The processor is told ``InitializationInput.is_replay`` and an epoch of 0, and ``shutdown(PROCESS_DONE)`` at the
-    end, ``PROCESS_RESTART`` after a failure. A sink that takes no replays raises, and the records stay parked.
+    The processor gets ``InitializationInput.is_replay`` and an epoch of 0. It gets ``shutdown(PROCESS_DONE)`` at the
+    end, or ``PROCESS_RESTART`` after a failure. A sink that accepts no replays raises, and the records stay parked.
 
     Args:
-        store: where the records are.
-        processor_factory: as for ``Worker``.
-        stream_id: replay only what came from this stream.
-        keys: replay only these primary keys.
+        store: the store of the records.
+        processor_factory: the maker of processors, as for ``Worker``.
+        stream_id: the stream whose records are replayed; all streams by default.
+        keys: the primary keys whose records are replayed; all keys by default.
 
     Raises:
-        ConfigurationError: ``processor_factory`` is none. Reading the store raises what the store raises.
+        ConfigurationError: ``processor_factory`` makes no processors. Errors of the store are raised as they are.
     """
     checks.implementation(IParkingStore).require("store", store)
     checks.optional(checks.text).require("stream_id", stream_id)
     _keys.require("keys", keys)
-    records = (each for each in store.parked(stream_id) if keys is None or each.record.primary_key in keys)
+    records = (parked for parked in store.parked(stream_id) if keys is None or parked.record.primary_key in keys)
     return replay_records(store, processor_factory, records)
 
 
 def replay_records(
     store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
 ) -> ReplayReport:
-    """Replay these; of each key they must be all that is parked, or at least the first ones."""
+    """Replay ``records``; they must have all parked records of each key, or at least the first ones."""
     make = processor_maker("processor_factory", processor_factory)
     replayed, left = 0, []
     for group in _by_key(records):
@@ -113,17 +113,17 @@ def replay_records(
 
 
 def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
-    found: dict[tuple[str, PrimaryKey], list[ParkedRecord]] = {}
+    groups: dict[tuple[str, PrimaryKey], list[ParkedRecord]] = {}
     for parked in records:
-        found.setdefault((parked.stream_id, parked.record.primary_key), []).append(parked)
-    for group in found.values():
+        groups.setdefault((parked.stream_id, parked.record.primary_key), []).append(parked)
+    for group in groups.values():
         yield sorted(group, key=lambda parked: (parked.generation, parked.record_id))
 
 
 def _replay_key(
     store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
 ) -> tuple[int, str]:
-    """How many were dealt with, and the error that ended it, if one did."""
+    """Replay the records of one key; return how many were processed, and the error that ended it, or ``""``."""
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
         replayer = _Replayer(store, list(run))
@@ -135,7 +135,7 @@ def _replay_key(
 
 
 class _Marker(IShutdownMarker):
-    """Remembers that the processor wanted to end."""
+    """Remembers that the processor asked for its end."""
 
     def __init__(self) -> None:
         self.is_marked = False
@@ -161,7 +161,7 @@ class _Prepared(IPreparedCheckpoint):
 
 
 class _Replayer(IRecordProcessorCheckpointer):
-    """Records of one key and shard, one processor, and the checkpointer that it is given. Positions are record ids."""
+    """Replays the records of one key and shard to one processor, as its checkpointer. Positions are record ids."""
 
     def __init__(self, store: IParkingStore, records: Sequence[ParkedRecord]) -> None:
         self._store = store
@@ -169,14 +169,14 @@ class _Replayer(IRecordProcessorCheckpointer):
         self._start = records[0].position
         self._delivered = 0
         self._accepted = 0
-        """How many of the records were delivered by calls that returned without an error."""
+        """The number of records that were delivered by calls without an error."""
         self._checkpointed = 0
         self._lock = threading.Lock()
         self.done = 0
-        """How many of the records, from the first one on, are accepted, checkpointed and forgotten."""
+        """The number of records, from the first on, that are accepted, checkpointed and forgotten."""
 
     def replay(self, make: Callable[[], IRecordProcessor]) -> str:
-        """Deliver all of them; the first error, if there was one."""
+        """Deliver all records; return the first error, or ``""``."""
         error = ""
         try:
             processor = make()
@@ -201,7 +201,7 @@ class _Replayer(IRecordProcessorCheckpointer):
                     self._accepted = number
                     self._forget()
                 if marker.is_marked:
-                    return "the processor marked itself for its end"
+                    return "the processor marked itself as done or for a restart"
         except Exception as error:
             with self._lock:
                 # No checkpoint covers the record that failed, neither an earlier one nor one in shutdown.
@@ -216,9 +216,9 @@ class _Replayer(IRecordProcessorCheckpointer):
         return self._start if self._delivered == 0 else self._records[self._delivered - 1].record_id
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Forget every record up to there; the one under delivery once its call has returned without an error."""
+        """Forget every record up to the checkpoint; a record under delivery only if its call returns without error."""
         with self._lock:
-            self._checkpointed = max(self._checkpointed, self._place(checkpoint_value))
+            self._checkpointed = max(self._checkpointed, self._count_up_to(checkpoint_value))
             self._forget()
 
     def _forget(self) -> None:
@@ -228,47 +228,47 @@ class _Replayer(IRecordProcessorCheckpointer):
             self.done = upto
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Stores nothing: after a crash, the record is still parked, and nobody knows of the state."""
-        place = self._place(checkpoint_value)
-        value = self._start if place == 0 else self._records[place - 1].record_id
-        return _Prepared(self, PendingCheckpoint(value, state, max(0, place - self.done), 0))
+        """Return a prepared checkpoint without storing it: after a crash the record is still parked, the state lost."""
+        count = self._count_up_to(checkpoint_value)
+        value = self._start if count == 0 else self._records[count - 1].record_id
+        return _Prepared(self, PendingCheckpoint(value, state, max(0, count - self.done), 0))
 
-    def _place(self, value: str | None) -> int:
+    def _count_up_to(self, value: str | None) -> int:
         if value in (None, CheckpointPosition.SHARD_END):
             return self._delivered
-        places = {self._start: 0} | {
+        counts = {self._start: 0} | {
             parked.record_id: number for number, parked in enumerate(self._records[: self._delivered], 1)
         }
-        if value not in places:
+        if value not in counts:
             raise ConfigurationError(
                 f"checkpoint {value!r} was not handed out; use a value of largest_permitted_checkpoint_value"
             )
-        return places[value]
+        return counts[value]
 
 
 def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessorFactory:
-    """The factory that ``module:name`` names; ``load`` imports a module.
+    """Return the factory that ``text`` names as ``module:name``; ``load`` imports a module.
 
     Raises:
-        StreamClientException: there is no such module or name, it makes no processors, or it takes arguments.
+        StreamClientException: the module or name does not exist, makes no processors, or takes arguments.
     """
     module_name, _, name = text.partition(":")
     try:
-        found = getattr(load(module_name), name)
+        named = getattr(load(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise StreamClientException(f"{text!r} names no factory, expected module:factory: {error}") from error
-    except SystemExit as error:  # a supervisor would take it for an accident, and start the process again and again
+    except SystemExit as error:  # a supervisor would take it for a crash, and restart the process for ever
         raise StreamClientException(
-            f"{text!r} names no factory: importing {module_name} ends the program with {error.code!r}; keep what it "
-            'does as a program behind  if __name__ == "__main__":'
+            f"{text!r} names no factory: importing {module_name} ends the program with {error.code!r}; put its main "
+            'program under  if __name__ == "__main__":'
         ) from error
-    if not callable(getattr(found, "create_processor", found)):
-        raise StreamClientException(f"{text!r} is {found!r}, which makes no processors")
-    is_class_of_factories = isinstance(found, type) and hasattr(found, "create_processor")
+    if not callable(getattr(named, "create_processor", named)):
+        raise StreamClientException(f"{text!r} is {named!r}, which makes no processors")
+    is_class_of_factories = isinstance(named, type) and hasattr(named, "create_processor")
     try:
-        factory: RecordProcessorFactory = found() if is_class_of_factories else found
+        factory: RecordProcessorFactory = named() if is_class_of_factories else named
     except TypeError as error:
         raise StreamClientException(
-            f"{text!r} takes arguments, and nothing gives it any; name a function that makes it: {error}"
+            f"{text!r} takes arguments, and gets none here; name a function that makes it: {error}"
         ) from error
     return factory

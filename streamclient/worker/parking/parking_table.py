@@ -45,26 +45,26 @@ PARKING_TABLE = TablePurpose(
 )
 
 CELL_BYTES = 1024 * 1024
-"""A cell may hold 2 MB, and a record with its previous values more than that, so its bytes are cut into cells of half
-as much: ``Frame0000``, ``Frame0001`` and so on."""
+"""The most bytes of a cell. A record with its previous values may exceed the service's limit of 2 MB, so its bytes are
+cut into cells of half that size: ``Frame0000``, ``Frame0001`` and so on."""
 
 REQUEST_BYTES = 2 * 1024 * 1024
-"""Of records. The service takes 4 MB, and a row has its error's text besides."""
+"""The most bytes of records in a request. The service accepts 4 MB, and a row also has the text of its error."""
 
 
 @checks.explains_names
 class TableParkingStore(IParkingStore):
-    """Keeps records in a table of their own, one row each, which it makes when it first needs it. Thread-safe.
+    """Keeps records in a table of their own, one row each. It makes the table when it is first needed. Thread-safe.
 
     Any number of streams and fleets may share the table. A failed call raises; the worker repeats it.
 
     Args:
-        client: a ``tablestore.OTSClient``; it is used through a copy that makes every call once.
-        table_name: made with this key: ``StreamId``, ``ShardId``, ``RecordId``, all STRING.
-        wait: waits so many seconds, between questions whether a new table is ready.
+        client: a ``tablestore.OTSClient``; the store uses a copy that makes every call once.
+        table_name: the table; it is made with the key ``StreamId``, ``ShardId``, ``RecordId``, all STRING.
+        wait: waits a number of seconds, between two tries whether a new table is ready.
 
     Raises:
-        ConfigurationError: the client or the name is none.
+        ConfigurationError: ``client`` or ``table_name`` cannot be used.
     """
 
     def __init__(self, client: OTSClient, table_name: str, *, wait: Callable[[float], object] = time.sleep) -> None:
@@ -78,26 +78,27 @@ class TableParkingStore(IParkingStore):
         self._is_there = False
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Put the rows that are not there yet."""
+        """Put the rows that do not exist yet."""
         self._have_table()
         absent = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
-        unique = {tuple(_row_key(each)): each for each in records}.values()
+        unique = {tuple(_row_key(parked)): parked for parked in records}.values()
         items = [
-            (PutRowItem(Row(_row_key(each), _columns(each)), absent), len(frame_of(each.record))) for each in unique
+            (PutRowItem(Row(_row_key(parked), _columns(parked)), absent), len(frame_of(parked.record)))
+            for parked in unique
         ]
         self._write(items, ignored=CONDITION_CHECK_FAIL)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """Every row, by key.
+        """Yield the parked records of the rows, by key.
 
         Raises:
-            StreamClientException: a row is no parked record; it names the row.
+            StreamClientException: a row is not a parked record; the message names the row.
         """
         for row in self._scan(stream_id, None):
             yield _parked(row)
 
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
-        """As the interface says; reads two small columns of each row."""
+        """Return the keys of a stream that have parked records; read only two small columns of each row."""
         keys: dict[tuple[str, str], ParkedKey] = {}
         for row in self._scan(stream_id, ["RecordKey", "Generation"]):
             _, shard_id, record_id = _key_values(row)
@@ -111,13 +112,13 @@ class TableParkingStore(IParkingStore):
         """Delete the rows."""
         self._have_table()
         any_state = Condition(RowExistenceExpectation.IGNORE)
-        keys = {tuple(_row_key(each)) for each in records}
+        keys = {tuple(_row_key(parked)) for parked in records}
         self._write([(DeleteRowItem(Row(list(key)), any_state), 0) for key in keys], ignored=None)
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def _write(self, items: Sequence[tuple[Any, int]], *, ignored: str | None) -> None:
-        """Write items of different rows, each with its size; errors with the code ``ignored`` are none."""
+        """Write items of different rows, each with its size; ignore errors with the code ``ignored``."""
         for batch in batches(items, id, itemgetter(1), most_bytes=REQUEST_BYTES):
             for error in send_items(self._client, self._table_name, [item for item, _ in batch]):
                 if error is not None and not (isinstance(error, DependencyException) and error.code == ignored):
@@ -139,7 +140,7 @@ class TableParkingStore(IParkingStore):
             raise failure from failure.__cause__
 
     def _noted(self, failure: StreamClientError) -> StreamClientError:
-        """The failure; whether the table is there is asked again if it says no."""
+        """Return the failure; if it says that the table does not exist, check the table again at the next call."""
         if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
             self._is_there = False
         return failure
@@ -147,7 +148,7 @@ class TableParkingStore(IParkingStore):
     # --- the table -----------------------------------------------------------------------------------------------
 
     def _have_table(self) -> None:
-        """Make the table if need be, and wait until it answers; two threads that do so at once do no harm."""
+        """Make the table if it does not exist, and wait until it answers; two threads that do so at once do no harm."""
         if self._is_there:
             return
         self._table.create_if_absent()
@@ -157,10 +158,10 @@ class TableParkingStore(IParkingStore):
         self._is_there = True
 
     def exists(self) -> bool:
-        """Whether the table is there: one request, which makes nothing.
+        """Return whether the table exists, with one request, which creates nothing.
 
         Raises:
-            ConfigurationError: it is there and cannot hold parked records.
+            ConfigurationError: it exists and cannot hold parked records.
             DependencyException: the service refused or did not answer.
         """
         return self._table.exists()
@@ -218,5 +219,5 @@ def _parked(row: Any) -> ParkedRecord:
         )
     except (CodecError, KeyError, TypeError) as error:
         raise StreamClientException(
-            f"row {record_id} of shard {shard_id} is no parked record ({error}); repair or delete the row"
+            f"row {record_id} of shard {shard_id} is not a parked record ({error}); repair or delete the row"
         ) from error

@@ -22,11 +22,11 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * A stream to its end by the official stream client with its default settings: "consume", endpoint, access key id and
- * secret, instance, data table, status table, records per page, whether each cell is looked at, how many records,
- * whether the MD5 of each answer is checked, which is not the default. Answers with the time from the first initialize
- * to the last stored checkpoint, and with the processor time of the whole process from before the worker's start to
- * after its end; that of collector and compiler is in it.
+ * Reads a stream to its end with the official stream client and its default settings: "consume", endpoint, access key
+ * id and secret, instance, data table, status table, records per page, whether to look at each cell, number of records,
+ * whether to check the MD5 of each answer, which is not the default. Answers with the time from the first initialize to
+ * the last stored checkpoint, and with the processor time of the whole process from before the worker's start to after
+ * its end, that of collector and compiler included.
  */
 final class Consume implements Rounds.Round {
     private static final long LONGEST_SECONDS = 180;
@@ -65,7 +65,7 @@ final class Consume implements Rounds.Round {
                 course.ended.get() - course.started.get(), clock.getProcessCpuTime() - started, course.count.get());
     }
 
-    /** Makes the processors of one round, and knows when all records came. */
+    /** Makes the processors of one round, and notes when all records came. */
     private static final class Course implements IRecordProcessorFactory {
         private final boolean looks;
         private final long expected;
@@ -119,7 +119,7 @@ final class Consume implements Rounds.Round {
 
         @Override
         public void shutdown(ShutdownInput input) {
-            // Each batch was checkpointed. The sum is used here, so that no compiler may leave out the looking.
+            // Each batch was checkpointed. The sum is used here, so that no compiler leaves out the work.
             if (seen == Long.MIN_VALUE) {
                 System.err.println(seen);
             }

@@ -13,8 +13,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * A page of GetStreamRecord from bytes to the SDK's records, as its client does it: "decode", file, how many times.
- * Answers with processor time of this thread; that of the garbage collector and of the compiler is not in it.
+ * Decodes a page of GetStreamRecord into the SDK's records, as its client does: "decode", file, number of repetitions.
+ * Answers with the processor time of this thread, without that of the garbage collector and of the compiler.
  */
 final class Decode implements Rounds.Round {
     private final Map<Path, byte[]> bodies = new HashMap<>();

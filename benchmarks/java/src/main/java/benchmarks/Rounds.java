@@ -8,7 +8,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * What is measured in Java: one round per line of standard input, a word that names it and its arguments, separated by
+ * Measurements in Java: one round per line of standard input, a word that names it and its arguments, separated by
  * tabs. Each is answered by one line of JSON. The process lives as long as its input, so its compiler stays warm.
  */
 public final class Rounds {
@@ -21,7 +21,7 @@ public final class Rounds {
         rounds.put("decode", new Decode());
         rounds.put("consume", new Consume());
         PrintStream answers = System.out;
-        System.setOut(System.err); // whoever logs must not answer
+        System.setOut(System.err); // logs must not mix with the answers
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split("\t");
