@@ -50,7 +50,7 @@ class Consuming(Enum):
 
     __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
-    NOBODY = "nobody"
+    NO_CONSUMER = "no consumer"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
     """A consumer that was asked to stop, whose checkpoints still work; or a consumer of an earlier life of the
@@ -87,7 +87,7 @@ class LeaseStep(Enum):
 
 _READ, _PAUSE, _KEEP = Intention.READ, Intention.PAUSE, Intention.KEEP
 _GIVE, _RUN_OUT = Intention.GIVE_AWAY, Intention.LET_RUN_OUT
-_NOBODY, _CONSUMER, _LEAVING = Consuming
+_NO_CONSUMER, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
@@ -96,21 +96,21 @@ _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
 """Beside a consumer of an earlier life, a row that was taken may contain the truth of a life before that."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
-    (_READ, _NOBODY, (_OWN,), LeaseStep.START),
-    (_READ, _NOBODY, (_OBEYS, _OFFERED), LeaseStep.SET_RIGHT),
-    (_READ, _NOBODY, (_GONE,), LeaseStep.AWAIT_ROW),
+    (_READ, _NO_CONSUMER, (_OWN,), LeaseStep.START),
+    (_READ, _NO_CONSUMER, (_OBEYS, _OFFERED), LeaseStep.SET_RIGHT),
+    (_READ, _NO_CONSUMER, (_GONE,), LeaseStep.AWAIT_ROW),
     (_READ, _CONSUMER, _WHILE_READ, LeaseStep.LET_READ),
     (_READ, _LEAVING, _WHILE_LEAVING, LeaseStep.AWAIT_END),
-    (_PAUSE, _NOBODY, tuple(RowState), LeaseStep.HOLD),
+    (_PAUSE, _NO_CONSUMER, tuple(RowState), LeaseStep.HOLD),
     (_PAUSE, _CONSUMER, _WHILE_READ, LeaseStep.STOP),
     (_PAUSE, _LEAVING, _WHILE_LEAVING, LeaseStep.AWAIT_END),
-    (_KEEP, _NOBODY, tuple(RowState), LeaseStep.HOLD),
+    (_KEEP, _NO_CONSUMER, tuple(RowState), LeaseStep.HOLD),
     (_KEEP, _CONSUMER, _WHILE_READ, LeaseStep.LET_READ),
     (_KEEP, _LEAVING, _WHILE_LEAVING, LeaseStep.AWAIT_END),
-    (_GIVE, _NOBODY, tuple(RowState), LeaseStep.HAND_OVER),
+    (_GIVE, _NO_CONSUMER, tuple(RowState), LeaseStep.HAND_OVER),
     (_GIVE, _CONSUMER, _WHILE_READ, LeaseStep.STOP),
     (_GIVE, _LEAVING, _WHILE_LEAVING, LeaseStep.AWAIT_END),
-    (_RUN_OUT, _NOBODY, tuple(RowState), LeaseStep.HAND_OVER),
+    (_RUN_OUT, _NO_CONSUMER, tuple(RowState), LeaseStep.HAND_OVER),
     (_RUN_OUT, _CONSUMER, _WHILE_READ, LeaseStep.STOP),
     (_RUN_OUT, _LEAVING, _WHILE_LEAVING, LeaseStep.RUN_OUT),
 )
@@ -168,7 +168,7 @@ class HeldLease:
     """The time at which the last accepted write was sent."""
     acquisition: Acquisition
     intention: Intention = Intention.READ
-    consuming: Consuming = Consuming.NOBODY
+    consuming: Consuming = Consuming.NO_CONSUMER
     is_gone: bool = False
     is_offered: bool = False
     may_say_obeys: bool = False

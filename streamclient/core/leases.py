@@ -28,7 +28,7 @@ class LeaseWrite:
 
     @property
     def expected(self) -> Lease | None:
-        """The row that must be there; ``None`` if there must be no row."""
+        """The row that must be there; ``None`` if the row must be absent."""
         return None if self.kind is WriteKind.CREATE else self.seen
 
     @property

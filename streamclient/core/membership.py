@@ -109,7 +109,7 @@ class WorkerWrite:
 
     @property
     def expected(self) -> WorkerRow | None:
-        """The row that must be there; ``None`` if there must be no row."""
+        """The row that must be there; ``None`` if the row must be absent."""
         return self.seen
 
     @property

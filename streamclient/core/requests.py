@@ -80,7 +80,7 @@ def _consumer_gone(state: WorkerState, held: HeldLease, event: ConsumerStopped) 
         state.released[event.lease_key] = None
         text = f"its processor is done, the lease is given away: {held.lease}"
         state.report(Severity.INFO, event.lease_key, text)
-    state.keep(evolve(held, consuming=Consuming.NOBODY))
+    state.keep(evolve(held, consuming=Consuming.NO_CONSUMER))
 
 
 def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
@@ -100,7 +100,7 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
 
 
 def _is_running(held: HeldLease, consumer_id: str) -> bool:
-    return held.identifier == consumer_id and held.consuming is not Consuming.NOBODY
+    return held.identifier == consumer_id and held.consuming is not Consuming.NO_CONSUMER
 
 
 # --- other workers and operators -----------------------------------------------------------------------------------

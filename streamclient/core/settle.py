@@ -110,8 +110,8 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
 
 
 def _left_over(state: WorkerState, lease_key: str) -> Consuming:
-    """Return ``LEAVING`` if a consumer of an earlier life still runs, else ``NOBODY``."""
-    return Consuming.LEAVING if lease_key in state.running else Consuming.NOBODY
+    """Return ``LEAVING`` if a consumer of an earlier life still runs, else ``NO_CONSUMER``."""
+    return Consuming.LEAVING if lease_key in state.running else Consuming.NO_CONSUMER
 
 
 def _end_consumer(state: WorkerState, held: HeldLease, in_doubt: CheckpointOutcome) -> None:
@@ -313,7 +313,7 @@ def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
     """Return whether the row has to acknowledge a pause: nothing reads, and the row does not say so yet."""
     pause = _present_pause(state, held.lease)
     is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
-    return is_unsaid and held.consuming is Consuming.NOBODY
+    return is_unsaid and held.consuming is Consuming.NO_CONSUMER
 
 
 # --- writes --------------------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def leave(state: WorkerState, held: HeldLease) -> None:
 def give(state: WorkerState, lease_key: str, receiver: str) -> None:
     """Hand a finished lease to a worker that did not ask for it; put that off while other work on the lease goes on."""
     held = state.held.get(lease_key)
-    if held is None or not held.lease.is_finished or held.consuming is not Consuming.NOBODY:
+    if held is None or not held.lease.is_finished or held.consuming is not Consuming.NO_CONSUMER:
         return
     is_busy = lease_key in state.flights or held.requests or state.now < held.doubt.not_before
     if not (is_busy or held.step is LeaseStep.HAND_OVER or held.is_gone or held.is_offered):

@@ -55,7 +55,7 @@ class CallWatchdog:
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
-        """``what`` is a text that a duration continues: "no scan of the status table succeeded"."""
+        """Take the text ``what``, which a duration continues: "no scan of the status table succeeded"."""
         self._what = what
         self._is_always_due = due_since is not None
         self._without: tuple[float | None, Exception | Raised | None] = (due_since, None)

@@ -30,13 +30,13 @@ def test_every_intention_has_a_step_for_every_state_that_can_be() -> None:
 def test_a_consumer_starts_in_one_state_only() -> None:
     starts = [state for state, step in NEXT.items() if step is LeaseStep.START]
 
-    assert starts == [(Intention.READ, Consuming.NOBODY, RowState.OWN)]
+    assert starts == [(Intention.READ, Consuming.NO_CONSUMER, RowState.OWN)]
 
 
 def test_nothing_is_handed_over_while_user_code_may_run() -> None:
     given = {consuming for (_, consuming, _), step in NEXT.items() if step is LeaseStep.HAND_OVER}
 
-    assert given == {Consuming.NOBODY}
+    assert given == {Consuming.NO_CONSUMER}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_keeps_a_row_from_being_read_for_longest_is_its_state(facts: dict[s
     held = evolve(HELD, **facts)
 
     assert held.row is state
-    assert held.step is NEXT[Intention.READ, Consuming.NOBODY, state]
+    assert held.step is NEXT[Intention.READ, Consuming.NO_CONSUMER, state]
 
 
 def test_writes_in_doubt_count_from_the_earliest_and_wait_ever_longer() -> None:

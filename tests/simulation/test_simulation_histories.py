@@ -72,7 +72,7 @@ def test_histories_reach_every_line_of_the_table_of_consumers(monkeypatch: pytes
 
 @pytest.mark.parametrize("state", [Intention.READ, Intention.GIVE_AWAY])
 def test_a_state_without_a_line_would_be_seen(state: Intention, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(held.NEXT, (state, Consuming.NOBODY, RowState.OWN))
+    monkeypatch.delitem(held.NEXT, (state, Consuming.NO_CONSUMER, RowState.OWN))
     violation = run_plan(draw_plan(0, Size.SMALL)).violation
 
     assert violation is not None

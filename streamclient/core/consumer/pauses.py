@@ -65,11 +65,12 @@ SHORTEST_READ_PAUSE_MILLIS = 100
 """First pause after a failed read, as in the Java client; the calls below have already made their own quick retries."""
 
 LONGEST_READ_PAUSE_MILLIS = 20_000
-"""Longest pause after failed reads: short enough to go on soon after an outage, long enough to be no load during it."""
+"""Longest pause after failed reads: short enough to go on soon after an outage, long enough to spare the
+service during it."""
 
 SHORTEST_STORE_PAUSE_MILLIS = 500
 LONGEST_STORE_PAUSE_MILLIS = 60_000
-"""Pauses after a failure of a parking store. It is called only after another failure, so long pauses do no harm."""
+"""Pauses after a failure of a parking store. It is called only after another failure, so its pauses may be long."""
 
 MOST_EAGER_READS = 64
 """Number of empty pages in a row after which a hint of more records still causes an immediate read. The hint promises
