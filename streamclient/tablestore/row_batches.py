@@ -1,4 +1,4 @@
-"""BatchWriteRow: rows are cut into requests that the service accepts, sent, and judged by the answer of each row.
+"""Rows written and read in batches: cut into requests that the service accepts, and judged by the answer of each row.
 
 Laws:
 
@@ -14,9 +14,15 @@ from itertools import zip_longest
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import frozen
-from tablestore import BatchWriteRowRequest, OTSClient, TableInBatchWriteRowItem
+from tablestore import (
+    BatchGetRowRequest,
+    BatchWriteRowRequest,
+    OTSClient,
+    TableInBatchGetRowItem,
+    TableInBatchWriteRowItem,
+)
 
-from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError, StreamClientException
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
@@ -24,6 +30,9 @@ from streamclient.wire.service_errors import classify, from_answer
 
 ROWS_PER_BATCH = 200
 """The most rows that the service accepts in one BatchWriteRow."""
+
+ROWS_PER_READ = 100
+"""The most rows that the service returns for one BatchGetRow."""
 
 BYTES_PER_BATCH = 3 * 1024 * 1024
 """The most bytes of encoded rows in a request. The service accepts 4 MB, so the bytes around the rows fit too."""
@@ -74,6 +83,32 @@ def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[Stre
     tables = (response.table_of_put, response.table_of_update, response.table_of_delete)
     results = {result.index: result for answers in tables for result in answers.get(table, ())}
     return [_item_error(results.get(index)) for index in range(len(items))]
+
+
+def read_rows(
+    client: OTSClient, table: str, keys: Sequence[Any], columns: Sequence[str] | None = None
+) -> list[Any | StreamClientError]:
+    """Read the rows with some different ``keys``, at most ``ROWS_PER_READ``, with one BatchGetRow that is sent once.
+
+    Returns for each key, in order, the row as the SDK decodes it, ``None`` if it does not exist, or its error.
+
+    Raises:
+        StreamClientError: the request failed, or its answers do not fit the keys.
+    """
+    request = BatchGetRowRequest()
+    request.add(TableInBatchGetRowItem(table, list(keys), columns_to_get=columns and list(columns), max_version=1))
+    try:
+        results = client.batch_get_row(request).get_result_by_table(table) or []
+    except Exception as error:
+        raise translated(error, write=False, client=client) from error
+    if len(results) != len(keys):
+        raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(keys)} keys")
+    return [
+        (result.row if result.row is not None and result.row.primary_key else None)
+        if result.is_ok
+        else from_answer(result.error_code, result.error_message, write=False)
+        for result in results
+    ]
 
 
 def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:

@@ -14,7 +14,8 @@ from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.model import Lease
 from streamclient.server import Fail, FailRows, FaultRule, LocalTablestore, LoseAnswer
-from streamclient.worker.lease.lease_epochs import DRAWS_AT_MOST, ROWS_PER_DRAW
+from streamclient.tablestore.row_batches import ROWS_PER_READ
+from streamclient.worker.lease.lease_epochs import DRAWS_AT_MOST
 from streamclient.worker.lease.lease_manager import LeaseManager
 from tests.patience import PATIENCE_SECONDS
 
@@ -78,11 +79,11 @@ def test_epochs_outlive_the_lease_and_end_only_when_they_are_forgotten(
 
 
 def test_a_hundred_epochs_cost_two_requests(server: LocalTablestore, manager: LeaseManager) -> None:
-    keys = [f"s{number:03}" for number in range(ROWS_PER_DRAW + 1)]
+    keys = [f"s{number:03}" for number in range(ROWS_PER_READ + 1)]
     manager.draw_epoch(keys[0])
     before = [requests(server, name) for name in ("BatchGetRow", "BatchWriteRow")]
 
-    assert list(manager.draw_epochs(keys)) == [2] + [1] * ROWS_PER_DRAW
+    assert list(manager.draw_epochs(keys)) == [2] + [1] * ROWS_PER_READ
     assert [requests(server, name) for name in ("BatchGetRow", "BatchWriteRow")] == [2 + number for number in before]
 
 

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from tablestore import BatchGetRowRequest, OTSClient, TableInBatchGetRowItem
+from tablestore import OTSClient
 
 from streamclient.core import write_rules
 from streamclient.core.write_rules import EpochRow, EpochWrite, WriteOutcome
-from streamclient.errors import DependencyException, ErrorKind, StreamClientException
-from streamclient.tablestore.row_batches import translated
-from streamclient.wire.service_errors import from_answer
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError
+from streamclient.tablestore.row_batches import ROWS_PER_READ, read_rows
 from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_rows import EPOCH_STATUS_TYPE, Cells, item_of, key_of
 from streamclient.worker.lease.lease_store import WriteAnswer
@@ -27,9 +26,6 @@ EPOCH = "Epoch"
 
 CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
 """The column of each field of an epoch row."""
-
-ROWS_PER_DRAW = 100
-"""The most rows that the service accepts in one BatchGetRow, half as many as in a BatchWriteRow."""
 
 DRAWS_AT_MOST = 4
 """The most attempts to draw a number while other workers draw for the same shard. Only workers that acquire the shard
@@ -89,33 +85,25 @@ class EpochRows:
         return send_rows(self.client, self.table_name, items)
 
     def _read(self, lease_keys: Sequence[str]) -> Mapping[str, EpochRow | Exception | None]:
-        request = BatchGetRowRequest()
-        keys = [self._key(key) for key in lease_keys]
-        request.add(TableInBatchGetRowItem(self.table_name, keys, max_version=1))
         try:
-            results = self.client.batch_get_row(request).get_result_by_table(self.table_name) or []
-        except Exception as error:
-            return dict.fromkeys(lease_keys, translated(error, write=False, client=self.client))
-        if len(results) != len(lease_keys):
-            wrong = StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(lease_keys)} keys")
-            return dict.fromkeys(lease_keys, wrong)
-        return {key: _parsed(key, result) for key, result in zip(lease_keys, results, strict=True)}
+            rows = read_rows(self.client, self.table_name, [self._key(key) for key in lease_keys])
+        except StreamClientError as error:
+            return dict.fromkeys(lease_keys, error)
+        return {key: _parsed(key, row) for key, row in zip(lease_keys, rows, strict=True)}
 
     def _key(self, lease_key: str) -> list[tuple[str, object]]:
         return key_of(self.stream_id, lease_key, EPOCH_STATUS_TYPE)
 
 
-def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
-    """Return the content of a row; ``None`` if the row does not exist."""
-    if not result.is_ok:
-        return from_answer(result.error_code, result.error_message, write=False)
-    if result.row is None or not result.row.primary_key:
-        return None
-    cells = {name: value for name, value, *_ in result.row.attribute_columns or ()}
+def _parsed(lease_key: str, row: Any) -> EpochRow | Exception | None:
+    """Return the content of a row; ``None`` if the row does not exist, and an error as it is."""
+    if row is None or isinstance(row, Exception):
+        return row
+    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     number = cells.get(EPOCH)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         return DependencyException(
-            f"epoch row {result.row.primary_key} holds {EPOCH} = {number!r}, which is not a number above 0; set it to "
+            f"epoch row {row.primary_key} holds {EPOCH} = {number!r}, which is not a number above 0; set it to "
             "a number above every epoch that its shard ever had",
             kind=ErrorKind.PERMANENT,
         )
@@ -123,4 +111,4 @@ def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
 
 
 def _batches(lease_keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (lease_keys[start : start + ROWS_PER_DRAW] for start in range(0, len(lease_keys), ROWS_PER_DRAW))
+    return (lease_keys[start : start + ROWS_PER_READ] for start in range(0, len(lease_keys), ROWS_PER_READ))

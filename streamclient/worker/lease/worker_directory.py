@@ -10,29 +10,26 @@ They are in the same table as the leases, under a status type of their own, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 from tablestore import (
     INF_MAX,
     INF_MIN,
-    BatchGetRowRequest,
     Condition,
     OTSClient,
     Row,
     RowExistenceExpectation,
-    TableInBatchGetRowItem,
     UpdateRowItem,
 )
 
 from streamclient.base import logs
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
-from streamclient.errors import StreamClientException
+from streamclient.errors import StreamClientError
 from streamclient.tablestore.ranges import scan
-from streamclient.tablestore.row_batches import ROWS_PER_BATCH
-from streamclient.wire.service_errors import from_answer
+from streamclient.tablestore.row_batches import ROWS_PER_BATCH, ROWS_PER_READ, read_rows
 from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
 
@@ -62,9 +59,6 @@ CELLS: Cells[WorkerRow] = {
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
-ROWS_PER_READ = 100
-"""The most rows that the service accepts in one BatchGetRow."""
-
 MOST_REPORTED = 1_000
 """The most unreadable rows that are remembered, to log each once; beyond it, the oldest may be logged again."""
 
@@ -88,12 +82,17 @@ class WorkerRows:
     def read(self, names: Sequence[str]) -> Sequence[WorkerRow]:
         """Return the rows of the workers ``names``, without ``info``, in any order; absent rows are left out.
 
-        Errors are those of the SDK, and ``DependencyException`` if a row could not be read.
+        Raises:
+            StreamClientError: a request failed, or a row could not be read.
         """
-        rows: Sequence[WorkerRow] = []
+        read: list[WorkerRow | None] = []
         for start in range(0, len(names), ROWS_PER_READ):
-            rows = [*rows, *self._read(names[start : start + ROWS_PER_READ])]
-        return rows
+            keys = [self._key(name) for name in names[start : start + ROWS_PER_READ]]
+            rows = read_rows(self._client, self._table_name, keys, SIGNALS)
+            if errors := [row for row in rows if isinstance(row, StreamClientError)]:
+                raise errors[0]
+            read += map(self._parsed, rows)
+        return [row for row in read if row is not None]
 
     def wake(self, names: Sequence[str]) -> None:
         """Wake the different workers ``names``; ignore absent rows. Raises ``DependencyException`` if that failed."""
@@ -111,22 +110,8 @@ class WorkerRows:
         row = Row(self._key(name), {"INCREMENT": [(WAKE, 1)]})
         return UpdateRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST))
 
-    def _read(self, names: Sequence[str]) -> Iterator[WorkerRow]:
-        request = BatchGetRowRequest()
-        keys = [self._key(name) for name in names]
-        request.add(TableInBatchGetRowItem(self._table_name, keys, columns_to_get=list(SIGNALS), max_version=1))
-        results = self._client.batch_get_row(request).get_result_by_table(self._table_name) or []
-        if len(results) != len(names):
-            raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(names)} keys")
-        for result in results:
-            if not result.is_ok:
-                raise from_answer(result.error_code, result.error_message, write=False)
-            row = self._parsed(result.row)
-            if row is not None:
-                yield row
-
     def _parsed(self, row: Any) -> WorkerRow | None:
-        if row is None or not row.primary_key:
+        if row is None:
             return None
         parsed = parse_worker(row)
         if isinstance(parsed, WorkerRow):
