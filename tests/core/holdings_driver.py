@@ -28,11 +28,26 @@ def scanned(rows: tuple[Lease, ...], **more: Any) -> events.Answered[events.Scan
     return events.Answered(events.ReadRows(), events.Scan(rows, **more))
 
 
+def landed(table: dict[str, Any], key: str, write: Any) -> WriteOutcome:
+    """Apply a write to a dict of rows, if permitted."""
+    stored = table.get(key)
+    if not permits(stored, write):
+        return WriteOutcome.REFUSED
+    after = apply_write(stored, write)
+    table.pop(key, None)
+    if after is not None:
+        table[key] = after
+    return WriteOutcome.ACCEPTED
+
+
 class Driver:
     """``now`` starts at 100; every helper returns the commands that followed."""
 
-    def __init__(self, *rows: Lease, name: str = "me", position: InitialPosition | None = None, **config: int) -> None:
+    has_worker_rows = False
+
+    def __init__(self, *rows: Lease, name: str = "me", position: InitialPosition | None = None, **config: Any) -> None:
         self.now = 100.0
+        self.config = ClientConfig(**config)
         self.table = {lease.lease_key: lease for lease in rows}
         self.epochs: dict[str, int] = {}
         self.log: list[events.Command] = []
@@ -40,11 +55,12 @@ class Driver:
         self.holdings = Holdings(
             name,
             STREAM_ID,
-            ClientConfig(**config),
+            self.config,
             position or InitialPosition.oldest(),
             Random(0),
             new_identifier=lambda: f"t{next(numbers)}",
             wall_start_micros=777,
+            has_worker_rows=self.has_worker_rows,
         )
 
     def send(self, event: events.Event) -> list[events.Command]:
@@ -61,14 +77,7 @@ class Driver:
 
     def land(self, write: LeaseWrite) -> WriteOutcome:
         """Apply a write to the table, if permitted."""
-        stored = self.table.get(write.lease_key)
-        if not permits(stored, write):
-            return WriteOutcome.REFUSED
-        after = apply_write(stored, write)
-        self.table.pop(write.lease_key, None)
-        if after is not None:
-            self.table[write.lease_key] = after
-        return WriteOutcome.ACCEPTED
+        return landed(self.table, write.lease_key, write)
 
     def answer(
         self, write: LeaseWrite, outcome: WriteOutcome | None = None, sent_at: float | None = None
@@ -98,17 +107,21 @@ class Driver:
         """Carry out all writes and reads that commands ask for, until none is left; returns all commands."""
         pending, done = list(commands), []
         while pending:
-            command = pending.pop(0)
-            done.append(command)
-            if isinstance(command, events.WriteLease):
-                pending += self.answer(command.write)
-            elif isinstance(command, events.ReadRow):
-                pending += self.read_back(command.lease_key)
-            elif isinstance(command, events.DrawEpoch) and draws:
-                pending += self.draw(command.lease_key)
-            elif isinstance(command, events.ReadRows):
-                pending += self.send(scanned(tuple(self.table[key] for key in sorted(self.table))))
+            done.append(pending.pop(0))
+            pending += self.carry_out(done[-1], draws=draws)
         return done
+
+    def carry_out(self, command: events.Command, *, draws: bool = True) -> list[events.Command]:
+        match command:
+            case events.WriteLease(write):
+                return self.answer(write)
+            case events.ReadRow(key):
+                return self.read_back(key)
+            case events.DrawEpoch(key) if draws:
+                return self.draw(key)
+            case events.ReadRows():
+                return self.send(scanned(tuple(self.table[key] for key in sorted(self.table))))
+        return []
 
     def hold(self) -> list[events.Command]:
         """Scan, take what there is, and let consumers start."""
@@ -116,6 +129,24 @@ class Driver:
 
     def renew(self) -> list[events.Command]:
         return self.send(events.RenewDue())
+
+    def renew_later(self, seconds: float = 6) -> list[events.Command]:
+        """Let the time of the next heartbeat come, and carry out what follows from it."""
+        self.now += seconds
+        return self.settle(self.renew())
+
+    def scan_later(self, seconds: float = 6) -> list[events.Command]:
+        """Let the time of the next scan come, and carry out what follows from it."""
+        self.now += seconds
+        return self.settle(self.scan())
+
+    def tick_at(self, now: float) -> list[events.Command]:
+        """Let the time be ``now``."""
+        self.now = now
+        return self.send(events.Tick())
+
+    def fail_to_read_back(self, key: str) -> list[events.Command]:
+        return self.send(events.Answered(events.ReadRow(key), error=TimeoutError()))
 
     def checkpoint(self, key: str, value: str, request_id: int = 1) -> list[events.Command]:
         identifier = self.holdings.held[key].identifier if key in self.holdings.held else "gone"
@@ -152,9 +183,9 @@ def answers(commands: Iterable[events.Command]) -> list[tuple[int, str]]:
     return [(c.request_id, c.outcome.value) for c in commands if isinstance(c, events.AnswerCheckpoint)]
 
 
-def reader(**config: int) -> Driver:
-    """A driver that holds and reads shard ``a``."""
-    driver = Driver(row("a", checkpoint="i1"), **config)
+def reader(*others: Lease) -> Driver:
+    """A driver that holds and reads shard ``a`` from ``i1``, with ``others`` in the table."""
+    driver = Driver(row("a", checkpoint="i1"), *others)
     started = only(driver.hold(), events.StartConsumer)
-    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
+    assert [start.checkpoint for start in started if start.shard_info.shard_id == "a"] == ["i1"]
     return driver

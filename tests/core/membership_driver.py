@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import count
-from random import Random
 from typing import Any
 
-from holdings_driver import STREAM_ID, Driver, only, scanned
+from holdings_driver import STREAM_ID, Driver, landed, only, scanned
 
-from streamclient.config import ClientConfig
 from streamclient.core import events, membership
-from streamclient.core.holdings import Holdings
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.write_rules import WriteOutcome, apply_write, permits
-from streamclient.model import InitialPosition, Lease, Shard
+from streamclient.core.write_rules import WriteOutcome
+from streamclient.model import Lease, Shard
 
 STEP_SECONDS = 0.05
 """After each deadline a little more time passes, as it does between a question and its answer."""
@@ -28,20 +24,10 @@ def session(name: str, beat: int = 1, **fields: Any) -> WorkerRow:
 class FleetDriver(Driver):
     """As ``Driver``; other workers beat with every step of ``run``, unless they are in ``silent``."""
 
+    has_worker_rows = True
+
     def __init__(self, *rows: Lease, workers: Iterable[str | WorkerRow] = (), name: str = "me", **config: Any) -> None:
-        super().__init__(*rows, name=name)
-        self.config = ClientConfig(**config)
-        numbers = count(1)
-        self.holdings = Holdings(
-            name,
-            STREAM_ID,
-            self.config,
-            InitialPosition.oldest(),
-            Random(0),
-            new_identifier=lambda: f"t{next(numbers)}",
-            wall_start_micros=777,
-            has_worker_rows=True,
-        )
+        super().__init__(*rows, name=name, **config)
         found = [session(each) if isinstance(each, str) else each for each in workers]
         self.workers = {each.worker_id: each for each in found}
         self.silent: set[str] = set()
@@ -59,14 +45,7 @@ class FleetDriver(Driver):
         return commands
 
     def land_worker(self, write: WorkerWrite) -> WriteOutcome:
-        stored = self.workers.get(write.worker_id)
-        if not permits(stored, write):
-            return WriteOutcome.REFUSED
-        after = apply_write(stored, write)
-        self.workers.pop(write.worker_id, None)
-        if after is not None:
-            self.workers[write.worker_id] = after
-        return WriteOutcome.ACCEPTED
+        return landed(self.workers, write.worker_id, write)
 
     def kill(self, name: str) -> None:
         self.land_worker(membership.kill(self.workers[name]))
@@ -76,32 +55,14 @@ class FleetDriver(Driver):
             if name != "me" and name not in self.silent and each.is_live:
                 self.land_worker(membership.beat(each))
 
-    def settle(self, commands: Iterable[events.Command], *, draws: bool = True) -> list[events.Command]:
-        pending, done = list(commands), []
-        while pending:
-            command = pending.pop(0)
-            done.append(command)
-            pending += self.carry_out(command, draws=draws)
-        return done
-
     def carry_out(self, command: events.Command, *, draws: bool = True) -> list[events.Command]:
         match command:
-            case events.WriteLease(write):
-                return self.answer(write)
-            case events.ReadRow(key):
-                return self.read_back(key)
-            case events.DrawEpoch(key) if draws:
-                return self.draw(key)
             case events.ReadRows():
                 self.scans.append(self.now)
                 rows = tuple(self.table[key] for key in sorted(self.table))
                 return self.send(scanned(rows, workers=tuple(self.workers[n] for n in sorted(self.workers))))
             case events.ListShards():
-                return self.send(events.Answered(events.ListShards(), events.ShardList(self.shards)))
-        return self.carry_out_for_workers(command)
-
-    def carry_out_for_workers(self, command: events.Command) -> list[events.Command]:
-        match command:
+                return self.list_shards(*self.shards)
             case events.ReadSignals(names):
                 self.reads.append(names)
                 found = tuple(self.workers[name] for name in names if name in self.workers)
@@ -111,7 +72,7 @@ class FleetDriver(Driver):
             case events.WakeWorkers(names):
                 self.woken += names
                 return self.send(events.Answered(events.WakeWorkers(names)))
-        return []
+        return super().carry_out(command, draws=draws)
 
     def start(self) -> list[events.Command]:
         """Register and scan."""
@@ -152,6 +113,16 @@ class FleetDriver(Driver):
             self.now += STEP_SECONDS
         self.now = end
         return done
+
+
+def started(*rows: Lease, **given: Any) -> FleetDriver:
+    """Start a worker with a session; wakes, scans and reads of its start are forgotten."""
+    driver = FleetDriver(*rows, **given)
+    driver.start()
+    driver.woken.clear()
+    driver.scans.clear()
+    driver.reads.clear()
+    return driver
 
 
 def texts(driver: FleetDriver) -> list[str]:

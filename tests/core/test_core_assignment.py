@@ -52,7 +52,6 @@ def unfinished(leases: Sequence[Placed]) -> list[str]:
 def test_the_worked_example_of_the_docstring() -> None:
     leases = [Placed(key, "a") for key in ("u1", "u2", "u3", "u4")]
     leases += [Placed("f1", "a", True), Placed("f2", "b", True), Placed("f3", "b", True), Placed("u5", "died")]
-
     target = assign_by_count(leases, ["a", "b", "c"])
 
     assert target == {"u1": "a", "u2": "a", "u3": "c", "u4": "b", "u5": "c", "f1": "a", "f2": "b", "f3": "b"}
@@ -242,16 +241,12 @@ def test_a_worker_that_joins_gets_its_share_from_many_who_each_give_little() -> 
 
 
 def test_idle_leases_are_spread_too() -> None:
-    leases = placed(a=12)
-
-    assert Counter(assign_by_load(leases, ["a", "b"], dict.fromkeys("none", 0.0)).values()) == {"a": 6, "b": 6}
+    assert Counter(assign_by_load(placed(a=12), ["a", "b"], dict.fromkeys("none", 0.0)).values()) == {"a": 6, "b": 6}
 
 
 def test_leases_that_nobody_has_measured_count_as_the_mean() -> None:
     leases = placed(a=6)
-    target = assign_by_load(leases, ["a", "b"], {"a000": 8.0, "a001": 8.0})
-
-    assert Counter(target.values()) == {"a": 3, "b": 3}
+    assert Counter(assign_by_load(leases, ["a", "b"], {"a000": 8.0, "a001": 8.0}).values()) == {"a": 3, "b": 3}
 
 
 def test_without_weights_only_leases_without_a_holder_and_finished_ones_move() -> None:

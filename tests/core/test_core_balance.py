@@ -74,7 +74,6 @@ def test_worked_example_of_the_documentation() -> None:
 
 def test_everything_handed_over_is_taken_whatever_the_need() -> None:
     rows = owned("me", "me", "me", "x") | {key: row(key, "me", 3, stealer="me") for key in ("h1", "h2", "h3")}
-
     assert keys(plan(rows, "me").takes) == ["h1", "h2", "h3"]
 
 
@@ -84,13 +83,11 @@ def test_row_in_my_name_that_i_do_not_hold_is_taken() -> None:
 
 def test_marked_lease_is_not_stolen_again() -> None:
     rows = {f"s{n}": row(f"s{n}", "A", 1, stealer="C") for n in range(6)} | owned("A", "A", "A")
-
     assert all(not lease.stealer for lease in marked(plan(rows, "me")))
 
 
 def test_expired_and_finished_leases_are_not_stolen() -> None:
     rows = owned("A") | {f"f{n}": row(f"f{n}", "A", 1, checkpoint="SHARD_END") for n in range(8)}
-
     assert [keys(marked(plan(rows, "me", seed=seed))) for seed in range(5)] == [["s00"]] * 5
 
 
@@ -98,13 +95,11 @@ def test_child_that_waits_is_the_last_choice() -> None:
     """A Java owner cannot hand it over before its parents end."""
     waiting = {f"c{n}": row(f"c{n}", "A", 1, parent_shard_ids={"p"}) for n in range(5)}
     rows = waiting | {"p": row("p", "A", 1)}
-
     assert {keys(marked(plan(rows, "me", seed=seed)))[0] for seed in range(10)} == {"p"}
 
 
 def test_finished_leases_of_a_worker_do_not_cost_it_its_only_live_one() -> None:
     rows = owned("A", "me") | {f"f{n}": row(f"f{n}", "A", 1, checkpoint="SHARD_END") for n in range(6)}
-
     assert plan(rows, "me").marks == ()
 
 
@@ -115,7 +110,6 @@ def test_marks_of_one_pass_are_a_third_of_the_need() -> None:
 def test_auto_steal_can_be_switched_off() -> None:
     view = LeaseView("me", 20.0)
     view.observe(owned(*["A"] * 6).values(), NOW, NOW)
-
     assert plan_takes(view, "me", (), NOW, ClientConfig(auto_steal_lease=False), rng=Random(0)) == Moves()
 
 
@@ -129,7 +123,6 @@ def test_leases_being_taken_count_as_taken() -> None:
 
 def test_same_arguments_give_the_same_plan() -> None:
     rows = owned("A", "A", "A", "A", "B", "B", "", "")
-
     assert plan(rows, "me", seed=3) == plan(dict(reversed(rows.items())), "me", seed=3)
 
 

@@ -44,8 +44,10 @@ class Driven:
         return self.hear(consumer_events.PageRead(self.machine.visit, page))
 
 
-def reading(**config: Any) -> Driven:
-    driven = Driven(**config)
+@pytest.fixture
+def driven() -> Driven:
+    """It reads its first page."""
+    driven = Driven()
     driven.hear(consumer_events.Began(), consumer_events.CallReturned(value=True))
     return driven
 
@@ -90,9 +92,8 @@ def test_a_stop_is_obeyed_by_one_whose_processor_could_not_be_made_meanwhile() -
     "late",
     [consumer_events.PageRead, consumer_events.ReadFailed, consumer_events.FirstLeftFound, consumer_events.TimeCame],
 )
-def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
+def test_what_answers_an_earlier_visit_means_nothing(driven: Driven, late: Any) -> None:
     """Of a read that was dropped, or a pause that a stop ended."""
-    driven = reading()
     visit = driven.machine.visit
     driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
     answer = {
@@ -105,9 +106,8 @@ def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
     assert driven.machine.phase is Phase.CLOSING
 
 
-def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner() -> None:
+def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner(driven: Driven) -> None:
     """Pauses after failures are as long as they were said to be."""
-    driven = reading()
     driven.read(RecordPage([], Position("i1"), may_more_record=False))
     (idle,) = [command for command in driven.said if isinstance(command, consumer_events.Wait)]
     driven.hear(consumer_events.TimeCame(driven.machine.visit))
@@ -118,16 +118,13 @@ def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner() -> Non
     assert not failed.is_idle
 
 
-def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it() -> None:
-    driven = reading()
+def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it(driven: Driven) -> None:
     driven.read(PAGE)
-
     assert driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN)) == ["TakeBack"]
     assert driven.hear(consumer_events.CallTakenBack()) == ["Retract", "DropReading", "ShutDown"]
 
 
-def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned() -> None:
-    driven = reading()
+def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned(driven: Driven) -> None:
     driven.read(PAGE)
     driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
 
@@ -135,8 +132,7 @@ def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned() -> None
     assert driven.said[-1] == consumer_events.ShutDown(ShutdownReason.STOLEN)
 
 
-def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
-    driven = reading()
+def test_a_mark_of_a_processor_that_was_replaced_means_nothing(driven: Driven) -> None:
     driven.read(PAGE)
     driven.hear(consumer_events.CallReturned(Raised.of(ValueError("no"))))
     driven.hear(consumer_events.CallReturned())  # shutdown
@@ -149,9 +145,7 @@ def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
 # --- pages that cannot be true ---------------------------------------------------------------------------------------
 
 
-def test_an_end_is_believed_only_once_it_is_shown_and_moves_nothing_before() -> None:
-    driven = reading()
-
+def test_an_end_is_believed_only_once_it_is_shown_and_moves_nothing_before(driven: Driven) -> None:
     assert driven.read(LAST) == ["ConfirmEnd"]
     refused = driven.hear(consumer_events.EndJudged(driven.machine.visit, is_shown=False, detail="no child"))
     assert refused == ["DropReading", "Wait"]
@@ -168,8 +162,7 @@ def test_an_end_is_believed_only_once_it_is_shown_and_moves_nothing_before() -> 
     assert driven.machine.reason is None
 
 
-def test_pauses_before_an_end_that_is_not_shown_grow_to_a_bound_and_end_when_it_is_shown_late() -> None:
-    driven = reading()
+def test_pauses_before_an_end_that_is_not_shown_grow_to_a_bound_and_end_when_it_is_shown_late(driven: Driven) -> None:
     pauses = []
     for _ in range(12):
         driven.read(LAST)
@@ -184,8 +177,7 @@ def test_pauses_before_an_end_that_is_not_shown_grow_to_a_bound_and_end_when_it_
     assert driven.hear(consumer_events.EndJudged(asked, is_shown=True)) == ["Read"]
 
 
-def test_what_is_said_of_an_end_after_a_stop_means_nothing() -> None:
-    driven = reading()
+def test_what_is_said_of_an_end_after_a_stop_means_nothing(driven: Driven) -> None:
     driven.read(LAST)
     visit = driven.machine.visit
     driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
@@ -194,8 +186,7 @@ def test_what_is_said_of_an_end_after_a_stop_means_nothing() -> None:
     assert driven.machine.closing is ShutdownReason.STOLEN
 
 
-def test_a_new_processor_begins_before_what_the_last_one_took() -> None:
-    driven = reading()
+def test_a_new_processor_begins_before_what_the_last_one_took(driven: Driven) -> None:
     driven.read(PAGE)
     driven.hear(consumer_events.CallReturned())
     driven.read(RecordPage([make_record("k3", 3)], Position("i3")))

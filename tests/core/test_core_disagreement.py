@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from attrs import evolve
 from holdings_driver import only, row
-from membership_driver import FleetDriver, session, texts
+from membership_driver import FleetDriver, session, started, texts
 
 from streamclient.core import events
 from streamclient.core.leases import WriteKind
@@ -67,9 +67,8 @@ def test_workers_that_disagree_count_and_come_to_rest() -> None:
     """By load one lease weighs about as much as the three others; each side would undo what the other did, for ever."""
     members = fleet([row(f"s{n}") for n in range(1, 5)], a="records", b="count")
     live(members, 60, RATES)
-    moves = live(members, 600, RATES)
 
-    assert moves == 0
+    assert live(members, 600, RATES) == 0
     assert owners(members) == {"a": 2, "b": 2}
     for member in members:
         (said,) = [text for text in texts(member) if SAYS in text]
@@ -97,8 +96,7 @@ def test_fleet_goes_by_load_again_when_the_one_that_counted_has_left() -> None:
 
 
 def test_a_disagreement_that_comes_back_is_told_again() -> None:
-    driver = FleetDriver(workers=[session("b", balance_by="bytes")])
-    driver.start()
+    driver = started(workers=[session("b", balance_by="bytes")])
     driver.run(20)
     driver.workers["b"] = session("b", nonce="b-2", balance_by="count")
     driver.run(20)
@@ -110,10 +108,8 @@ def test_a_disagreement_that_comes_back_is_told_again() -> None:
 
 def test_a_worker_that_does_not_say_is_taken_to_agree() -> None:
     """One over a store of the user's own, which need not keep that."""
-    driver = FleetDriver(workers=["b"], balance_by="bytes")
-    driver.start()
+    driver = started(workers=["b"], balance_by="bytes")
     driver.run(20)
-
     assert not [text for text in texts(driver) if SAYS in text]
 
 
@@ -122,8 +118,7 @@ def test_a_worker_that_does_not_say_is_taken_to_agree() -> None:
 
 def test_what_is_remembered_of_shards_goes_with_them() -> None:
     """A stream that splits every day leaves nothing behind in a worker that lives for years."""
-    driver = FleetDriver()
-    driver.start()
+    driver = started()
     state = driver.holdings._state
     for number in range(50):
         key = f"s{number:03}"
@@ -145,8 +140,7 @@ def test_what_is_remembered_of_shards_goes_with_them() -> None:
 
 def test_what_was_handed_on_unread_is_forgotten_a_lease_duration_later() -> None:
     """Each shard comes back from the other worker to the one whose processor is done with it."""
-    driver = FleetDriver(workers=["z"])
-    driver.start()
+    driver = started(workers=["z"])
     driver.run(5)
     state, handed_on = driver.holdings._state, set[str]()
     for number in range(20):
@@ -175,9 +169,6 @@ def test_reports_are_remembered_up_to_a_bound() -> None:
 
     assert len(state.reported) == MOST_REPORTED
     assert ("s", f"kind {MOST_REPORTED + 9}") in state.reported
-
-
-# --- lease identifiers ------------------------------------------------------------------------------------------------
 
 
 def test_consumers_of_one_acquisition_have_its_identifier_and_the_next_acquisition_another() -> None:

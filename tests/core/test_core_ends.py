@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdings_driver import Driver, only, reader, row
+from holdings_driver import Driver, only, row
 
 from streamclient.base.reasons import Cause
 from streamclient.core import events
@@ -50,8 +50,7 @@ def told(commands: list[events.Command]) -> list[tuple[str, bool]]:
     return [(each.lease_key, each.is_shown) for each in only(commands, events.AnswerEnd)]
 
 
-def test_a_listing_that_shows_a_child_answers_without_a_call() -> None:
-    driver = reader()
+def test_a_listing_that_shows_a_child_answers_without_a_call(driver: Driver) -> None:
     driver.list_shards(A, CHILD)
     commands = asks(driver)
 
@@ -81,8 +80,7 @@ def test_ends_that_come_during_a_listing_share_the_next_one() -> None:
         (events.Answered(events.ListShards(), events.ShardList((A, B))), "shows no child of it"),
     ],
 )
-def test_nothing_is_believed_without_a_listing_that_shows_it(answer: Any, why: str) -> None:
-    driver = reader()
+def test_nothing_is_believed_without_a_listing_that_shows_it(driver: Driver, answer: Any, why: str) -> None:
     asks(driver)
     (said,) = only(driver.send(answer), events.AnswerEnd)
 
@@ -91,8 +89,7 @@ def test_nothing_is_believed_without_a_listing_that_shows_it(answer: Any, why: s
 
 
 @pytest.mark.parametrize("asks_first", [True, False])
-def test_what_the_program_accepts_is_believed(asks_first: bool) -> None:
-    driver = reader()
+def test_what_the_program_accepts_is_believed(driver: Driver, asks_first: bool) -> None:
     if asks_first:
         asks(driver)
         driver.list_shards(A, B)
@@ -102,8 +99,7 @@ def test_what_the_program_accepts_is_believed(asks_first: bool) -> None:
 
 
 @pytest.mark.parametrize(("age_seconds", "is_accepted"), [(0, True), (600, True), (1_200, False)])
-def test_an_operators_order_counts_for_a_while(age_seconds: int, is_accepted: bool) -> None:
-    driver = reader()
+def test_an_operators_order_counts_for_a_while(driver: Driver, age_seconds: int, is_accepted: bool) -> None:
     asks(driver)
     driver.list_shards(A, B)
     order = Pause("o", "ann", "closed", 2_000_000_000 - age_seconds * 1_000_000, accepts_end=True)
@@ -116,12 +112,9 @@ def test_an_operators_order_counts_for_a_while(age_seconds: int, is_accepted: bo
     assert driver.said("a") == "", "it holds nothing"
 
 
-def test_a_finished_shard_whose_children_are_listed_asks_for_no_listing() -> None:
-    driver = reader()
+def test_a_finished_shard_whose_children_are_listed_asks_for_no_listing(driver: Driver) -> None:
     driver.list_shards(A, CHILD)
-    commands = driver.settle(driver.checkpoint("a", "SHARD_END"))
-
-    assert only(commands, events.ListShards) == []
+    assert only(driver.settle(driver.checkpoint("a", "SHARD_END")), events.ListShards) == []
 
 
 def test_shards_in_a_circle_are_named() -> None:

@@ -10,28 +10,47 @@ from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import Shard, ShutdownReason
 
 
-def taken(*rows: object, **config: int) -> Driver:
-    """A driver that took shard ``a`` and asked for its epoch."""
-    driver = Driver(row("a", checkpoint="i1"), **config)
+@pytest.fixture
+def driver() -> Driver:
+    """It took shard ``a`` and asked for its epoch."""
+    driver = Driver(row("a", checkpoint="i1"))
     (take,) = writes(driver.scan())
     assert only(driver.answer(take), events.DrawEpoch) == [events.DrawEpoch("a")]
     return driver
+
+
+@pytest.fixture
+def owner_of_b() -> Driver:
+    """Beside another worker, which has shard ``a``."""
+    driver = Driver(row("a", "other", 1), row("b"))
+    driver.hold()
+    return driver
+
+
+def deletion(driver: Driver) -> list[events.Command]:
+    """List the shards without ``a`` until its row shall be deleted; the last commands are not carried out."""
+    for _ in range(60):
+        driver.now += 6
+        driver.others_renew()
+        driver.hold()
+        driver.settle(driver.renew())
+        commands = driver.list_shards(Shard("b"))
+        if any(write.kind is WriteKind.DELETE for write in writes(commands)):
+            return commands
+    raise AssertionError("its row is never deleted")
 
 
 def started(commands: list[events.Command]) -> list[int]:
     return [start.shard_info.epoch for start in only(commands, events.StartConsumer)]
 
 
-def test_no_consumer_starts_before_the_epoch_of_its_acquisition_is_known() -> None:
-    driver = taken()
+def test_no_consumer_starts_before_the_epoch_of_its_acquisition_is_known(driver: Driver) -> None:
     assert driver.said("a") == "waiting for the epoch of this acquisition"
     assert not only(driver.log, events.StartConsumer)
-
     assert started(driver.send(events.Answered(events.DrawEpoch("a"), 7))) == [7]
 
 
-def test_a_restarted_consumer_keeps_the_epoch_of_the_acquisition() -> None:
-    driver = taken()
+def test_a_restarted_consumer_keeps_the_epoch_of_the_acquisition(driver: Driver) -> None:
     driver.send(events.Answered(events.DrawEpoch("a"), 7))
     commands = driver.stopped("a")
 
@@ -39,8 +58,7 @@ def test_a_restarted_consumer_keeps_the_epoch_of_the_acquisition() -> None:
     assert not only(commands, events.DrawEpoch)
 
 
-def test_a_failed_draw_is_repeated_first_at_once_then_after_growing_pauses() -> None:
-    driver = taken()
+def test_a_failed_draw_is_repeated_first_at_once_then_after_growing_pauses(driver: Driver) -> None:
     pauses, said = [], []
     for _ in range(4):
         again = driver.send(events.Answered(events.DrawEpoch("a"), error=TimeoutError("no answer")))
@@ -56,11 +74,9 @@ def test_a_failed_draw_is_repeated_first_at_once_then_after_growing_pauses() -> 
     assert said[3] == "waiting for the epoch of this acquisition (drawing it failed 4 times: TimeoutError: no answer)"
 
 
-def test_a_number_that_arrives_after_the_lease_ran_out_is_never_used() -> None:
+def test_a_number_that_arrives_after_the_lease_ran_out_is_never_used(driver: Driver) -> None:
     """Somebody else may have taken the lease and drawn a greater one in between, and then have lost it again."""
-    driver = taken()
-    driver.now += 19
-    driver.send(events.Tick())
+    driver.tick_at(driver.now + 19)
     assert not driver.holdings.held
     (take,) = writes(driver.scan())
     # One draw per lease at a time: the new acquisition waits for the answer to the old one.
@@ -72,17 +88,13 @@ def test_a_number_that_arrives_after_the_lease_ran_out_is_never_used() -> None:
     assert started(driver.send(events.Answered(events.DrawEpoch("a"), 3))) == [3]
 
 
-def test_a_number_that_arrives_with_the_end_of_validity_is_too_late() -> None:
-    driver = taken()
+def test_a_number_that_arrives_with_the_end_of_validity_is_too_late(driver: Driver) -> None:
     driver.now += 19
-    commands = driver.send(events.Answered(events.DrawEpoch("a"), 1))
-
-    assert not only(commands, events.StartConsumer)
+    assert not only(driver.send(events.Answered(events.DrawEpoch("a"), 1)), events.StartConsumer)
     assert not driver.holdings.held
 
 
-def test_an_epoch_nobody_asked_for_is_ignored() -> None:
-    driver = taken()
+def test_an_epoch_nobody_asked_for_is_ignored(driver: Driver) -> None:
     driver.send(events.Answered(events.DrawEpoch("a"), 1))
     driver.send(events.Answered(events.DrawEpoch("a"), 9))
 
@@ -102,9 +114,8 @@ def test_no_epoch_is_drawn_for_finished_leases_nor_for_those_that_are_given_away
 @pytest.mark.parametrize("comes_back", ["reset", "deleted"])
 @pytest.mark.parametrize(("next_epoch", "goes_on"), [(8, True), (9, False)])
 def test_after_its_row_came_back_a_consumer_goes_on_only_if_nobody_else_drew(
-    comes_back: str, next_epoch: int, goes_on: bool
+    driver: Driver, comes_back: str, next_epoch: int, goes_on: bool
 ) -> None:
-    driver = taken()
     driver.send(events.Answered(events.DrawEpoch("a"), 7))
     old = driver.holdings.held["a"].identifier
     driver.now += 6
@@ -123,8 +134,7 @@ def test_after_its_row_came_back_a_consumer_goes_on_only_if_nobody_else_drew(
     assert started(driver.stopped("a", identifier=old)) == [next_epoch]
 
 
-def test_a_checkpoint_under_way_is_unknown_to_a_consumer_that_is_ended_for_its_epoch() -> None:
-    driver = taken()
+def test_a_checkpoint_under_way_is_unknown_to_a_consumer_that_is_ended_for_its_epoch(driver: Driver) -> None:
     driver.send(events.Answered(events.DrawEpoch("a"), 7))
     driver.table["a"] = row("a")
     driver.now += 6
@@ -134,9 +144,8 @@ def test_a_checkpoint_under_way_is_unknown_to_a_consumer_that_is_ended_for_its_e
     assert answers(driver.send(events.Answered(events.DrawEpoch("a"), 9))) == [(1, "unknown")]
 
 
-def test_a_consumer_that_starts_anew_waits_for_the_checkpoint_under_way() -> None:
+def test_a_consumer_that_starts_anew_waits_for_the_checkpoint_under_way(driver: Driver) -> None:
     """It would read again what lies before that checkpoint, and store an earlier one over it."""
-    driver = taken()
     driver.send(events.Answered(events.DrawEpoch("a"), 7))
     driver.table["a"] = row("a")
     driver.now += 6
@@ -150,67 +159,31 @@ def test_a_consumer_that_starts_anew_waits_for_the_checkpoint_under_way() -> Non
     assert [start.checkpoint for start in only(commands, events.StartConsumer)] == ["i2"]
 
 
-def test_the_epoch_is_forgotten_with_the_lease_of_a_shard_that_left_the_stream() -> None:
-    driver = Driver(row("a", "other", 1), row("b"))
-    driver.hold()
-    for _ in range(60):
-        driver.now += 6
-        driver.others_renew()
-        driver.hold()
-        driver.settle(driver.renew())
-        commands = driver.settle(driver.list_shards(Shard("b")))
-        if "a" not in driver.table:
-            break
-
-    assert only(commands, events.ForgetEpoch) == [events.ForgetEpoch("a")]
+def test_the_epoch_is_forgotten_with_the_lease_of_a_shard_that_left_the_stream(owner_of_b: Driver) -> None:
+    assert only(owner_of_b.settle(deletion(owner_of_b)), events.ForgetEpoch) == [events.ForgetEpoch("a")]
+    assert "a" not in owner_of_b.table
 
 
-def test_a_refused_deletion_forgets_nothing() -> None:
-    driver = Driver(row("a", "other", 1), row("b"))
-    driver.hold()
-    for _ in range(60):
-        driver.now += 6
-        driver.others_renew()
-        driver.hold()
-        driver.settle(driver.renew())
-        deletes = [write for write in writes(driver.list_shards(Shard("b"))) if write.kind.value == "delete"]
-        if deletes:
-            break
-
-    assert not only(driver.answer(deletes[0], WriteOutcome.REFUSED), events.ForgetEpoch)
+def test_a_refused_deletion_forgets_nothing(owner_of_b: Driver) -> None:
+    (delete,) = writes(deletion(owner_of_b))
+    assert not only(owner_of_b.answer(delete, WriteOutcome.REFUSED), events.ForgetEpoch)
 
 
-def test_a_deletion_that_came_behind_a_heartbeat_is_repeated_with_the_row_as_it_is() -> None:
+def test_a_deletion_that_came_behind_a_heartbeat_is_repeated_with_the_row_as_it_is(owner_of_b: Driver) -> None:
     """The owner goes on renewing, and the last scan is older than its last heartbeat."""
-    driver = Driver(row("a", "other", 1), row("b"))
-    driver.hold()
-    for _ in range(60):
-        driver.now += 6
-        driver.others_renew()
-        driver.hold()
-        driver.settle(driver.renew())
-        driver.others_renew()
-        commands = driver.settle(driver.list_shards(Shard("b")))
-        if "a" not in driver.table:
-            break
+    commands = deletion(owner_of_b)
+    owner_of_b.others_renew()
+    commands = owner_of_b.settle(commands)
 
-    assert "a" not in driver.table
+    assert "a" not in owner_of_b.table
     assert only(commands, events.ForgetEpoch) == [events.ForgetEpoch("a")]
     assert len([write for write in writes(commands) if write.kind is WriteKind.DELETE]) == 2
 
 
-def test_a_row_of_a_shard_that_is_listed_again_is_not_deleted_after_all() -> None:
-    driver = Driver(row("a", "other", 1), row("b"))
-    driver.hold()
-    deletes = []
-    while not deletes:
-        driver.now += 6
-        driver.others_renew()
-        driver.hold()
-        driver.settle(driver.renew())
-        deletes = [write for write in writes(driver.list_shards(Shard("b"))) if write.kind is WriteKind.DELETE]
-    driver.others_renew()
-    driver.answer(deletes[0])
-    driver.list_shards(Shard("a"), Shard("b"))
+def test_a_row_of_a_shard_that_is_listed_again_is_not_deleted_after_all(owner_of_b: Driver) -> None:
+    (delete,) = writes(deletion(owner_of_b))
+    owner_of_b.others_renew()
+    owner_of_b.answer(delete)
+    owner_of_b.list_shards(Shard("a"), Shard("b"))
 
-    assert writes(driver.read_back("a")) == []
+    assert writes(owner_of_b.read_back("a")) == []

@@ -58,17 +58,33 @@ def test_worked_example_of_the_documentation() -> None:
     assert (sorted(fleet.counts()), fleet.unread()) == ([3, 4], [2, 2])
 
 
-def test_swap_marks_at_most_a_third_of_the_difference() -> None:
-    """The third worker is short; this one is not."""
-    plan = Fleet("A" * 14, "B" * 10 + "C", workers="ABC").plan("B")
+PASSES: dict[str, tuple[Fleet, str, int, list[str]]] = {
+    "a swap marks at most a third of the difference": (Fleet("A" * 14, "B" * 10 + "C", workers="ABC"), "B", 5, []),
+    "between even counts one is marked, and the next prepared": (
+        Fleet("A" * 12, "B" * 12, workers="AB"),
+        "B",
+        1,
+        ["A"],
+    ),
+    "nothing is swapped for a difference of one": (Fleet("AAB", "B", workers="AB"), "B", 0, []),
+    "a worker without finished leases swaps nothing": (Fleet("AAAAABBB", "C", workers="ABC"), "B", 0, []),
+    # A Java worker in its place would be short by two, and steal in its turn; it gets the finished lease first.
+    "no swap asks a worker below the target": (Fleet("AAA", "BBBB", workers="AB"), "B", 0, ["A"]),
+    "a worker above the target gives finished leases to the short one": (
+        Fleet("AB", "A" * 6, workers="AB"),
+        "A",
+        0,
+        ["B"] * 3,
+    ),
+    "a worker with less work gets no finished leases": (Fleet("AAAAA", "AAAAB", workers="AB"), "A", 0, []),
+    "a worker with less work asks for unfinished leases": (Fleet("AAAAA", "AAAAB", workers="AB"), "B", 2, []),
+}
 
-    assert len(plan.marks) == 5
 
-
-def test_swap_between_workers_of_even_counts_marks_one_and_prepares_the_next() -> None:
-    plan = Fleet("A" * 12, "B" * 12, workers="AB").plan("B")
-
-    assert (len(plan.marks), len(plan.transfers)) == (1, 1)
+@pytest.mark.parametrize(("fleet", "worker", "marks", "receivers"), PASSES.values(), ids=PASSES)
+def test_one_pass_of_one_worker(fleet: Fleet, worker: str, marks: int, receivers: list[str]) -> None:
+    plan = fleet.plan(worker)
+    assert (len(plan.marks), [gift.receiver for gift in plan.transfers]) == (marks, receivers)
 
 
 def test_finished_lease_follows_when_the_unfinished_one_arrives_and_not_before() -> None:
@@ -106,20 +122,9 @@ def test_worker_that_was_asked_for_a_lease_counts_as_before_until_it_hands_it_ov
     assert [[gift.receiver for gift in plan.transfers] for plan in swapping] == [["C"]] * len(swapping)
 
 
-def test_nothing_is_swapped_for_a_difference_of_one() -> None:
-    fleet = Fleet("AAB", "B", workers="AB")
-
-    assert (fleet.plan("B").marks, fleet.plan("B").transfers) == ((), ())
-
-
-def test_worker_without_finished_leases_swaps_nothing() -> None:
-    assert Fleet("AAAAABBB", "C", workers="ABC").plan("B").marks == ()
-
-
 def test_last_lease_is_not_given_away() -> None:
     """A worker without leases is seen by nobody, and the target would change."""
     plans = [Fleet("AA", "BCCCC", workers="ABC", seed=seed).plan("B") for seed in range(10)]
-
     assert [plan.transfers for plan in plans] == [()] * 10
 
 
@@ -131,27 +136,6 @@ def test_child_that_waits_for_its_parents_is_not_swapped() -> None:
     fleet.scan("B")
 
     assert {move.row.lease_key for _ in range(10) for move in fleet.plan("B").marks} <= parents
-
-
-def test_no_swap_asks_a_worker_below_the_target() -> None:
-    """A Java worker in its place would be short by two, and steal in its turn; it gets the finished lease first."""
-    fleet = Fleet("AAA", "BBBB", workers="AB")
-    plan = fleet.plan("B")
-
-    assert (plan.marks, [gift.receiver for gift in plan.transfers]) == ((), ["A"])
-
-
-def test_worker_above_the_target_gives_finished_leases_to_the_one_that_is_short() -> None:
-    plan = Fleet("AB", "AAAAAA", workers="AB").plan("A")
-
-    assert [gift.receiver for gift in plan.transfers] == ["B"] * 3
-
-
-def test_worker_with_less_work_gets_no_finished_leases_but_asks_for_unfinished_ones() -> None:
-    fleet = Fleet("AAAAA", "AAAAB", workers="AB")
-
-    assert fleet.plan("A").transfers == ()
-    assert len(fleet.plan("B").marks) == 2
 
 
 def test_worker_is_not_asked_for_a_lease_before_it_has_the_one_that_was_handed_to_it() -> None:
@@ -195,7 +179,6 @@ def test_worker_that_joins_late_gets_unfinished_leases_even_if_finished_ones_fil
 def test_workers_below_the_target_even_out_their_work_while_a_java_worker_sits_on_finished_leases() -> None:
     fleet = Fleet("AAAAAB", "J" * 12, workers="AB", javas="J")
     run_until_quiet(fleet, IN_TURN)
-
     assert fleet.unread() == [3, 3]
 
 
@@ -268,7 +251,6 @@ def test_work_becomes_even_beside_java_workers_and_then_nothing_moves(
 ) -> None:
     fleet = fleet_of(unread, finished, seed, javas)
     run_until_quiet(fleet, play)
-
     assert spread(fleet.unread()) <= 1
 
 
@@ -381,14 +363,11 @@ def test_gift_waits_for_the_pause_after_failures() -> None:
 def test_only_a_scan_that_was_due_exchanges_leases() -> None:
     """Other scans come in bursts; what a pass may move at most is meant per interval."""
     driver = driver_of(finished=4, unread=1)
-    again = driver.send(scanned(tuple(driver.table.values())))
-    assert writes(again) == []
-
+    assert writes(driver.send(scanned(tuple(driver.table.values())))) == []
     assert len(moves(driver)) == 1
 
 
 def test_stopping_worker_exchanges_nothing() -> None:
     driver = driver_of(finished=2, unread=2)
     driver.send(events.StopRequested())
-
     assert [write for write in moves(driver) if write.kind is WriteKind.STEAL] == []

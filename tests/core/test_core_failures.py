@@ -58,7 +58,6 @@ def bad(*indices: int) -> Callable[[tuple[int, ...]], bool]:
 
 def test_a_good_page_is_one_call() -> None:
     run = Run(100, parking(3), bad())
-
     assert run.calls == [tuple(range(100))]
     assert run.parked == {}
 
@@ -66,22 +65,18 @@ def test_a_good_page_is_one_call() -> None:
 def test_one_bad_record_of_eight_is_found_by_halves() -> None:
     """The page, then its halves; the half behind one that passed must hold it, so it is cut without being tried."""
     run = Run(8, parking(), bad(6))
-
     assert run.calls == [tuple(range(8)), (0, 1, 2, 3), (4, 5), (6,), (7,)]
     assert run.parked == {6: 2}
 
 
 def test_the_page_and_the_single_record_are_retried_and_nothing_between() -> None:
     run = Run(4, parking(2), bad(0))
-
     assert run.calls == [(0, 1, 2, 3)] * 3 + [(0, 1)] + [(0,)] * 3 + [(1,), (2, 3)]
     assert run.parked == {0: 7}
 
 
 def test_a_single_record_is_not_retried_twice_over() -> None:
-    run = Run(1, parking(3), bad(0))
-
-    assert run.calls == [(0,)] * 4
+    assert Run(1, parking(3), bad(0)).calls == [(0,)] * 4
 
 
 def test_without_bisection_the_whole_page_is_decided_about() -> None:
@@ -91,7 +86,6 @@ def test_without_bisection_the_whole_page_is_decided_about() -> None:
 def test_a_restart_never_cuts() -> None:
     """No part of the page would be kept."""
     run = Run(5, FailurePolicy(retries=1), bad(3))
-
     assert run.calls == [tuple(range(5))] * 2
     assert run.end is Remedy.RESTART
 
@@ -112,7 +106,6 @@ def test_an_empty_batch_can_only_be_decided_about() -> None:
 def test_a_failure_that_only_whole_pages_have_parks_nothing() -> None:
     """Such as a transaction that is too large."""
     run = Run(64, parking(), lambda batch: len(batch) > 16)
-
     assert run.parked == {}
     assert run.dealt_with == list(range(64))
 
@@ -137,7 +130,6 @@ def test_every_record_is_dealt_with_once_and_in_order(
 ) -> None:
     """Whatever fails, also without any pattern: accepted or parked, once, in the order of the page."""
     run = Run(size, parking(retries, bisect=bisect), lambda batch: dice.random() < share)  # type: ignore[attr-defined]
-
     assert run.dealt_with == list(range(size))
 
 
@@ -164,7 +156,6 @@ def test_some_bad_records_cost_as_much_each(size: int, indices: set[int]) -> Non
 @given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=5))
 def test_only_a_record_that_failed_alone_is_parked(size: int, indices: set[int]) -> None:
     run = Run(size, parking(1), bad(*indices))
-
     for index in run.parked:
         assert run.calls.count((index,)) == 2
 
@@ -189,9 +180,6 @@ def test_pauses_double_up_to_the_longest() -> None:
         pauses.append(retry_pause_millis(plan.next, policy))
 
     assert pauses == [100, 200, 400, 500]
-
-
-# --- share ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_share_is_taken_of_the_latest_records() -> None:
@@ -222,9 +210,6 @@ def test_no_window_ever_holds_more_than_the_share(steps: list[tuple[bool, int]])
         assert share.count == sum(history[-50:])
 
     assert all(sum(history[start : start + 50]) <= 10 for start in range(len(history)))
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

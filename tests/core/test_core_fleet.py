@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 from attrs import evolve
 from holdings_driver import only, row, writes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membership_driver import FleetDriver
+from membership_driver import FleetDriver, started
 
 from streamclient.core import events, leases
 from streamclient.core.held import Consuming
@@ -59,10 +60,73 @@ def test_each_worker_asks_for_its_share_in_one_pass_and_knows_who_else_lacks_one
     assert (made.takes, made.transfers) == ((), ())
 
 
-def test_finished_leases_are_asked_for_like_others() -> None:
-    made = plan(*(row(f"s{number}", "a", 5, checkpoint="SHARD_END") for number in range(3)))
+HANDED_OVER = row("s1", "a", 5, stealer="a")
+DECLINED = row("s1", "me", 5, stealer="me")
+MANY = [row(f"s{number}", "a", 5) for number in range(8)] + [row("s9", "dead", 5)]
+NOTHING = {"is_nothing": True}
 
-    assert len(made.marks) == 1
+PARTS: dict[str, tuple[Callable[[], Moves], dict[str, Any]]] = {
+    "leases of a killed session are free": (
+        lambda: plan(row("s1", "dead", 5), row("s2", "a", 5), row("s3", "b", 5), killed=["dead"]),
+        {"takes": ["s1"]},
+    ),
+    "leases of a leaving worker are left to it": (
+        lambda: plan(row("s1", "leaving", 5), row("s2", "a", 5), row("s3", "b", 5)),
+        NOTHING,
+    ),
+    "a mark of a worker that is gone counts for the owner, which erases it": (
+        lambda: plan(row("s1", "a", 5, stealer="gone"), staying=["a", "me"]),
+        {"marks": {}},
+    ),
+    "leases handed to this worker are taken even if they are too many": (
+        lambda: plan(*(row(f"s{number}", "me", 5, stealer="me") for number in range(2)), staying=["me"]),
+        {"takes": ["s0", "s1"]},
+    ),
+    "a worker that let a lease stand still does not get it back beside another one": (
+        lambda: plan(row("s1", "a", 5), row("s2", "a", 5), still=["s1"], staying=["a", "me"]),
+        {"takes": ["s1"]},
+    ),
+    "a worker that let a lease stand still gets it back if it is alone": (
+        lambda: plan(row("s1", "a", 5), still=["s1"], staying=["a"]),
+        {"transfers": {"s1": "a"}},
+    ),
+    "a lease that was handed over and not picked up goes to another worker": (
+        lambda: plan(HANDED_OVER, row("s2", "a", 5), still=["s1"], staying=["a", "me"]),
+        {"takes": ["s1"]},
+    ),
+    "a worker that does not pick up its lease is woken": (
+        lambda: plan(HANDED_OVER, row("s2", "b", 5), row("s3", "me", 5), held=["s3"]),
+        {"wakes": ("a",)},
+    ),
+    "a declined lease is handed to another worker": (
+        lambda: plan(DECLINED, row("s2", "a", 5), row("s3", "b", 5), row("s4", "b", 5), declined=["s1"]),
+        {"transfers": {"s1": "a"}},
+    ),
+    "a declined lease stays with a worker that is alone": (
+        lambda: plan(DECLINED, declined=["s1"], staying=["me"]),
+        NOTHING,
+    ),
+    "a busy lease is not touched": (
+        lambda: plan(row("s1", "me", 5), row("s2", "a", 5), row("s3", "a", 5), busy=["s1"], staying=["a", "me"]),
+        NOTHING,
+    ),
+    "a worker that may not ask takes only what is free": (
+        lambda: plan(*MANY, may_mark=False, killed=["dead"], staying=["a", "me"]),
+        {"takes": ["s9"], "marks": {}, "wakes": ()},
+    ),
+}
+
+
+@pytest.mark.parametrize(("planned", "expected"), PARTS.values(), ids=PARTS)
+def test_the_part_of_one_worker(planned: Callable[[], Moves], expected: dict[str, Any]) -> None:
+    made = planned()
+    told = {"takes": keys(made.takes), "wakes": made.wakes, "is_nothing": made == Moves()}
+    told |= {kind: moves(made, kind) for kind in ("marks", "transfers")}
+    assert {name: told[name] for name in expected} == expected
+
+
+def test_finished_leases_are_asked_for_like_others() -> None:
+    assert len(plan(*(row(f"s{number}", "a", 5, checkpoint="SHARD_END") for number in range(3))).marks) == 1
 
 
 def free_leases(now: float) -> Moves:
@@ -77,7 +141,6 @@ def free_leases(now: float) -> Moves:
 
 def test_only_the_own_share_of_free_leases_is_taken() -> None:
     made = free_leases(now=120.0)
-
     assert len(made.takes) == 2
     assert made.wakes == ("a", "b")
 
@@ -98,40 +161,13 @@ def test_a_released_lease_is_left_to_whom_it_is_assigned_when_it_expires() -> No
     assert plan_part(fleet).wakes == ("a",)
 
 
-def test_leases_of_a_killed_session_are_free() -> None:
-    made = plan(row("s1", "dead", 5), row("s2", "a", 5), row("s3", "b", 5), killed=["dead"])
-
-    assert keys(made.takes) == ["s1"]
-
-
-def test_leases_of_a_worker_that_is_leaving_are_left_to_it() -> None:
-    made = plan(row("s1", "leaving", 5), row("s2", "a", 5), row("s3", "b", 5))
-
-    assert made == Moves()
-
-
 def test_a_row_in_transit_is_left_alone() -> None:
     made = plan(row("s1", "a", 5, stealer="b"), row("s2", "a", 5), row("s3", "a", 5))
-
     assert moves(made, "marks") in ({"s2": "me"}, {"s3": "me"})
-
-
-def test_a_mark_of_a_worker_that_is_gone_counts_for_the_owner_who_erases_it() -> None:
-    made = plan(row("s1", "a", 5, stealer="gone"), staying=["a", "me"])
-
-    assert made.marks == ()
-
-
-def test_what_was_handed_to_this_worker_is_taken_even_if_it_is_too_much() -> None:
-    rows = [row(f"s{number}", "me", 5, stealer="me") for number in range(2)]
-    made = plan(*rows, staying=["me"])
-
-    assert keys(made.takes) == ["s0", "s1"]
 
 
 def test_a_former_life_leaves_leases_that_are_taken_or_handed_on() -> None:
     made = plan(*(row(f"s{number}", "me", 5) for number in range(3)))
-
     assert len(made.takes) == 1
     assert set(moves(made, "transfers").values()) == {"a", "b"}
 
@@ -140,41 +176,7 @@ def test_what_stands_still_is_assigned_by_whoever_saw_it() -> None:
     """Others may have looked later, and would wait."""
     rows = [row("s1", "a", 5), row("s2", "b", 5), row("s3", "me", 5), row("s4", "me", 5)]
     made = plan(*rows, held=["s3", "s4"], still=["s1"])
-
     assert moves(made, "transfers") | dict.fromkeys(keys(made.takes), "me") == {"s1": "me"}
-
-
-def test_whoever_let_a_lease_stand_still_gets_it_back_only_if_nobody_else_is_there() -> None:
-    made = plan(row("s1", "a", 5), row("s2", "a", 5), still=["s1"], staying=["a", "me"])
-    assert keys(made.takes) == ["s1"]
-    alone = plan(row("s1", "a", 5), still=["s1"], staying=["a"])
-    assert moves(alone, "transfers") == {"s1": "a"}
-
-
-def test_a_lease_that_was_handed_over_and_not_picked_up_goes_to_somebody_else() -> None:
-    made = plan(row("s1", "a", 5, stealer="a"), row("s2", "a", 5), still=["s1"], staying=["a", "me"])
-
-    assert keys(made.takes) == ["s1"]
-
-
-def test_whoever_does_not_pick_up_what_was_handed_over_is_woken() -> None:
-    made = plan(row("s1", "a", 5, stealer="a"), row("s2", "b", 5), row("s3", "me", 5), held=["s3"])
-
-    assert made.wakes == ("a",)
-
-
-def test_what_this_worker_declines_is_handed_to_another_one() -> None:
-    rows = [row("s1", "me", 5, stealer="me"), row("s2", "a", 5), row("s3", "b", 5), row("s4", "b", 5)]
-    made = plan(*rows, declined=["s1"])
-    assert moves(made, "transfers") == {"s1": "a"}
-    alone = plan(rows[0], declined=["s1"], staying=["me"])
-    assert alone == Moves()
-
-
-def test_what_is_busy_is_not_touched() -> None:
-    made = plan(row("s1", "me", 5), row("s2", "a", 5), row("s3", "a", 5), busy=["s1"], staying=["a", "me"])
-
-    assert made == Moves()
 
 
 def test_a_lease_that_lost_its_owner_is_looked_at_again_when_it_expires() -> None:
@@ -187,13 +189,6 @@ def test_a_lease_that_lost_its_owner_is_looked_at_again_when_it_expires() -> Non
     assert plan_part(fleet).look_again_at == 125.0
 
 
-def test_a_worker_that_may_not_ask_takes_only_what_is_free() -> None:
-    rows = [row(f"s{number}", "a", 5) for number in range(8)] + [row("s9", "dead", 5)]
-    made = plan(*rows, may_mark=False, killed=["dead"], staying=["a", "me"])
-
-    assert (keys(made.takes), made.marks, made.wakes) == (["s9"], (), ())
-
-
 def test_the_worker_that_evens_out_loads_asks_for_others_too_and_gives_of_its_own() -> None:
     rows = [row(f"a{number}", "a", 5) for number in range(4)] + [row(f"m{number}", "me", 5) for number in range(4)]
     rates = {each.lease_key: 10.0 for each in rows}
@@ -202,8 +197,7 @@ def test_the_worker_that_evens_out_loads_asks_for_others_too_and_gives_of_its_ow
     assert set(moves(made, "marks").values()) == {"b"}
     assert set(moves(made, "transfers").values()) == {"b"}
     assert 2 <= len(made.marks) + len(made.transfers) <= 3
-    others = plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES)
-    assert others == Moves()
+    assert plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES) == Moves()
 
 
 WORKERS = ("a", "b", "me")
@@ -262,13 +256,11 @@ def _act(name: str, part: Moves, table: dict[str, Lease]) -> None:
 def test_a_hundred_leases_are_asked_for_in_one_pass() -> None:
     driver = FleetDriver(*(row(f"s{number:03}", "a", 5) for number in range(200)), workers=["a"])
     marks = [write for write in writes(driver.start()) if write.kind is WriteKind.STEAL]
-
     assert len(marks) == 100
 
 
 def test_a_lease_whose_processor_is_done_goes_round_only_once_in_a_lease_duration() -> None:
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
+    driver = started(row("s1"), workers=["x"])
     driver.settle(driver.stopped("s1", events.ConsumerEnd.DONE))
     assert driver.table["s1"].owner == "x"
     handed = 0
@@ -284,8 +276,7 @@ def test_a_lease_whose_processor_is_done_goes_round_only_once_in_a_lease_duratio
 
 def test_a_lease_whose_consumer_hangs_runs_elsewhere_soon_after_it_expired_however_large_the_fleet() -> None:
     """Nobody else looks for long: its owner hands it on when it has stood still for a lease duration."""
-    driver = FleetDriver(row("s1"), workers=[f"x{number}" for number in range(9)])
-    driver.start()
+    driver = started(row("s1"), workers=[f"x{number}" for number in range(9)])
     driver.run(3.0)
     held = driver.holdings.held["s1"]
     driver.settle(driver.send(events.ConsumerStalled("s1", held.identifier, "it hangs")))
@@ -298,8 +289,7 @@ def test_a_lease_whose_consumer_hangs_runs_elsewhere_soon_after_it_expired_howev
 
 
 def test_a_lease_that_could_not_be_renewed_is_taken_again_soon_however_large_the_fleet() -> None:
-    driver = FleetDriver(row("s1"), workers=[f"x{number}" for number in range(9)])
-    driver.start()
+    driver = started(row("s1"), workers=[f"x{number}" for number in range(9)])
     commands = driver.run(0.2)
     driver.now += 18.7
     driver.settle([c for c in driver.send(events.RenewDue()) if not isinstance(c, events.WriteLease)])
@@ -334,8 +324,7 @@ def test_loads_are_evened_out_by_the_leader_alone() -> None:
 
 
 def test_beside_workers_without_sessions_loads_are_ignored_and_that_is_said_once() -> None:
-    driver = FleetDriver(row("s1", "java", 5), row("s2"), balance_by="records")
-    driver.start()
+    driver = started(row("s1", "java", 5), row("s2"), balance_by="records")
     driver.run(20.0)
     reports = [report.text for report in only(driver.log, events.Report) if "balance_by='records'" in report.text]
 
@@ -344,8 +333,7 @@ def test_beside_workers_without_sessions_loads_are_ignored_and_that_is_said_once
 
 def test_what_the_leader_promises_it_hands_over_and_reads_no_more() -> None:
     rows = [row(f"s{number}") for number in range(4)]
-    driver = FleetDriver(*rows, balance_by="bytes")
-    driver.start()
+    driver = started(*rows, balance_by="bytes")
     driver.workers["x"] = evolve(driver.workers["me"], worker_id="x", nonce="x-1")
     for step in range(80):
         for each in driver.table.values():

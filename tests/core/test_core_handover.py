@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdings_driver import Driver, answers, only, row, scanned, writes
+from holdings_driver import Driver, answers, only, reader, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
@@ -12,15 +12,6 @@ from streamclient.core.write_rules import WriteKind, WriteOutcome, apply_write
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardState, ShutdownReason
 
-
-def reader(**config: int) -> Driver:
-    """A driver that holds and reads shard ``a``."""
-    driver = Driver(row("a", checkpoint="i1"), **config)
-    started = only(driver.hold(), events.StartConsumer)
-    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
-    return driver
-
-
 # --- marks and hand-over ---------------------------------------------------------------------------------------------
 
 
@@ -28,12 +19,10 @@ def mark(driver: Driver, stealer: str = "other") -> None:
     driver.table["a"] = apply_write(driver.table["a"], leases.steal(driver.table["a"], stealer)) or row("a")
 
 
-def test_mark_is_noticed_on_the_very_next_renewal() -> None:
+def test_mark_is_noticed_on_the_very_next_renewal(driver: Driver) -> None:
     """The lease stays renewed while its consumer finishes, and then goes to who asked."""
-    driver = reader()
     mark(driver)
-    driver.now += 6
-    commands = driver.settle(driver.renew())
+    commands = driver.renew_later()
     assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
     assert driver.table["a"] == row("a", "me", 2, stealer="other", checkpoint="i1")
 
@@ -43,8 +32,7 @@ def test_mark_is_noticed_on_the_very_next_renewal() -> None:
     assert not driver.holdings.held
 
 
-def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat() -> None:
-    driver = reader()
+def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat(driver: Driver) -> None:
     mark(driver)
     seen = tuple(driver.table.values())
     driver.send(events.TakeDue())
@@ -59,9 +47,8 @@ def test_mark_from_before_the_take_is_not_believed() -> None:
     driver = Driver(row("a", "me", 8, stealer="me"))
     driver.hold()
     driver.send(events.TakeDue())
-    commands = driver.send(scanned((row("a", "me", 8, stealer="other"),)))
 
-    assert not only(commands, events.StopConsumer)
+    assert not only(driver.send(scanned((row("a", "me", 8, stealer="other"),))), events.StopConsumer)
 
 
 def test_marked_lease_that_waits_for_its_parents_is_handed_over_at_once() -> None:
@@ -80,8 +67,7 @@ def test_marked_finished_lease_is_handed_over_without_a_consumer() -> None:
     assert not only(driver.hold(), events.StartConsumer)
     assert driver.holdings.held["a"].state is ShardState.SHUTDOWN_COMPLETE
     mark(driver)
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
 
     assert driver.table["a"].owner == "other"
 
@@ -93,8 +79,7 @@ def test_mark_of_a_worker_that_died_meanwhile_is_erased_and_reading_goes_on() ->
     mark(driver)
     first = driver.holdings.held["a"].identifier
     for _ in range(5):
-        driver.now += 6
-        driver.settle(driver.renew())
+        driver.renew_later()
         driver.settle(driver.scan())
     assert driver.table["a"].stealer == ""
     commands = driver.settle(driver.stopped("a", identifier=first))
@@ -104,15 +89,12 @@ def test_mark_of_a_worker_that_died_meanwhile_is_erased_and_reading_goes_on() ->
     assert driver.holdings.held["a"].identifier != first
 
 
-def test_mark_of_a_joining_worker_without_any_lease_is_served() -> None:
-    driver = reader()
-    driver.now += 50
-    driver.send(events.Tick())
+def test_mark_of_a_joining_worker_without_any_lease_is_served(driver: Driver) -> None:
+    driver.tick_at(driver.now + 50)
     driver.stopped("a", identifier="t1")
     driver.hold()
     mark(driver, "joining")
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
     driver.settle(driver.stopped("a"))
 
     assert driver.table["a"].owner == "joining"
@@ -125,8 +107,7 @@ def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
     mark(driver)
     driver.settle(driver.scan())
     for _ in range(3):
-        driver.now += 6
-        driver.settle(driver.renew())
+        driver.renew_later()
     (transfer,) = writes(driver.stopped("a"))
     assert transfer.kind is WriteKind.TRANSFER
     driver.answer(transfer, WriteOutcome.UNCERTAIN)
@@ -141,10 +122,8 @@ def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
 # --- done and stop ---------------------------------------------------------------------------------------------------
 
 
-def test_shard_whose_processor_is_done_is_released_and_not_taken_again() -> None:
-    driver = reader()
-    commands = driver.settle(driver.stopped("a", ConsumerEnd.DONE))
-    assert writes(commands) == []
+def test_shard_whose_processor_is_done_is_released_and_not_taken_again(driver: Driver) -> None:
+    assert writes(driver.settle(driver.stopped("a", ConsumerEnd.DONE))) == []
     assert not driver.holdings.held
     driver.now += 30
 
@@ -245,8 +224,7 @@ def test_take_accepted_after_the_stop_is_handed_on() -> None:
     assert driver.holdings.is_drained
 
 
-def test_stopping_worker_passes_on_what_is_handed_to_it() -> None:
-    driver = reader()
+def test_stopping_worker_passes_on_what_is_handed_to_it(driver: Driver) -> None:
     driver.table |= {"b": row("b", "other", 4), "c": row("c", "me", 4, stealer="me")}
     driver.send(events.StopRequested())
     driver.settle(driver.scan())

@@ -29,13 +29,11 @@ def test_every_intention_has_a_step_for_every_state_that_can_be() -> None:
 
 def test_a_consumer_starts_in_one_state_only() -> None:
     starts = [state for state, step in NEXT.items() if step is LeaseStep.START]
-
     assert starts == [(Intention.READ, Consuming.NO_CONSUMER, RowState.OWN)]
 
 
 def test_nothing_is_handed_over_while_user_code_may_run() -> None:
     given = {consuming for (_, consuming, _), step in NEXT.items() if step is LeaseStep.HAND_OVER}
-
     assert given == {Consuming.NO_CONSUMER}
 
 
@@ -50,7 +48,6 @@ def test_nothing_is_handed_over_while_user_code_may_run() -> None:
 )
 def test_what_keeps_a_row_from_being_read_for_longest_is_its_state(facts: dict[str, Any], state: RowState) -> None:
     held = evolve(HELD, **facts)
-
     assert held.row is state
     assert held.step is NEXT[Intention.READ, Consuming.NO_CONSUMER, state]
 

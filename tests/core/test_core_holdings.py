@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdings_driver import Driver, answers, only, reader, row, scanned, writes
+from holdings_driver import Driver, answers, only, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
@@ -13,9 +13,7 @@ from streamclient.model import ShardState, ShutdownReason
 # --- taking ----------------------------------------------------------------------------------------------------------
 
 
-def test_free_lease_is_taken_and_read() -> None:
-    driver = reader()
-
+def test_free_lease_is_taken_and_read(driver: Driver) -> None:
     assert driver.table["a"] == row("a", "me", 1, checkpoint="i1")
     assert driver.holdings.held["a"].state is ShardState.PROCESSING
     assert repr(driver.holdings) == "Holdings(me: 1 held, 0 marked, 0 expired)"
@@ -27,7 +25,7 @@ def test_each_take_is_registered_by_itself() -> None:
     first, second = writes(driver.scan())
     driver.answer(first)
     driver.answer(second, WriteOutcome.UNCERTAIN)
-    driver.send(events.Answered(events.ReadRow("b"), error=TimeoutError()))
+    driver.fail_to_read_back("b")
 
     assert list(driver.holdings.held) == [first.lease_key]
 
@@ -47,15 +45,13 @@ def test_take_whose_answer_was_lost_is_repeated_and_held_from_the_time_that_one_
     assert driver.holdings.held["a"].valid_until == pytest.approx(driver.now + 19)
 
 
-def test_late_write_of_an_earlier_tenancy_does_not_pass_for_a_take() -> None:
+def test_late_write_of_an_earlier_tenancy_does_not_pass_for_a_take(driver: Driver) -> None:
     """Others count from when it landed, long before the take was sent."""
-    driver = reader()
     driver.now += 6
     (renewal,) = writes(driver.renew())
     driver.answer(renewal, WriteOutcome.UNCERTAIN)
-    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
-    driver.now += 13
-    driver.send(events.Tick())
+    driver.fail_to_read_back("a")
+    driver.tick_at(driver.now + 13)
     driver.stopped("a", identifier="t1")
     driver.send(events.Answered(events.ReadRow("a"), driver.table["a"]))
     driver.land(renewal)
@@ -72,12 +68,11 @@ def test_late_write_of_an_earlier_tenancy_does_not_pass_for_a_take() -> None:
     assert driver.holdings.held["a"].valid_until > landed_at + 20
 
 
-def test_validity_counts_from_the_earliest_write_that_may_have_moved_the_row() -> None:
+def test_validity_counts_from_the_earliest_write_that_may_have_moved_the_row(driver: Driver) -> None:
     """The first renewal landed late, so the second one was refused.
 
     Read back, the row looks as the second would have left it, but others saw it move before that was sent.
     """
-    driver = reader()
     driver.now += 6
     (first,) = writes(driver.renew())
     first_sent_at = driver.now
@@ -103,7 +98,6 @@ def test_take_answered_after_its_validity_is_not_held() -> None:
 
 def test_rows_of_an_earlier_life_are_taken_at_once() -> None:
     driver = Driver(row("a", "me", 8, checkpoint="i5"))
-
     assert [str(write) for write in writes(driver.scan())] == ["take a(me, -, 8, i5) -> a(me, -, 9, i5)"]
 
 
@@ -145,7 +139,7 @@ def test_row_in_my_name_that_somebody_else_moves_is_left_alone_and_reported() ->
     driver = Driver(row("a", "me", 8))
     (take,) = writes(driver.scan())
     driver.answer(take, WriteOutcome.UNCERTAIN)
-    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
+    driver.fail_to_read_back("a")
     driver.now += 6
     driver.table["a"] = row("a", "me", 11)
     commands = driver.scan()
@@ -157,8 +151,7 @@ def test_row_in_my_name_that_somebody_else_moves_is_left_alone_and_reported() ->
 # --- renewing --------------------------------------------------------------------------------------------------------
 
 
-def test_renewal_moves_the_counter_and_extends_validity_from_its_sending() -> None:
-    driver = reader()
+def test_renewal_moves_the_counter_and_extends_validity_from_its_sending(driver: Driver) -> None:
     driver.now += 6
     (renewal,) = writes(driver.renew())
     sent_at = driver.now
@@ -169,8 +162,7 @@ def test_renewal_moves_the_counter_and_extends_validity_from_its_sending() -> No
     assert driver.holdings.held["a"].valid_until == pytest.approx(sent_at + 19)
 
 
-def test_lease_under_a_pending_write_gets_no_second_one() -> None:
-    driver = reader()
+def test_lease_under_a_pending_write_gets_no_second_one(driver: Driver) -> None:
     driver.now += 6
     assert len(writes(driver.renew())) == 1
     driver.now += 6
@@ -179,8 +171,7 @@ def test_lease_under_a_pending_write_gets_no_second_one() -> None:
     assert writes(driver.checkpoint("a", "i2")) == []
 
 
-def test_recent_checkpoint_spares_a_renewal_only_while_a_third_of_the_duration_is_kept() -> None:
-    driver = reader()
+def test_recent_checkpoint_spares_a_renewal_only_while_a_third_of_the_duration_is_kept(driver: Driver) -> None:
     driver.settle(driver.checkpoint("a", "i2"))
     driver.now += 0.5
     assert writes(driver.renew()) == []
@@ -188,21 +179,18 @@ def test_recent_checkpoint_spares_a_renewal_only_while_a_third_of_the_duration_i
     assert len(writes(driver.renew())) == 1
 
 
-def test_applied_renewal_whose_answer_was_lost_keeps_the_lease() -> None:
-    driver = reader()
+def test_applied_renewal_whose_answer_was_lost_keeps_the_lease(driver: Driver) -> None:
     driver.now += 6
     (renewal,) = writes(driver.renew())
     driver.land(renewal)
-    commands = driver.answer(renewal, WriteOutcome.UNCERTAIN)
-    assert only(commands, events.ReadRow) == [events.ReadRow("a")]
+    assert only(driver.answer(renewal, WriteOutcome.UNCERTAIN), events.ReadRow) == [events.ReadRow("a")]
     driver.read_back("a")
 
     assert driver.holdings.held["a"].lease == row("a", "me", 2, checkpoint="i1")
     assert not only(driver.log, events.StopConsumer)
 
 
-def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() -> None:
-    driver = reader()
+def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses(driver: Driver) -> None:
     driver.now += 6
     (renewal,) = writes(driver.renew())
     pauses = []
@@ -220,9 +208,8 @@ def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() ->
     assert pauses == pytest.approx([0, 1, 2, 4])
 
 
-def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
+def test_unrenewed_lease_stops_being_read_before_others_may_take_it(driver: Driver) -> None:
     """The worker lives on, and takes the lease again when the table is back."""
-    driver = reader()
     identifier = driver.holdings.held["a"].identifier
     driver.now = driver.holdings.next_deadline(driver.now) or 0
     commands = driver.send(events.Tick())
@@ -234,24 +221,20 @@ def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
     assert [start.shard_info.lease_identifier for start in started] == ["t2"]
 
 
-def test_shard_is_not_read_again_before_its_old_consumer_is_gone() -> None:
-    driver = reader()
+def test_shard_is_not_read_again_before_its_old_consumer_is_gone(driver: Driver) -> None:
     old = driver.holdings.held["a"].identifier
-    driver.now += 20
-    driver.send(events.Tick())
+    driver.tick_at(driver.now + 20)
     assert writes(driver.scan()) == []
 
     commands = driver.stopped("a", identifier=old)
     assert only(driver.settle(commands), events.StartConsumer)
 
 
-def test_late_answer_of_an_old_tenancy_does_not_harm_the_new_one() -> None:
-    driver = reader()
+def test_late_answer_of_an_old_tenancy_does_not_harm_the_new_one(driver: Driver) -> None:
     old = driver.holdings.held["a"].identifier
     driver.now += 18
     (renewal,) = writes(driver.renew())
-    driver.now += 5
-    driver.send(events.Tick())
+    driver.tick_at(driver.now + 5)
     driver.stopped("a", identifier=old)
     assert writes(driver.scan()) == []
     driver.settle(driver.answer(renewal, WriteOutcome.UNCERTAIN, 118.0))
@@ -260,19 +243,16 @@ def test_late_answer_of_an_old_tenancy_does_not_harm_the_new_one() -> None:
     assert driver.holdings.held["a"].lease.counter == driver.table["a"].counter
 
 
-def test_lease_taken_by_another_worker_is_lost() -> None:
-    driver = reader()
+def test_lease_taken_by_another_worker_is_lost(driver: Driver) -> None:
     driver.table["a"] = row("a", "other", 2, checkpoint="i1")
-    driver.now += 6
-    commands = driver.settle(driver.renew())
+    commands = driver.renew_later()
 
     assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.ZOMBIE]
     assert not driver.holdings.held
 
 
-def test_process_with_the_same_name_makes_this_one_give_way() -> None:
+def test_process_with_the_same_name_makes_this_one_give_way(driver: Driver) -> None:
     """Five refusals in a row that look like own successes are no accident."""
-    driver = reader()
     for _ in range(5):
         driver.now += 6
         driver.others_renew(me="nobody")
@@ -282,8 +262,7 @@ def test_process_with_the_same_name_makes_this_one_give_way() -> None:
     assert any(report.severity is Severity.ERROR for report in only(driver.log, events.Report))
 
 
-def test_single_false_refusals_do_not_cost_a_lease() -> None:
-    driver = reader()
+def test_single_false_refusals_do_not_cost_a_lease(driver: Driver) -> None:
     for _ in range(12):
         driver.now += 6
         (renewal,) = writes(driver.renew())
@@ -299,8 +278,7 @@ def test_single_false_refusals_do_not_cost_a_lease() -> None:
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_stored_one_by_one_and_equal_ones_together() -> None:
-    driver = reader()
+def test_checkpoints_are_stored_one_by_one_and_equal_ones_together(driver: Driver) -> None:
     (first,) = writes(driver.checkpoint("a", "i2", 1))
     driver.checkpoint("a", "i3", 2)
     driver.checkpoint("a", "i3", 3)
@@ -311,16 +289,13 @@ def test_checkpoints_are_stored_one_by_one_and_equal_ones_together() -> None:
     assert [write.result and write.result.checkpoint for write in writes(commands)] == ["i3", "i4"]
 
 
-def test_checkpoint_of_another_tenancy_is_refused() -> None:
-    driver = reader()
-
+def test_checkpoint_of_another_tenancy_is_refused(driver: Driver) -> None:
     assert answers(driver.send(events.CheckpointRequested(7, "a", "t99", "i2"))) == [(7, "lease_lost")]
     assert answers(driver.send(events.CheckpointRequested(8, "b", "t1", "i2"))) == [(8, "lease_lost")]
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_uncertain_checkpoint_is_read_back(lands: bool) -> None:
-    driver = reader()
+def test_uncertain_checkpoint_is_read_back(driver: Driver, lands: bool) -> None:
     (write,) = writes(driver.checkpoint("a", "i2"))
     if lands:
         driver.land(write)
@@ -332,8 +307,7 @@ def test_uncertain_checkpoint_is_read_back(lands: bool) -> None:
     assert len(writes(commands)) == (0 if lands else 1)
 
 
-def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_again() -> None:
-    driver = reader()
+def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_again(driver: Driver) -> None:
     driver.now += 6
     (renewal,) = writes(driver.renew())
     driver.answer(renewal, WriteOutcome.UNCERTAIN)
@@ -345,9 +319,8 @@ def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_
     (write,) = writes(driver.send(events.Tick()))
     driver.land(renewal)
     driver.answer(write)
-    commands = driver.settle(driver.read_back("a"))
 
-    assert answers(commands) == [(1, "stored")]
+    assert answers(driver.settle(driver.read_back("a"))) == [(1, "stored")]
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i2")
 
 
@@ -360,9 +333,8 @@ def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_
     ],
 )
 def test_checkpoint_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_shows(
-    found: leases.Lease, outcome: str
+    driver: Driver, found: leases.Lease, outcome: str
 ) -> None:
-    driver = reader()
     (write,) = writes(driver.checkpoint("a", "i2"))
     driver.answer(write, WriteOutcome.UNCERTAIN)
     driver.table["a"] = found
@@ -373,16 +345,13 @@ def test_checkpoint_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_shows(
     assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.ZOMBIE]
 
 
-def test_checkpoint_is_unknown_when_the_table_stays_out_of_reach() -> None:
-    driver = reader()
+def test_checkpoint_is_unknown_when_the_table_stays_out_of_reach(driver: Driver) -> None:
     (write,) = writes(driver.checkpoint("a", "i2", 1))
     driver.checkpoint("a", "i3", 2)
     driver.answer(write, WriteOutcome.UNCERTAIN)
-    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
-    driver.now += 19
-    commands = driver.send(events.Tick())
+    driver.fail_to_read_back("a")
 
-    assert answers(commands) == [(1, "unknown"), (2, "lease_lost")]
+    assert answers(driver.tick_at(driver.now + 19)) == [(1, "unknown"), (2, "lease_lost")]
 
 
 def test_stored_shard_end_asks_for_the_children_and_lets_them_start() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import evolve
-from holdings_driver import Driver, only, reader, row, writes
+from holdings_driver import Driver, only, row, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import Severity
@@ -14,44 +14,36 @@ from streamclient.model import CheckpointPosition, InitialPosition, Shard, Shard
 # --- rows that vanish or are reset -----------------------------------------------------------------------------------
 
 
-def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood() -> None:
-    driver = reader()
+def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood(driver: Driver) -> None:
     driver.settle(driver.checkpoint("a", "i5"))
     del driver.table["a"]
-    driver.now += 6
-    commands = driver.settle(driver.renew())
-    assert only(commands, events.ListShards)
+    assert only(driver.renew_later(), events.ListShards)
     driver.settle(driver.list_shards(Shard("a")))
 
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
     assert not only(driver.log, events.StopConsumer)
 
 
-def test_deleted_row_of_an_expired_shard_is_given_up_loudly() -> None:
-    driver = reader()
+def test_deleted_row_of_an_expired_shard_is_given_up_loudly(driver: Driver) -> None:
     del driver.table["a"]
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
     commands = driver.list_shards(Shard("b"))
 
     assert not driver.holdings.held
     assert [r.severity for r in only(commands, events.Report) if r.lease_key == "a"] == [Severity.ERROR]
 
 
-def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
-    driver = reader()
+def test_reset_row_is_taken_back_with_its_checkpoint(driver: Driver) -> None:
     driver.settle(driver.checkpoint("a", "i5"))
     driver.table["a"] = row("a")
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
 
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
     assert not only(driver.log, events.StopConsumer)
 
 
-def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved() -> None:
+def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved(driver: Driver) -> None:
     """The answer comes after the scan; a busy shard always has a write under way, and renews by checkpoints alone."""
-    driver = reader()
     (checkpoint,) = writes(driver.checkpoint("a", "i5"))
     driver.table["a"] = evolve(driver.table["a"], stealer="other")
     driver.land(checkpoint)
@@ -64,16 +56,14 @@ def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved() -> None:
     assert stop.reason is ShutdownReason.STOLEN
 
 
-def test_a_write_that_was_sent_before_a_row_was_reset_never_lands_after_it() -> None:
+def test_a_write_that_was_sent_before_a_row_was_reset_never_lands_after_it(driver: Driver) -> None:
     """The counter of a reset row begins at 0, and grows past all that were compared with."""
-    driver = reader()
     (late,) = writes(driver.checkpoint("a", "i5"))
     driver.settle(driver.answer(late, WriteOutcome.UNCERTAIN))
     driver.table["a"] = row("a")
     outcomes = set()
     for turn in range(5):
-        driver.now += 6
-        driver.settle(driver.renew())
+        driver.renew_later()
         outcomes.add(driver.land(late))
         driver.settle(driver.checkpoint("a", f"i{7 + turn}"))
 
@@ -97,9 +87,8 @@ def test_child_row_waits_until_its_parents_row_is_known_to_exist() -> None:
     driver = Driver()
     driver.scan()
     (create,) = writes(driver.list_shards(Shard("c", "p"), Shard("p")))
-    commands = driver.answer(create, WriteOutcome.UNCERTAIN)
 
-    assert writes(commands) == []
+    assert writes(driver.answer(create, WriteOutcome.UNCERTAIN)) == []
 
 
 def test_start_at_latest_is_looked_up_before_the_row_is_created() -> None:
@@ -128,9 +117,8 @@ def test_a_child_starts_at_its_beginning_if_another_worker_was_first_to_create_i
     (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p"), Shard("g", "c")), events.ResolveAndCreate)
     driver.table["p"] = row("p", "other", checkpoint="i5")
     driver.answer(leases.create(evolve(resolve.lease, checkpoint="i7")), WriteOutcome.REFUSED)
-    commands = driver.settle(driver.scan())
 
-    assert not only(commands, events.ResolveAndCreate)
+    assert not only(driver.settle(driver.scan()), events.ResolveAndCreate)
     assert [driver.table[key].checkpoint for key in ("c", "g")] == [CheckpointPosition.TRIM_HORIZON] * 2
 
 
@@ -144,8 +132,7 @@ def test_only_one_scan_and_one_listing_are_under_way() -> None:
 
 def test_absent_parent_row_blocks_until_a_listing_shows_that_the_parent_is_gone() -> None:
     driver = Driver(row("c", parent_shard_ids={"p"}))
-    commands = driver.hold()
-    assert not only(commands, events.StartConsumer)
+    assert not only(driver.hold(), events.StartConsumer)
     driver.settle(driver.list_shards(Shard("p"), Shard("c", "p")))
     assert "p" in driver.table
     assert driver.holdings.held["c"].state is ShardState.WAITING_ON_PARENT_SHARDS

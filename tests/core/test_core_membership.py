@@ -18,19 +18,16 @@ ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text")
 
 def test_a_beat_moves_the_beat_and_leaves_wake_and_information() -> None:
     write = membership.beat(ROW)
-
     assert apply_write(evolve(ROW, wake=9), write) == evolve(ROW, beat=6, wake=9)
 
 
 def test_a_beat_may_bring_state_and_information() -> None:
     write = membership.beat(ROW, state=SessionState.LEAVING, info="other")
-
     assert apply_write(ROW, write) == evolve(ROW, beat=6, state=SessionState.LEAVING, info="other")
 
 
 def test_a_registration_keeps_the_wake_of_the_row_that_it_replaces() -> None:
     write = membership.register(ROW, WorkerRow("w1", "stream", nonce="n2", beat=1, info="new"))
-
     assert write.result == WorkerRow("w1", "stream", nonce="n2", beat=1, wake=3, info="new")
     assert apply_write(evolve(ROW, wake=4), write) == evolve(write.result, wake=4)
 

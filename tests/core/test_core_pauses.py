@@ -17,12 +17,6 @@ WALL_START = 777
 """Of the driver, at 100 s by its own clock."""
 
 
-def reader(**fields: object) -> Driver:
-    driver = Driver(row("a", checkpoint="i1", **fields))
-    driver.hold()
-    return driver
-
-
 def operate(driver: Driver, write: LeaseWrite) -> None:
     """An operator's write lands."""
     assert driver.land(write) is WriteOutcome.ACCEPTED
@@ -35,9 +29,9 @@ def pause(driver: Driver, wanted: Pause | None = PAUSE) -> list[events.Command]:
     return driver.settle(driver.scan())
 
 
-def paused() -> Driver:
-    """A driver whose lease is paused and acknowledged."""
-    driver = reader()
+@pytest.fixture
+def paused(driver: Driver) -> Driver:
+    """A driver whose lease is paused, and has acknowledged that."""
     pause(driver)
     driver.settle(driver.stopped("a"))
     assert driver.table["a"].is_paused_by_owner
@@ -55,8 +49,7 @@ def starts(commands: list[events.Command]) -> list[str]:
 # --- an operator's pause ---------------------------------------------------------------------------------------------
 
 
-def test_a_pause_stops_the_consumer_and_is_acknowledged_when_nothing_reads_any_more() -> None:
-    driver = reader()
+def test_a_pause_stops_the_consumer_and_is_acknowledged_when_nothing_reads_any_more(driver: Driver) -> None:
     assert stops(pause(driver)) == ["PAUSED"]
     assert answers(driver.settle(driver.checkpoint("a", "i2"))) == [(1, "stored")]
     assert driver.table["a"].pause_taken == ""
@@ -67,26 +60,21 @@ def test_a_pause_stops_the_consumer_and_is_acknowledged_when_nothing_reads_any_m
     assert driver.holdings.held["a"].state is ShardState.PAUSED
 
 
-def test_a_paused_lease_is_still_renewed_and_its_pause_is_acknowledged_once() -> None:
-    driver = paused()
+def test_a_paused_lease_is_still_renewed_and_its_pause_is_acknowledged_once(paused: Driver) -> None:
     kinds = []
     for _ in range(3):
-        driver.now += 6
-        kinds += [write.kind for write in writes([*driver.settle(driver.renew()), *driver.settle(driver.scan())])]
+        paused.now += 6
+        kinds += [write.kind for write in writes([*paused.settle(paused.renew()), *paused.settle(paused.scan())])]
 
     assert kinds == [WriteKind.RENEW] * 3
 
 
-def test_a_resumed_shard_is_read_on_from_its_checkpoint() -> None:
-    driver = paused()
-    commands = pause(driver, None)
-
-    assert starts(commands) == ["i1"]
-    assert driver.table["a"].pause_taken == ""
+def test_a_resumed_shard_is_read_on_from_its_checkpoint(paused: Driver) -> None:
+    assert starts(pause(paused, None)) == ["i1"]
+    assert paused.table["a"].pause_taken == ""
 
 
-def test_a_pause_ends_by_itself_at_its_time_by_the_wall_clock_as_the_last_scan_showed_it() -> None:
-    driver = reader()
+def test_a_pause_ends_by_itself_at_its_time_by_the_wall_clock_as_the_last_scan_showed_it(driver: Driver) -> None:
     operate(driver, leases.set_pause(driver.table["a"], evolve(PAUSE, until_micros=60_000_000)))
     driver.now = 106.0
     driver.send(events.TakeDue())
@@ -101,9 +89,7 @@ def test_a_pause_ends_by_itself_at_its_time_by_the_wall_clock_as_the_last_scan_s
     assert driver.table["a"].pause_taken == ""
 
 
-def test_a_pause_that_was_over_before_it_was_seen_is_ignored() -> None:
-    driver = reader()
-
+def test_a_pause_that_was_over_before_it_was_seen_is_ignored(driver: Driver) -> None:
     assert stops(pause(driver, evolve(PAUSE, until_micros=WALL_START))) == []
 
 
@@ -117,9 +103,8 @@ def test_a_paused_lease_is_taken_acknowledged_and_not_read() -> None:
     assert only(commands, events.DrawEpoch)
 
 
-def test_a_pause_is_not_acknowledged_while_a_consumer_that_was_ended_still_runs() -> None:
+def test_a_pause_is_not_acknowledged_while_a_consumer_that_was_ended_still_runs(driver: Driver) -> None:
     """It may be inside user code yet, although none of its checkpoints will be stored."""
-    driver = reader()
     old = driver.holdings.held["a"].identifier
     operate(driver, leases.rewind(driver.table["a"], "i0"))
     driver.now += 6
@@ -131,22 +116,24 @@ def test_a_pause_is_not_acknowledged_while_a_consumer_that_was_ended_still_runs(
     assert driver.table["a"].is_paused_by_owner
 
 
-def test_a_new_pause_is_acknowledged_anew() -> None:
-    driver = paused()
-    pause(driver, evolve(PAUSE, request_id="r2", reason="and on"))
-
-    assert driver.table["a"].pause_taken == "r2 me"
-    assert driver.said("a") == "paused by ann: and on"
+def test_a_new_pause_is_acknowledged_anew(paused: Driver) -> None:
+    pause(paused, evolve(PAUSE, request_id="r2", reason="and on"))
+    assert paused.table["a"].pause_taken == "r2 me"
+    assert paused.said("a") == "paused by ann: and on"
 
 
-def test_a_paused_lease_is_handed_over_when_it_is_marked_or_its_worker_stops() -> None:
-    driver = paused()
-    operate(driver, leases.steal(driver.table["a"], "other"))
-    driver.now += 6
-    driver.settle(driver.scan())
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_paused_lease_is_handed_over_when_it_is_marked_or_its_worker_stops(paused: Driver, is_marked: bool) -> None:
+    if is_marked:
+        operate(paused, leases.steal(paused.table["a"], "other"))
+        paused.scan_later()
+    else:
+        paused.table["b"] = row("b", "other", 4)
+        paused.scan_later()
+        paused.settle(paused.send(events.StopRequested()))
 
-    assert driver.table["a"] == row("a", "other", 3, stealer="other", checkpoint="i1", pause=PAUSE, pause_taken="r1 me")
-    assert not driver.holdings.held
+    assert paused.table["a"] == row("a", "other", 3, stealer="other", checkpoint="i1", pause=PAUSE, pause_taken="r1 me")
+    assert not paused.holdings.held
 
 
 def test_a_finished_lease_is_named_finished_and_its_pause_is_acknowledged() -> None:
@@ -157,8 +144,7 @@ def test_a_finished_lease_is_named_finished_and_its_pause_is_acknowledged() -> N
     assert driver.said("a") == "finished"
 
 
-def test_a_scan_that_began_before_the_row_was_read_back_does_not_undo_what_it_showed() -> None:
-    driver = reader()
+def test_a_scan_that_began_before_the_row_was_read_back_does_not_undo_what_it_showed(driver: Driver) -> None:
     old = driver.table["a"]
     driver.send(events.TakeDue())
     driver.now += 1
@@ -168,14 +154,12 @@ def test_a_scan_that_began_before_the_row_was_read_back_does_not_undo_what_it_sh
     driver.answer(renewal, WriteOutcome.UNCERTAIN)
     assert stops(driver.read_back("a")) == ["PAUSED"]
     driver.settle(driver.stopped("a"))
-    commands = driver.send(scanned((old,)))
 
-    assert starts(commands) == []
+    assert starts(driver.send(scanned((old,)))) == []
     assert driver.holdings.held["a"].lease.pause == PAUSE
 
 
-def test_a_pause_that_cannot_be_acknowledged_is_obeyed_and_the_lease_is_kept() -> None:
-    driver = reader()
+def test_a_pause_that_cannot_be_acknowledged_is_obeyed_and_the_lease_is_kept(driver: Driver) -> None:
     pause(driver)
     (write,) = writes(driver.stopped("a"))
     assert write.kind is WriteKind.TAKE_PAUSE
@@ -190,38 +174,34 @@ def test_a_pause_that_cannot_be_acknowledged_is_obeyed_and_the_lease_is_kept() -
     assert driver.said("a") == "paused by ann: weekly maintenance"
 
 
-def test_nothing_is_read_again_before_the_row_says_that_the_pause_is_not_obeyed_any_more() -> None:
+def test_nothing_is_read_again_before_the_row_says_that_the_pause_is_not_obeyed_any_more(paused: Driver) -> None:
     """An operator who compares the counter is sure that nothing reads as long as the row says so."""
-    driver = paused()
-    seen = driver.table["a"]
-    operate(driver, leases.set_pause(seen, None))
-    driver.now += 6
-    (write,) = writes(driver.scan())
+    seen = paused.table["a"]
+    operate(paused, leases.set_pause(seen, None))
+    paused.now += 6
+    (write,) = writes(paused.scan())
     assert write.kind is WriteKind.LEAVE_PAUSE
-    assert driver.said("a") == "its pause is over; waiting until its row says so"
-    assert starts(driver.answer(write)) == ["i1"]
+    assert paused.said("a") == "its pause is over; waiting until its row says so"
+    assert starts(paused.answer(write)) == ["i1"]
 
-    assert driver.land(leases.release(seen)) is WriteOutcome.REFUSED
-    assert driver.land(leases.rewind(seen, "i0")) is WriteOutcome.REFUSED
+    assert paused.land(leases.release(seen)) is WriteOutcome.REFUSED
+    assert paused.land(leases.rewind(seen, "i0")) is WriteOutcome.REFUSED
 
 
-def test_a_lease_that_was_released_while_paused_is_not_read_when_the_pause_ends() -> None:
+def test_a_lease_that_was_released_while_paused_is_not_read_when_the_pause_ends(driver: Driver) -> None:
     """A worker that never saw the row takes it at once."""
-    driver = reader()
     pause(driver, evolve(PAUSE, until_micros=WALL_START + 20_000_000))
     driver.settle(driver.stopped("a"))
     operate(driver, leases.release(driver.table["a"]))
     operate(driver, leases.take(driver.table["a"], "other"))
     driver.now = 120.0
-    commands = driver.settle(driver.send(events.Tick()))
 
-    assert starts(commands) == []
+    assert starts(driver.settle(driver.send(events.Tick()))) == []
     assert not driver.holdings.held
     assert driver.table["a"].owner == "other"
 
 
-def test_an_acknowledgement_in_doubt_counts_as_given() -> None:
-    driver = reader()
+def test_an_acknowledgement_in_doubt_counts_as_given(driver: Driver) -> None:
     pause(driver)
     (write,) = writes(driver.stopped("a"))
     operate(driver, leases.set_pause(driver.table["a"], None))
@@ -244,27 +224,25 @@ def test_a_worker_takes_back_what_it_acknowledged_in_an_earlier_life() -> None:
     assert starts(commands) == ["i1"]
 
 
-def test_a_late_renewal_does_not_pass_for_taking_the_acknowledgement_back() -> None:
-    driver = paused()
-    late = leases.renew(driver.table["a"])
-    operate(driver, leases.set_pause(driver.table["a"], evolve(PAUSE, until_micros=1)))
-    driver.now += 6
-    (write,) = writes(driver.scan())
-    driver.land(late)
-    driver.answer(write, WriteOutcome.UNCERTAIN)
-    commands = driver.read_back("a")
+def test_a_late_renewal_does_not_pass_for_taking_the_acknowledgement_back(paused: Driver) -> None:
+    late = leases.renew(paused.table["a"])
+    operate(paused, leases.set_pause(paused.table["a"], evolve(PAUSE, until_micros=1)))
+    paused.now += 6
+    (write,) = writes(paused.scan())
+    paused.land(late)
+    paused.answer(write, WriteOutcome.UNCERTAIN)
+    commands = paused.read_back("a")
     assert starts(commands) == []
 
-    assert starts(driver.settle(commands)) == ["i1"]
-    assert driver.table["a"].pause_taken == ""
+    assert starts(paused.settle(commands)) == ["i1"]
+    assert paused.table["a"].pause_taken == ""
 
 
 # --- the program's own pause -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["a", None])
-def test_the_programs_own_pause_stops_and_resumes_without_any_write(key: str | None) -> None:
-    driver = reader()
+def test_the_programs_own_pause_stops_and_resumes_without_any_write(driver: Driver, key: str | None) -> None:
     commands = driver.send(events.PauseRequested(key, "database upgrade"))
     assert stops(commands) == ["PAUSED"]
     commands += driver.stopped("a")
@@ -287,38 +265,32 @@ def test_a_pause_of_the_whole_worker_holds_for_leases_taken_later_and_one_shard_
     assert driver.said("b") == "paused by its own program: only b"
 
 
-def test_an_operators_pause_outlives_the_programs_own() -> None:
-    driver = paused()
-    driver.send(events.PauseRequested(None, "all"))
-
-    assert starts(driver.send(events.ResumeRequested(None))) == []
-    assert driver.said("a") == "paused by ann: weekly maintenance"
+def test_an_operators_pause_outlives_the_programs_own(paused: Driver) -> None:
+    paused.send(events.PauseRequested(None, "all"))
+    assert starts(paused.send(events.ResumeRequested(None))) == []
+    assert paused.said("a") == "paused by ann: weekly maintenance"
 
 
 # --- rewinds and releases --------------------------------------------------------------------------------------------
 
 
-def test_a_paused_lease_that_was_rewound_is_resumed_at_the_new_checkpoint() -> None:
-    driver = paused()
-    operate(driver, leases.rewind(driver.table["a"], "i0"))
-    driver.now += 6
-    driver.settle(driver.renew())
-    assert driver.holdings.held["a"].checkpoint == "i0"
+def test_a_paused_lease_that_was_rewound_is_resumed_at_the_new_checkpoint(paused: Driver) -> None:
+    operate(paused, leases.rewind(paused.table["a"], "i0"))
+    paused.renew_later()
+    assert paused.holdings.held["a"].checkpoint == "i0"
 
-    assert starts(pause(driver, None)) == ["i0"]
+    assert starts(pause(paused, None)) == ["i0"]
 
 
 def test_a_finished_shard_that_was_rewound_is_read_again() -> None:
     driver = Driver(row("a", checkpoint="SHARD_END"))
     driver.hold()
     operate(driver, leases.rewind(driver.table["a"], "TRIM_HORIZON"))
-    driver.now += 6
 
-    assert starts(driver.settle(driver.renew())) == ["TRIM_HORIZON"]
+    assert starts(driver.renew_later()) == ["TRIM_HORIZON"]
 
 
-def test_a_running_consumer_never_goes_on_past_a_rewind() -> None:
-    driver = reader()
+def test_a_running_consumer_never_goes_on_past_a_rewind(driver: Driver) -> None:
     old = driver.holdings.held["a"].identifier
     operate(driver, leases.rewind(driver.table["a"], "i0"))
     commands = driver.settle(driver.checkpoint("a", "i2"))
@@ -335,9 +307,8 @@ def test_a_running_consumer_never_goes_on_past_a_rewind() -> None:
     assert driver.table["a"].checkpoint == "i0"
 
 
-def test_a_rewind_beside_a_checkpoint_of_unknown_fate_ends_the_tenancy_too() -> None:
+def test_a_rewind_beside_a_checkpoint_of_unknown_fate_ends_the_tenancy_too(driver: Driver) -> None:
     """The checkpoint landed, then the rewind: the row moved twice under this worker's name."""
-    driver = reader()
     (write,) = writes(driver.checkpoint("a", "i2"))
     driver.land(write)
     driver.answer(write, WriteOutcome.UNCERTAIN)
@@ -351,23 +322,18 @@ def test_a_rewind_beside_a_checkpoint_of_unknown_fate_ends_the_tenancy_too() -> 
     assert starts(driver.hold()) == ["i0"]
 
 
-def test_a_late_renewal_of_ones_own_is_no_rewind() -> None:
-    driver = reader()
+def test_a_late_renewal_of_ones_own_is_no_rewind(driver: Driver) -> None:
     (write,) = writes(driver.checkpoint("a", "i2"))
     driver.land(leases.renew(driver.table["a"]))
     driver.answer(write)
-    commands = driver.settle(driver.read_back("a"))
 
-    assert stops(commands) == []
+    assert stops(driver.settle(driver.read_back("a"))) == []
     assert driver.table["a"].checkpoint == "i2"
 
 
-def test_a_released_lease_is_lost_and_left_alone_for_a_lease_duration() -> None:
-    driver = reader()
+def test_a_released_lease_is_lost_and_left_alone_for_a_lease_duration(driver: Driver) -> None:
     operate(driver, leases.release(driver.table["a"]))
-    driver.now += 6
-    commands = driver.settle(driver.renew())
-    assert stops(commands) == ["ZOMBIE"]
+    assert stops(driver.renew_later()) == ["ZOMBIE"]
     assert not driver.holdings.held
     driver.stopped("a", identifier="t1")
     assert driver.table["a"] == row("a", "", 2, checkpoint="i1")
@@ -379,11 +345,9 @@ def test_a_released_lease_is_lost_and_left_alone_for_a_lease_duration() -> None:
     assert starts(driver.hold()) == ["i1"]
 
 
-def test_a_reset_row_is_no_release() -> None:
-    driver = reader()
+def test_a_reset_row_is_no_release(driver: Driver) -> None:
     driver.settle(driver.checkpoint("a", "i5"))
     driver.table["a"] = row("a", counter=9)
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
 
     assert driver.table["a"] == Lease("a", "stream", "me", 10, checkpoint="i5")

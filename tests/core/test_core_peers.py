@@ -50,7 +50,6 @@ def test_a_session_stands_still_if_two_reads_more_than_a_duration_apart_show_the
 def test_not_having_looked_is_no_sign_of_death() -> None:
     seen = peers("m", "a", "b", at=100.0)
     seen.observe(["b"], [row("b")], 500.0)
-
     assert seen.standing_still() == [row("b")]
 
 
@@ -165,5 +164,4 @@ def test_killed_rows_are_kept_for_ten_durations() -> None:
 def test_it_says_what_it_sees() -> None:
     seen = peers("m", "a", "b")
     seen.note_killed("a", "a-1")
-
     assert repr(seen) == "Peers(m: 1 others live, 1 killed)"

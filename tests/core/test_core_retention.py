@@ -56,7 +56,6 @@ def test_a_machine_that_is_ahead_overstates_lags_by_as_much() -> None:
     """It warns early; nothing tells it better."""
     clock = RecordClock()
     clock.saw(START, 10.0)
-
     assert clock.micros(START + 7_000_000, 11.0) == START + 7_000_000
 
 
@@ -80,7 +79,6 @@ def test_nothing_is_reported_before_anything_is_known() -> None:
 def test_the_stored_progress_counts_before_the_first_read() -> None:
     """As for a shard that waits, or is paused: it is behind by at least that."""
     lag = report(Backlog(at(-7_200)), 0.0)
-
     assert (lag.lag_seconds, lag.time_to_loss_seconds) == (7_200.0, 79_200.0)
 
 
@@ -115,7 +113,6 @@ def test_a_shard_that_goes_on_elsewhere_starts_with_nothing() -> None:
 
 def test_without_retention_there_is_a_lag_and_no_loss() -> None:
     found = report(Backlog(at(-60)), 0.0, expiration_micros=None)
-
     assert (found.lag_seconds, found.time_to_loss_seconds) == (60.0, None)
 
 
@@ -138,26 +135,22 @@ def moved(pace: float, seconds: int, *, behind: float = 3_600.0) -> tuple[Backlo
 )
 def test_the_forecast_follows_the_pace_of_the_last_minutes(pace: float, expected: str) -> None:
     backlog, now = moved(pace, 300)
-
     assert report(backlog, now).forecast == expected
 
 
 def test_nothing_is_forecast_from_a_few_seconds() -> None:
     backlog, now = moved(3.0, 9)
-
     assert report(backlog, now).forecast == ""
 
 
 def test_a_shard_that_stops_moving_is_noticed_within_minutes() -> None:
     backlog, now = moved(3.0, 300)
-
     assert report(backlog, now + 150).forecast.startswith("catches up")
     assert report(backlog, now + 400).forecast.startswith("stands still")
 
 
 def test_what_is_remembered_is_bounded() -> None:
     backlog, _ = moved(2.0, 5_000)
-
     assert len(backlog._moments) <= 62
 
 
@@ -168,7 +161,6 @@ def test_past_retention_is_said_as_such() -> None:
 @given(st.floats(0, 10**7), st.floats(0, 10**6), st.floats(-10, 100))
 def test_every_forecast_is_one_of_a_few_sentences(lag: float, left: float, pace: float) -> None:
     known = ("catches up in", "keeps its", "falls behind", "stands still", "past the")
-
     assert forecast(lag, left, pace).startswith(known)
     assert forecast(lag, None, pace).startswith(known)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from itertools import count
+from typing import Any
 
 import pytest
 from attrs import evolve, fields
@@ -21,7 +22,8 @@ class Table:
     """One row, and processes that use its name; each has the prefix of its nonces."""
 
     def __init__(self) -> None:
-        self.row: WorkerRow | None = None
+        self.row: Any = None
+        """A `WorkerRow`, if there is one."""
         self.now = 100.0
 
     def process(self, prefix: str = "n") -> Session:
@@ -41,8 +43,7 @@ class Table:
 
     def write(self, session: Session, answer: WriteOutcome | None = None, *, lands: bool = True) -> News:
         """Send what is due; ``answer`` instead of the true one."""
-        write = session.next_write(self.now)
-        assert write is not None
+        write = self.due(session)
         outcome = self.land(write) if lands else UNCERTAIN
         return session.answered(write, answer or outcome, self.now, self.now)
 
@@ -50,6 +51,13 @@ class Table:
         self.read(session)
         assert self.write(session) is News.BEGUN
         return session
+
+    def due(self, session: Session, *, is_beat: bool = False) -> WorkerWrite:
+        """The write that is due now; it is neither applied nor answered."""
+        session.is_beat_due |= is_beat
+        write = session.next_write(self.now)
+        assert write is not None
+        return write
 
     def beat(self, session: Session, answer: WriteOutcome | None = None, *, lands: bool = True) -> News:
         session.is_beat_due = True
@@ -59,6 +67,12 @@ class Table:
 @pytest.fixture
 def table() -> Table:
     return Table()
+
+
+@pytest.fixture
+def session(table: Table) -> Session:
+    """One that has begun."""
+    return table.begin(table.process())
 
 
 def test_a_worker_looks_first_and_then_registers(table: Table) -> None:
@@ -71,12 +85,9 @@ def test_a_worker_looks_first_and_then_registers(table: Table) -> None:
     assert not session.is_valid(100.0 + 19.0)
 
 
-def test_beats_prolong_it_from_the_time_before_they_were_sent(table: Table) -> None:
-    session = table.begin(table.process())
+def test_beats_prolong_it_from_the_time_before_they_were_sent(session: Session, table: Table) -> None:
     table.now = 106.0
-    session.is_beat_due = True
-    write = session.next_write(table.now)
-    assert write is not None
+    write = table.due(session, is_beat=True)
     table.land(write)
     session.answered(write, ACCEPTED, 106.0, 109.0)
 
@@ -84,28 +95,23 @@ def test_beats_prolong_it_from_the_time_before_they_were_sent(table: Table) -> N
     assert session.next_write(109.0) is None
 
 
-def test_one_write_is_under_way_at_a_time(table: Table) -> None:
-    session = table.begin(table.process())
+def test_one_write_is_under_way_at_a_time(session: Session, table: Table) -> None:
     session.is_beat_due = True
-
     assert session.next_write(table.now) is not None
     assert session.next_write(table.now) is None
 
 
-def test_a_session_whose_beats_fail_is_over_and_a_new_one_has_another_nonce(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_session_whose_beats_fail_is_over_and_a_new_one_has_another_nonce(session: Session, table: Table) -> None:
     table.now = 119.0
     assert session.check_validity(118.9) is News.NOTHING
     assert session.check_validity(table.now) is News.OVER
     assert not session.is_valid(table.now)
     table.begin(session)
 
-    assert table.row is not None
     assert (table.row.nonce, table.row.beat) == ("n1.2", 1)
 
 
-def test_a_beat_whose_answer_was_lost_counts_from_when_it_was_sent(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_beat_whose_answer_was_lost_counts_from_when_it_was_sent(session: Session, table: Table) -> None:
     table.now = 106.0
     assert table.beat(session, UNCERTAIN) is News.NOTHING
     assert session.needs_read
@@ -116,19 +122,17 @@ def test_a_beat_whose_answer_was_lost_counts_from_when_it_was_sent(table: Table)
     assert session.row == table.row
 
 
-def test_a_beat_that_landed_after_it_was_taken_for_lost_counts_from_its_first_try(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_beat_that_landed_after_it_was_taken_for_lost_counts_from_its_first_try(
+    session: Session, table: Table
+) -> None:
     table.now = 106.0
-    session.is_beat_due = True
-    late = session.next_write(table.now)
-    assert late is not None
+    late = table.due(session, is_beat=True)
     session.answered(late, UNCERTAIN, 106.0, 107.0)
     table.now = 107.0
     table.read(session)
     table.now = 110.0
     session.is_leaving = True
-    again = session.next_write(table.now)
-    assert again is not None
+    again = table.due(session)
     table.land(late)
     session.answered(again, table.land(again), 110.0, 110.0)
     table.read(session)
@@ -136,16 +140,12 @@ def test_a_beat_that_landed_after_it_was_taken_for_lost_counts_from_its_first_tr
     assert session.valid_until == 125.0
     assert session.row == table.row == WorkerRow("w1", "stream", nonce="n1.1", beat=2)
     assert table.write(session) is News.NOTHING
-    assert table.row is not None
     assert (table.row.beat, table.row.state) == (3, SessionState.LEAVING)
 
 
-def test_a_landed_beat_is_seen_by_any_read(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_landed_beat_is_seen_by_any_read(session: Session, table: Table) -> None:
     table.now = 106.0
-    session.is_beat_due = True
-    late = session.next_write(table.now)
-    assert late is not None
+    late = table.due(session, is_beat=True)
     session.answered(late, UNCERTAIN, 106.0, 107.0)
     table.read(session)
     table.land(late)
@@ -155,8 +155,7 @@ def test_a_landed_beat_is_seen_by_any_read(table: Table) -> None:
     assert (session.row, session.valid_until) == (table.row, 125.0)
 
 
-def test_failing_beats_are_repeated_with_growing_pauses(table: Table) -> None:
-    session = table.begin(table.process())
+def test_failing_beats_are_repeated_with_growing_pauses(session: Session, table: Table) -> None:
     table.beat(session, lands=False)
     table.read(session)
     assert table.write(session, lands=False) is News.NOTHING
@@ -168,8 +167,7 @@ def test_failing_beats_are_repeated_with_growing_pauses(table: Table) -> None:
     assert session.next_write(table.now) is not None
 
 
-def test_a_read_that_was_asked_for_before_the_answer_does_not_clear_up_a_doubt(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_read_that_was_asked_for_before_the_answer_does_not_clear_up_a_doubt(session: Session, table: Table) -> None:
     before = table.row
     table.now = 106.0
     table.beat(session, UNCERTAIN)
@@ -178,11 +176,9 @@ def test_a_read_that_was_asked_for_before_the_answer_does_not_clear_up_a_doubt(t
     assert session.needs_read
 
 
-def test_whose_name_it_is_any_read_since_the_registration_tells(table: Table) -> None:
-    session = table.begin(table.process())
+def test_whose_name_it_is_any_read_since_the_registration_tells(session: Session, table: Table) -> None:
     table.now = 106.0
     table.beat(session, UNCERTAIN)
-
     assert session.read(WorkerRow("w1", "stream", "stranger", 1), 105.0, 106.0) is News.OUSTED
 
 
@@ -199,32 +195,29 @@ def test_a_registration_whose_answer_was_lost_is_a_registration(table: Table) ->
 def test_a_registration_that_lands_late_is_replaced_by_the_next_one(table: Table) -> None:
     session = table.process()
     table.read(session)
-    late = session.next_write(table.now)
-    assert late is not None
+    late = table.due(session)
     session.answered(late, UNCERTAIN, table.now, table.now)
     table.read(session)
-    second = session.next_write(table.now)
-    assert second is not None
+    second = table.due(session)
     table.land(late)
     session.answered(second, table.land(second), table.now, table.now)
     table.read(session)
     table.now += 1.0
 
     assert table.write(session) is News.BEGUN
-    assert table.row is not None
     assert table.row.nonce == "n1.3"
 
 
-def test_any_registration_of_a_long_outage_is_known_as_an_own_one_and_none_is_remembered(table: Table) -> None:
+def test_any_registration_of_a_long_outage_is_known_as_an_own_one_and_none_is_remembered(
+    session: Session, table: Table
+) -> None:
     """It may land after any number of later ones; the process would take itself for ousted."""
-    session = table.begin(table.process())
     table.now = 200.0
     assert session.check_validity(table.now) is News.OVER
     table.read(session)
     tries = []
     for _ in range(2_000):
-        write = session.next_write(table.now)
-        assert write is not None
+        write = table.due(session)
         tries.append(write)
         session.answered(write, UNCERTAIN, table.now, table.now)
         table.read(session)
@@ -237,9 +230,9 @@ def test_any_registration_of_a_long_outage_is_known_as_an_own_one_and_none_is_re
     assert [name for name, value in sizes.items() if isinstance(value, Sized) and len(value) > 100] == []
 
 
-def test_whoever_was_killed_loses_its_session_at_the_next_look_and_begins_another(table: Table) -> None:
-    session = table.begin(table.process())
-    assert table.row is not None
+def test_whoever_was_killed_loses_its_session_at_the_next_look_and_begins_another(
+    session: Session, table: Table
+) -> None:
     table.land(membership.kill(table.row))
     assert table.read(session) is News.OVER
     table.begin(session)
@@ -247,17 +240,14 @@ def test_whoever_was_killed_loses_its_session_at_the_next_look_and_begins_anothe
     assert table.row.nonce == "n1.2"
 
 
-def test_whoever_was_killed_finds_its_next_beat_refused(table: Table) -> None:
-    session = table.begin(table.process())
-    assert table.row is not None
+def test_whoever_was_killed_finds_its_next_beat_refused(session: Session, table: Table) -> None:
     table.land(membership.kill(table.row))
     assert table.beat(session) is News.NOTHING
 
     assert table.read(session) is News.OVER
 
 
-def test_a_row_that_somebody_deleted_is_put_back(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_row_that_somebody_deleted_is_put_back(session: Session, table: Table) -> None:
     table.row = None
     table.read(session)
     table.now = 103.0
@@ -274,7 +264,6 @@ def test_a_restarted_worker_takes_its_name_over_at_once(table: Table) -> None:
     table.begin(table.process("old"))
     table.begin(table.process("new"))
 
-    assert table.row is not None
     assert table.row.nonce == "new1.1"
 
 
@@ -330,12 +319,10 @@ def test_a_read_from_before_the_registration_ousts_nobody(table: Table) -> None:
 # --- state, information, wakes, the end ------------------------------------------------------------------------------
 
 
-def test_leaving_is_written_at_once(table: Table) -> None:
-    session = table.begin(table.process())
+def test_leaving_is_written_at_once(session: Session, table: Table) -> None:
     session.is_leaving = True
     table.write(session)
 
-    assert table.row is not None
     assert table.row.state is SessionState.LEAVING
     assert session.next_write(table.now) is None
 
@@ -347,16 +334,11 @@ def test_information_travels_with_beats_and_only_when_it_changed(table: Table) -
     table.beat(session)
     session.info = "second"
     assert session.next_write(table.now) is None
-    session.is_beat_due = True
-    write = session.next_write(table.now)
-
-    assert write is not None
+    write = table.due(session, is_beat=True)
     assert ("info" in write.changes, write.result and write.result.info) == (True, "second")
 
 
-def test_a_wake_is_noticed_once(table: Table) -> None:
-    session = table.begin(table.process())
-    assert table.row is not None
+def test_a_wake_is_noticed_once(session: Session, table: Table) -> None:
     assert not session.take_wake(table.row)
     woken = membership.woken(table.row)
 
@@ -364,8 +346,7 @@ def test_a_wake_is_noticed_once(table: Table) -> None:
     assert not session.take_wake(evolve(woken, beat=2))
 
 
-def test_at_the_end_the_row_is_removed(table: Table) -> None:
-    session = table.begin(table.process())
+def test_at_the_end_the_row_is_removed(session: Session, table: Table) -> None:
     write = session.removal()
     assert write is not None
     assert session.removal() is None
@@ -374,8 +355,7 @@ def test_at_the_end_the_row_is_removed(table: Table) -> None:
     assert (table.row, session.is_ended) == (None, True)
 
 
-def test_a_row_that_cannot_be_removed_is_left(table: Table) -> None:
-    session = table.begin(table.process())
+def test_a_row_that_cannot_be_removed_is_left(session: Session, table: Table) -> None:
     for _ in range(REMOVALS_AT_MOST):
         write = session.removal()
         assert write is not None
@@ -388,6 +368,5 @@ def test_a_row_that_cannot_be_removed_is_left(table: Table) -> None:
 
 def test_without_a_session_there_is_nothing_to_remove(table: Table) -> None:
     session = table.process()
-
     assert session.removal() is None
     assert session.is_ended

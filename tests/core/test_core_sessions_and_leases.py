@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 from holdings_driver import answers, kinds, only, row, scanned, writes
-from membership_driver import FleetDriver, session, texts
+from membership_driver import FleetDriver, session, started, texts
 
 from streamclient.core import events, leases, membership
 from streamclient.core.membership import SessionState
 from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome, apply_write
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
+
+
+@pytest.fixture
+def driver() -> FleetDriver:
+    return started(row("s1"))
 
 
 def verdicts(commands: list[events.Command]) -> list[str]:
@@ -36,9 +41,7 @@ def test_a_worker_registers_before_it_scans_and_takes() -> None:
     assert driver.workers["me"].state is SessionState.RUNNING
 
 
-def test_a_tenancy_ends_with_the_session_although_its_lease_was_renewed() -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_a_tenancy_ends_with_the_session_although_its_lease_was_renewed(driver: FleetDriver) -> None:
     driver.answers_worker = lambda write: UNCERTAIN
     driver.run(18.9)
     assert set(driver.holdings.held) == {"s1"}
@@ -50,12 +53,9 @@ def test_a_tenancy_ends_with_the_session_although_its_lease_was_renewed() -> Non
     assert [command.reason.value for command in only(commands, events.StopConsumer)] == ["ZOMBIE"]
 
 
-def test_checkpoints_that_were_sent_are_in_doubt_when_the_session_ends() -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_checkpoints_that_were_sent_are_in_doubt_when_the_session_ends(driver: FleetDriver) -> None:
     driver.checkpoint("s1", "i1")
     driver.now = 119.0
-
     assert (1, "unknown") in answers(driver.send(events.Tick()))
 
 
@@ -68,9 +68,7 @@ def test_a_take_that_is_answered_after_the_session_is_over_is_not_held() -> None
     assert dict(driver.holdings.held) == {}
 
 
-def test_a_scan_that_returns_when_the_session_is_over_is_followed_by_nothing() -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_a_scan_that_returns_when_the_session_is_over_is_followed_by_nothing(driver: FleetDriver) -> None:
     driver.now += 6
     driver.owed.clear()
     driver.send(events.TakeDue())
@@ -78,15 +76,12 @@ def test_a_scan_that_returns_when_the_session_is_over_is_followed_by_nothing() -
     driver.now = 119.5
     driver.table["s2"] = row("s2")
     rows = tuple(driver.table.values())
-    commands = driver.send(scanned(rows, workers=(driver.workers["me"],)))
 
-    assert writes(commands) == []
+    assert writes(driver.send(scanned(rows, workers=(driver.workers["me"],)))) == []
 
 
-def test_nothing_is_planned_before_it_is_known_why_a_beat_was_refused() -> None:
+def test_nothing_is_planned_before_it_is_known_why_a_beat_was_refused(driver: FleetDriver) -> None:
     """Perhaps somebody else has the name, and the rows in it are not this process's."""
-    driver = FleetDriver(row("s1"))
-    driver.start()
     driver.now += 6
     driver.answers_worker = lambda write: REFUSED
     driver.owed.clear()
@@ -121,29 +116,21 @@ def test_a_take_that_was_sent_before_the_present_session_began_is_not_held() -> 
     assert driver.table["s1"].counter >= 2
 
 
-def test_whoever_was_killed_stops_reading_and_begins_anew() -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_whoever_was_killed_stops_reading_and_begins_anew(driver: FleetDriver) -> None:
     driver.kill("me")
-    commands = driver.run(0.6, ticks=False)
 
-    assert only(commands, events.StopConsumer)
+    assert only(driver.run(0.6, ticks=False), events.StopConsumer)
     assert driver.workers["me"].nonce != "t1.1"
     assert driver.workers["me"].is_live
 
 
-def test_beats_go_out_with_the_heartbeats_of_leases() -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_beats_go_out_with_the_heartbeats_of_leases(driver: FleetDriver) -> None:
     driver.now += 6
-    commands = driver.renew()
-
-    assert {"WriteLease", "WriteWorker"} <= set(kinds(commands))
+    assert {"WriteLease", "WriteWorker"} <= set(kinds(driver.renew()))
 
 
 def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -> None:
-    driver = FleetDriver(row("s1"), row("s2"))
-    driver.start()
+    driver = started(row("s1"), row("s2"))
     mine = driver.workers["me"]
     driver.land_worker(membership.register(mine, session("me", nonce="another")))
     driver.run(0.6, ticks=False)
@@ -167,30 +154,23 @@ def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
-def test_the_end_of_a_session_says_whether_another_one_begins(is_stopping: bool) -> None:
-    driver = FleetDriver(row("s1"))
-    driver.start()
+def test_the_end_of_a_session_says_whether_another_one_begins(driver: FleetDriver, is_stopping: bool) -> None:
     if is_stopping:
         driver.settle(driver.send(events.StopRequested()))
-    driver.now = 119.0
-    driver.send(events.Tick())
+    driver.tick_at(119.0)
 
     (said,) = [text for text in texts(driver) if "its session is over" in text]
     assert said.endswith("it begins another") is not is_stopping
 
 
-def test_a_stop_does_not_wait_for_the_fate_of_a_write_whose_session_is_over() -> None:
+def test_a_stop_does_not_wait_for_the_fate_of_a_write_whose_session_is_over(driver: FleetDriver) -> None:
     """With the table away, it would wait for reads that are repeated for as long as anybody waits for them."""
-    driver = FleetDriver(row("s1"))
-    driver.start()
     driver.settle(driver.send(events.StopRequested()))
     (release,) = writes(driver.stopped("s1"))
     driver.answer(release, UNCERTAIN)
-    driver.now = 118.9
-    driver.send(events.Tick())
+    driver.tick_at(118.9)
     assert not driver.holdings.is_drained
-    driver.now = 119.0
-    driver.send(events.Tick())
+    driver.tick_at(119.0)
 
     assert driver.holdings.is_drained
 
@@ -239,11 +219,9 @@ def test_an_epoch_that_was_drawn_after_another_process_took_the_name_is_never_us
 
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_nothing_is_written_on_a_row_that_moved_in_this_workers_name_before_a_look_at_the_own_row(
-    is_replaced: bool,
+    driver: FleetDriver, is_replaced: bool
 ) -> None:
     """A newer process with this name may have taken the lease, and reads on from what it took."""
-    driver = FleetDriver(row("s1"))
-    driver.start()
     driver.now += 1.0
     driver.settle(driver.send(events.Tick()))
     if is_replaced:
@@ -276,21 +254,18 @@ def test_a_store_without_worker_rows_knows_no_sessions() -> None:
 
 
 def test_a_worker_that_stands_still_for_a_lease_duration_is_killed_and_everybody_is_woken() -> None:
-    driver = FleetDriver(row("s1", "a", 5), workers=["a", "b"])
-    driver.start()
+    driver = started(row("s1", "a", 5), workers=["a", "b"])
     driver.silent = {"a"}
     driver.woken.clear()
-    commands = driver.run(20.6)
 
-    assert verdicts(commands) == ["a"]
+    assert verdicts(driver.run(20.6)) == ["a"]
     assert driver.workers["a"].state is SessionState.KILLED
     assert "b" in driver.woken
     assert "a" not in driver.woken
 
 
 def test_leases_of_a_killed_session_are_taken_without_waiting() -> None:
-    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
-    driver.start()
+    driver = started(row("s1", "a", 5), workers=["a"])
     driver.kill("a")
     driver.land_worker(membership.beat(driver.workers["me"]))
     driver.workers["me"] = membership.woken(driver.workers["me"])
@@ -301,11 +276,9 @@ def test_leases_of_a_killed_session_are_taken_without_waiting() -> None:
 
 def test_a_lease_that_was_read_after_the_verdict_is_not_taken() -> None:
     """It may belong to the killed worker's next session; the next scan tells."""
-    driver = FleetDriver(row("s1", "a", 5), row("s2"), workers=["a"])
-    driver.start()
+    driver = started(row("s1", "a", 5), row("s2"), workers=["a"])
     driver.send(events.TakeDue())
-    scan = driver.send(events.SyncDue())
-    assert scan is not None
+    assert driver.send(events.SyncDue()) is not None
     driver.now += 7
     asked = driver.send(events.TakeDue())
     assert events.ReadRows() in asked or events.ReadRows() in driver.owed
@@ -322,8 +295,7 @@ def test_a_lease_that_was_read_after_the_verdict_is_not_taken() -> None:
 
 def test_a_worker_whose_row_is_gone_leaves_its_leases_to_expire() -> None:
     """Somebody may have deleted the row of a worker that lives."""
-    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
-    driver.start()
+    driver = started(row("s1", "a", 5), workers=["a"])
     del driver.workers["a"]
     driver.run(15.0)
     assert dict(driver.holdings.held) == {}
@@ -333,8 +305,7 @@ def test_a_worker_whose_row_is_gone_leaves_its_leases_to_expire() -> None:
 
 def test_a_lease_of_a_live_session_that_stands_still_is_taken() -> None:
     """Its owner stopped renewing it on purpose, for example because its consumer hangs."""
-    driver = FleetDriver(row("s1", "a", 5), row("s2", "a", 5), workers=["a"])
-    driver.start()
+    driver = started(row("s1", "a", 5), row("s2", "a", 5), workers=["a"])
     for _ in range(40):
         driver.run(1.0)
         driver.table["s2"] = apply_write(driver.table["s2"], leases.renew(driver.table["s2"])) or row("s2")
@@ -343,37 +314,31 @@ def test_a_lease_of_a_live_session_that_stands_still_is_taken() -> None:
 
 
 def test_a_verdict_that_is_refused_is_not_repeated_before_the_row_was_read_again() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
+    driver = started(workers=["a"])
     driver.silent = {"a"}
     driver.answers_worker = lambda write: REFUSED if write.worker_id == "a" else driver.land_worker(write)
-    commands = driver.run(22.1)
 
-    assert 2 <= len(verdicts(commands)) <= 6
+    assert 2 <= len(verdicts(driver.run(22.1))) <= 6
 
 
 def test_nobody_is_judged_by_a_worker_that_was_away_itself() -> None:
-    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
-    driver.start()
+    driver = started(row("s1", "a", 5), workers=["a"])
     driver.silent = {"a"}
     driver.now += 300
     driver.others_beat()
-    commands = driver.run(15.0)
 
-    assert verdicts(commands) == []
+    assert verdicts(driver.run(15.0)) == []
     assert verdicts(driver.run(10.0)) == ["a"]
 
 
 def test_killed_rows_are_removed_by_the_leader_after_ten_lease_durations() -> None:
-    driver = FleetDriver(workers=["b", "c"], name="me")
-    driver.start()
+    driver = started(workers=["b", "c"], name="me")
     driver.kill("b")
     driver.run(195.0)
     assert "b" in driver.workers
     driver.run(20.0)
     assert "b" in driver.workers, "c is the leader"
-    leader = FleetDriver(workers=[session("z", state=SessionState.KILLED)])
-    leader.start()
+    leader = started(workers=[session("z", state=SessionState.KILLED)])
     leader.run(195.0)
     assert "z" in leader.workers
     leader.run(20.0)

@@ -70,7 +70,6 @@ def test_parent_of_a_child_that_was_read_is_created_as_finished() -> None:
 def test_iterator_of_an_unread_child_does_not_prove_that_its_parent_ended() -> None:
     """Rows that start by time hold an iterator from the beginning."""
     rows = rows_of(row("c", checkpoint="i7", parent_shard_ids={"p"}), row("g", checkpoint="i8"))
-
     assert plan_shard_sync(FAMILY, rows, AT, now=0.0).creates == (NewLease(row("p"), 555),)
     assert plan_shard_sync(FAMILY, rows, LATEST, now=0.0).creates == (NewLease(row("p")),)
 
@@ -86,7 +85,6 @@ def test_vanished_row_is_created_where_it_was_last_seen() -> None:
 
 def test_start_by_time_applies_to_every_shard() -> None:
     created = plan_shard_sync(FAMILY, rows_of(row("p")), AT, now=0.0).creates
-
     assert [new.timestamp_micros for new in created] == [555, 555]
 
 
@@ -114,15 +112,12 @@ def test_row_is_deleted_only_after_two_listings_far_enough_apart() -> None:
 def test_shard_that_reappears_starts_over() -> None:
     rows = rows_of(row("a"), row("b"))
     first = sync(listing(Shard("b")), rows, 0.0)
-    again = sync(listing(Shard("a"), Shard("b")), rows, 10.0, first)
-
-    assert again.absent_since == {}
+    assert sync(listing(Shard("a"), Shard("b")), rows, 10.0, first).absent_since == {}
 
 
 def test_empty_listing_proves_nothing() -> None:
     rows = rows_of(row("a"), row("b"))
     first = sync(listing(Shard("b")), rows, 0.0)
-
     assert sync({}, rows, 10_000.0, first) == SyncPlan(absent_since=first.absent_since)
 
 
@@ -139,16 +134,12 @@ def test_listing_that_shrank_implausibly_is_believed_only_when_the_next_one_agre
 
 def test_only_the_leader_deletes() -> None:
     rows = rows_of(row("a"), row("b"))
-    plan = plan_shard_sync(listing(Shard("b")), rows, OLDEST, now=9999.0, absent_since={"a": 0.0})
-
-    assert plan.deletes == ()
+    assert plan_shard_sync(listing(Shard("b")), rows, OLDEST, now=9999.0, absent_since={"a": 0.0}).deletes == ()
 
 
 def test_deleting_an_unfinished_row_is_a_loss() -> None:
     rows = rows_of(row("a", checkpoint="i5"), row("b"))
-    plan = sync(listing(Shard("b")), rows, 9999.0, SyncPlan(absent_since={"a": 0.0}))
-
-    assert plan.losses == (rows["a"],)
+    assert sync(listing(Shard("b")), rows, 9999.0, SyncPlan(absent_since={"a": 0.0})).losses == (rows["a"],)
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------

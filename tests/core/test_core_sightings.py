@@ -19,20 +19,16 @@ def view_of(*scans: tuple[float, list[object]]) -> LeaseView:
 
 def test_row_expires_only_after_strictly_more_than_the_duration() -> None:
     view = view_of((100, [row("a", "x", 1)]), (120, [row("a", "x", 1)]))
-
     assert not view.is_expired("a", 120)
     assert view.is_expired("a", 120.001)
 
 
 def test_new_row_without_owner_is_free_at_once_and_one_with_owner_gets_full_grace() -> None:
-    view = view_of((100, [row("a"), row("b", "x", 7)]))
-
-    assert view.expired_keys(100) == ["a"]
+    assert view_of((100, [row("a"), row("b", "x", 7)])).expired_keys(100) == ["a"]
 
 
 def test_moving_counter_keeps_a_row_alive_and_a_mark_does_not() -> None:
     view = view_of((100, [row("a", "x", 1)]), (119, [row("a", "x", 2)]), (138, [row("a", "x", 2, stealer="y")]))
-
     assert not view.is_expired("a", 139)
     assert view.is_expired("a", 139.1)
 
@@ -40,7 +36,6 @@ def test_moving_counter_keeps_a_row_alive_and_a_mark_does_not() -> None:
 def test_counter_that_began_anew_and_came_to_the_same_number_again_is_no_standstill() -> None:
     """The row was put anew while this worker saw nothing; its owner made progress since."""
     view = view_of((100, [row("a", "x", 6, checkpoint="i1")]), (133, [row("a", "x", 6, checkpoint="i5")]))
-
     assert not view.is_expired("a", 140)
 
 
@@ -58,7 +53,6 @@ def test_any_row_tells_that_records_were_processed_unless_all_are_set_back() -> 
 
 def test_lease_in_transit_counts_for_its_stealer() -> None:
     view = view_of((100, [row("a", "x", 1, stealer="me"), row("b", "me", 1, stealer="me"), row("c", "x", 1)]))
-
     assert view.credits(100) == {"me": 2, "x": 1}
 
 
@@ -90,14 +84,12 @@ def test_owner_of_a_row_that_stood_still_is_presumed_dead_until_it_moves_somethi
 
 def test_owner_that_lets_one_lease_expire_but_renews_another_is_alive() -> None:
     view = view_of((100, [row("a", "x", 1), row("b", "x", 1)]), (121, [row("a", "x", 1), row("b", "x", 2)]))
-
     assert not view.is_presumed_dead("x")
 
 
 def test_being_handed_a_lease_is_no_sign_of_life_but_marking_is() -> None:
     view = view_of((100, [row("a", "x", 1), row("b", "x", 1)]))
     view.observe([row("a", "y", 2, stealer="y"), row("b", "x", 1, stealer="z")], 106, 106)
-
     assert [name for name in ("x", "y", "z") if view.last_sign_of_life(name) == 106] == ["x", "z"]
 
 
@@ -121,9 +113,7 @@ def test_worker_that_gave_nothing_away_for_a_lease_duration_is_not_leaving() -> 
 def test_giving_away_a_finished_lease_is_no_sign_of_leaving() -> None:
     """It is done in balancing too."""
     given = row("a", "y", 2, stealer="y", checkpoint="SHARD_END")
-    view = view_of((100, [row("a", "x", 1, checkpoint="SHARD_END")]), (106, [given]))
-
-    assert not view.is_leaving("x")
+    assert not view_of((100, [row("a", "x", 1, checkpoint="SHARD_END")]), (106, [given])).is_leaving("x")
 
 
 @settings(deadline=None, max_examples=100)

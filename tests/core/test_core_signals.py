@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from attrs import evolve
 from holdings_driver import kinds, only, row, scanned, writes
-from membership_driver import FleetDriver, session, texts
+from membership_driver import FleetDriver, session, started, texts
 
 from streamclient.core import events, membership
 from streamclient.core.membership import SessionState
@@ -17,13 +17,18 @@ from streamclient.model import Shard
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
 
+
+@pytest.fixture
+def driver() -> FleetDriver:
+    """It reads ``s1``, beside worker ``x``."""
+    return started(row("s1"), workers=["x"])
+
+
 # --- wakes -----------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
-    driver.scans.clear()
+    driver = started(workers=["a"])
     driver.run(0.1, ticks=False)
     driver.workers["me"] = membership.woken(driver.workers["me"])
     woken_at = driver.now
@@ -33,10 +38,8 @@ def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
     assert driver.scans[0] - woken_at <= 0.45
 
 
-def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan() -> None:
+def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan(driver: FleetDriver) -> None:
     """What it is for may have come after the leases were read."""
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
     driver.now += 30
     driver.settle(driver.send(events.Tick()))
     driver.owed.clear()
@@ -44,23 +47,18 @@ def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan
     assert events.ReadRows() in driver.owed
     rows = tuple(driver.table.values())
     woken = membership.woken(driver.workers["me"])
-    commands = driver.send(scanned(rows, workers=(woken, driver.workers["x"])))
-    assert only(commands, events.ReadRows)
-    again = driver.send(scanned(rows, workers=(woken, driver.workers["x"])))
-    assert not only(again, events.ReadRows)
+    assert only(driver.send(scanned(rows, workers=(woken, driver.workers["x"]))), events.ReadRows)
+    assert not only(driver.send(scanned(rows, workers=(woken, driver.workers["x"]))), events.ReadRows)
 
 
 def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
-    driver.woken.clear()
+    driver = started(workers=["a"])
     driver.table |= {f"s{number}": row(f"s{number}", "a", 5) for number in range(4)}
     driver.now += 12
     marks = [write for write in writes(driver.start()) if write.kind is WriteKind.STEAL]
     assert len(marks) == 2
     assert set(driver.woken) == {"a"}
-    mine = FleetDriver(row("s1"), row("s2"), workers=["x"])
-    mine.start()
+    mine = started(row("s1"), row("s2"), workers=["x"])
     mine.now += 6
     (key,) = mine.holdings.held
     mine.table[key] = evolve(mine.table[key], stealer="x")
@@ -83,27 +81,21 @@ def test_everybody_is_woken_after_registering_and_after_saying_goodbye() -> None
 
 
 def test_everybody_is_woken_after_rows_were_created() -> None:
-    driver = FleetDriver(workers=["a", "b"])
-    driver.start()
-    driver.woken.clear()
+    driver = started(workers=["a", "b"])
     driver.settle(driver.list_shards(Shard("s1"), Shard("s2")))
-
     assert set(driver.woken) == {"a", "b"}
 
 
 def test_holders_of_children_are_woken_when_their_parent_is_finished() -> None:
     child = row("c1", "b", 5, parent_shard_ids=frozenset({"p"}))
-    driver = FleetDriver(row("p"), child, row("other", "a", 5), workers=["a", "b"])
-    driver.start()
-    driver.woken.clear()
+    driver = started(row("p"), child, row("other", "a", 5), workers=["a", "b"])
     driver.settle(driver.checkpoint("p", "SHARD_END"))
 
     assert driver.woken == ["b"]
 
 
 def test_a_wake_that_failed_is_repeated_after_a_pause() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
+    driver = started(workers=["a"])
     driver.holdings._state.signals.wake(["a"])
     (command,) = only(driver.send(events.Tick()), events.WakeWorkers)
     driver.send(events.Answered(events.WakeWorkers(command.names), error=ConnectionError("no answer")))
@@ -116,9 +108,7 @@ def test_a_wake_that_failed_is_repeated_after_a_pause() -> None:
 
 
 def test_workers_without_a_live_session_are_not_woken() -> None:
-    driver = FleetDriver(workers=["a", session("b", state=SessionState.KILLED)])
-    driver.start()
-    driver.woken.clear()
+    driver = started(workers=["a", session("b", state=SessionState.KILLED)])
     driver.holdings._state.signals.wake(["a", "b", "java", "me"])
     driver.settle(driver.send(events.Tick()))
 
@@ -129,9 +119,7 @@ def test_workers_without_a_live_session_are_not_woken() -> None:
 
 
 def test_signals_are_the_own_row_and_those_of_the_two_successors() -> None:
-    driver = FleetDriver(workers=["a", "b", "x", "y", "z"])
-    driver.start()
-    driver.reads.clear()
+    driver = started(workers=["a", "b", "x", "y", "z"])
     driver.run(4.0, ticks=False)
 
     assert set(driver.reads) == {("me", "x", "y")}
@@ -139,8 +127,7 @@ def test_signals_are_the_own_row_and_those_of_the_two_successors() -> None:
 
 
 def test_signals_that_cannot_be_read_are_asked_for_with_growing_pauses() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
+    driver = started(workers=["a"])
     driver.run(0.5, ticks=False)
     asked = []
     for _ in range(5):
@@ -159,11 +146,9 @@ def test_signals_that_cannot_be_read_are_asked_for_with_growing_pauses() -> None
 
 
 def test_signals_and_scans_are_never_read_at_the_same_time() -> None:
-    driver = FleetDriver(workers=["a"])
-    driver.start()
+    driver = started(workers=["a"])
     driver.now += 10
-    scan = driver.send(events.TakeDue())
-    assert kinds(scan) in (["ReadSignals"], ["ReadRows"])
+    assert kinds(driver.send(events.TakeDue())) in (["ReadSignals"], ["ReadRows"])
     more = driver.send(events.Tick()) + driver.send(events.TakeDue())
 
     assert not only(more, events.ReadSignals)
@@ -173,8 +158,7 @@ def test_signals_and_scans_are_never_read_at_the_same_time() -> None:
 @pytest.mark.parametrize(("others", "least", "most"), [(0, 9, 11), (1, 4, 6), (4, 1, 3), (9, 0, 2)])
 def test_in_a_fleet_of_sessions_each_worker_scans_in_its_turn(others: int, least: int, most: int) -> None:
     """Sixty seconds hold ten intervals, whoever of the fleet makes the scan."""
-    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(others)])
-    driver.start()
+    driver = started(row("s1"), workers=[f"w{number}" for number in range(others)])
     driver.run(60.0)
     driver.scans.clear()
     driver.run(60.0)
@@ -183,9 +167,7 @@ def test_in_a_fleet_of_sessions_each_worker_scans_in_its_turn(others: int, least
 
 
 def test_beside_a_worker_without_a_session_every_worker_scans_in_every_interval() -> None:
-    driver = FleetDriver(row("s1"), row("s2", "java", 5), workers=[f"w{number}" for number in range(9)])
-    driver.start()
-    driver.scans.clear()
+    driver = started(row("s1"), row("s2", "java", 5), workers=[f"w{number}" for number in range(9)])
     for _ in range(60):
         driver.run(1.0, ticks=_ % 6 == 0)
         driver.table["s2"] = evolve(driver.table["s2"], counter=driver.table["s2"].counter + 1)
@@ -194,9 +176,7 @@ def test_beside_a_worker_without_a_session_every_worker_scans_in_every_interval(
 
 
 def test_when_a_worker_without_a_session_shows_up_the_others_are_told() -> None:
-    driver = FleetDriver(row("s1"), row("s2", "w", 5), workers=["w"])
-    driver.start()
-    driver.woken.clear()
+    driver = started(row("s1"), row("s2", "w", 5), workers=["w"])
     driver.table["s2"] = evolve(driver.table["s2"], stealer="java")
     driver.run(14.0)
 
@@ -205,8 +185,7 @@ def test_when_a_worker_without_a_session_shows_up_the_others_are_told() -> None:
 
 
 def test_a_scan_that_failed_is_repeated_after_a_pause() -> None:
-    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(9)])
-    driver.start()
+    driver = started(row("s1"), workers=[f"w{number}" for number in range(9)])
     driver.workers["me"] = membership.woken(driver.workers["me"])
     driver.now += 0.5
     (read,) = only(driver.send(events.Tick()), events.ReadSignals)
@@ -245,10 +224,7 @@ def test_the_row_of_a_shard_that_left_is_deleted_although_its_owner_renews_it_al
     assert len(deletes) == 1
 
 
-def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody() -> None:
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
-    driver.woken.clear()
+def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody(driver: FleetDriver) -> None:
     create = driver.list_shards(Shard("s1"), Shard("s2"))
     (command,) = only(create, events.WriteLease)
     driver.table["s2"] = row("s2")
@@ -261,8 +237,7 @@ def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody() -> Non
 
 
 def test_a_stopping_worker_scans_says_goodbye_hands_over_and_removes_its_row() -> None:
-    driver = FleetDriver(*(row(f"s{number}") for number in range(4)), workers=["a", "b"])
-    driver.start()
+    driver = started(*(row(f"s{number}") for number in range(4)), workers=["a", "b"])
     mine = sorted(driver.holdings.held)
     driver.table.update({key: row(key, "a", 5) for key in driver.table if key not in mine})
     driver.settle(driver.send(events.StopRequested()))
@@ -278,22 +253,18 @@ def test_a_stopping_worker_scans_says_goodbye_hands_over_and_removes_its_row() -
 def test_what_a_stopping_worker_leaves_is_spread_evenly_by_what_is_true_now() -> None:
     """What it saw last may be minutes old: meanwhile a has got four leases more."""
     mine = [row(f"m{number}") for number in range(4)]
-    driver = FleetDriver(*mine, workers=[])
-    driver.start()
+    driver = started(*mine, workers=[])
     driver.workers |= {name: session(name) for name in ("a", "b")}
     driver.run(7.0)
     driver.table.update({f"x{number}": row(f"x{number}", "a", 9) for number in range(4)})
     driver.settle(driver.send(events.StopRequested()))
     for key in sorted(driver.holdings.held):
         driver.settle(driver.stopped(key))
-    counts = Counter(lease.owner for lease in driver.table.values())
 
-    assert counts == {"a": 4, "b": 4}
+    assert Counter(lease.owner for lease in driver.table.values()) == {"a": 4, "b": 4}
 
 
-def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
+def test_if_that_scan_fails_leases_are_handed_over_all_the_same(driver: FleetDriver) -> None:
     commands = driver.send(events.StopRequested())
     (identifier,) = [c.consumer_id for c in only(commands, events.StopConsumer)]
     assert not [w for w in writes(driver.stopped("s1", identifier=identifier)) if w.kind is WriteKind.TRANSFER]
@@ -306,8 +277,7 @@ def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
 
 
 def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
-    driver = FleetDriver(row("s1"), workers=["x", "y"])
-    driver.start()
+    driver = started(row("s1"), workers=["x", "y"])
     driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
     driver.settle(driver.send(events.StopRequested()))
     driver.settle(driver.stopped("s1"))
@@ -315,9 +285,7 @@ def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
     assert driver.table["s1"].owner == "y"
 
 
-def test_a_mark_of_a_worker_that_is_leaving_is_erased() -> None:
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
+def test_a_mark_of_a_worker_that_is_leaving_is_erased(driver: FleetDriver) -> None:
     driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
     driver.run(7.0)
     assert "s1" in driver.holdings.held
@@ -328,10 +296,8 @@ def test_a_mark_of_a_worker_that_is_leaving_is_erased() -> None:
     assert not only(driver.log, events.StopConsumer)
 
 
-def test_the_row_stays_until_all_wakes_were_answered() -> None:
+def test_the_row_stays_until_all_wakes_were_answered(driver: FleetDriver) -> None:
     """The process may end as soon as the row is gone, and with it what is still on its way."""
-    driver = FleetDriver(row("s1"), workers=["x"])
-    driver.start()
     driver.settle(driver.send(events.StopRequested()))
     (transfer,) = only(driver.stopped("s1"), events.WriteLease)
     commands = driver.carry_out(transfer)

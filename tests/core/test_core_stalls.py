@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdings_driver import Driver, answers, only, row, writes
+from holdings_driver import Driver, answers, only, reader, row, writes
 
 from streamclient.core import events
 from streamclient.core.events import Severity
@@ -13,13 +13,6 @@ from streamclient.model import ShutdownReason
 def stall(driver: Driver, key: str = "a") -> list[events.Command]:
     identifier = driver.holdings.held[key].identifier
     return driver.send(events.ConsumerStalled(key, identifier, "process_records has been running for 601 s"))
-
-
-def reader(*others: object) -> Driver:
-    driver = Driver(row("a", checkpoint="i1"), *others)  # type: ignore[arg-type]
-    driver.hold()
-    assert "a" in driver.holdings.held
-    return driver
 
 
 def let_run_out(driver: Driver) -> list[events.Command]:
@@ -34,8 +27,7 @@ def let_run_out(driver: Driver) -> list[events.Command]:
     return commands
 
 
-def test_a_stalled_lease_is_reported_not_renewed_and_its_consumer_is_told_when_it_is_lost() -> None:
-    driver = reader()
+def test_a_stalled_lease_is_reported_not_renewed_and_its_consumer_is_told_when_it_is_lost(driver: Driver) -> None:
     valid_until = driver.holdings.held["a"].valid_until
     commands = stall(driver)
     (report,) = [report for report in only(commands, events.Report) if report.severity is Severity.ERROR]
@@ -49,8 +41,7 @@ def test_a_stalled_lease_is_reported_not_renewed_and_its_consumer_is_told_when_i
     assert only(commands, events.StopConsumer) == [events.StopConsumer("a", "t1", ShutdownReason.ZOMBIE)]
 
 
-def test_a_checkpoint_of_a_stalled_consumer_is_stored_and_does_not_prolong_its_lease() -> None:
-    driver = reader()
+def test_a_checkpoint_of_a_stalled_consumer_is_stored_and_does_not_prolong_its_lease(driver: Driver) -> None:
     valid_until = driver.holdings.held["a"].valid_until
     stall(driver)
     driver.now += 10
@@ -101,8 +92,7 @@ def test_a_stalled_lease_is_not_taken_back_for_a_lease_duration_while_another_wo
     assert taken_at >= lost_at + 20
 
 
-def test_a_stalled_lease_is_taken_back_when_its_consumer_has_gone_and_nobody_else_lives() -> None:
-    driver = reader()
+def test_a_stalled_lease_is_taken_back_when_its_consumer_has_gone_and_nobody_else_lives(driver: Driver) -> None:
     stall(driver)
     let_run_out(driver)
     assert writes(driver.scan()) == []
@@ -111,9 +101,7 @@ def test_a_stalled_lease_is_taken_back_when_its_consumer_has_gone_and_nobody_els
     assert [start.checkpoint for start in only(driver.hold(), events.StartConsumer)] == ["i1"]
 
 
-def test_the_stall_of_a_consumer_that_is_gone_means_nothing() -> None:
-    driver = reader()
-
+def test_the_stall_of_a_consumer_that_is_gone_means_nothing(driver: Driver) -> None:
     assert driver.send(events.ConsumerStalled("a", "t99", "late")) == []
     driver.stopped("a")
     assert not driver.holdings.held["a"].stall

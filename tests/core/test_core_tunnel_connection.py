@@ -78,7 +78,6 @@ def test_connection_answers_what_it_is_told(texts: tuple[str, ...], expected: st
 def test_connection_reports_once_its_reader_has_ended(texts: tuple[str, ...], expected: str) -> None:
     connection = told(*texts)
     connection.reader_ended(is_finished=False)
-
     assert shown(connection) == expected
 
 

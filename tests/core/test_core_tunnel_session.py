@@ -2,81 +2,16 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import TypeVar
-
 import pytest
+from tunnel_shell import ERROR, Shell, connected
 
 from streamclient.core.events import Severity
 from streamclient.core.tunnel import tunnel_events
-from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
 from streamclient.core.tunnel.tunnel_events import CallVerdict
-from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
-
-T = TypeVar("T")
-SETTINGS = SessionSettings(heartbeat_interval=30.0, heartbeat_timeout=300.0)
-ERROR = RuntimeError("no")
+from streamclient.core.tunnel.tunnel_session import SessionSettings
 
 
-class Shell:
-    """Hands events to a session at chosen times and sorts the commands."""
-
-    def __init__(self, settings: SessionSettings = SETTINGS) -> None:
-        numbers = iter(range(1, 1_000))
-        self.session = TunnelSession(settings, Random(1), new_identifier=lambda: f"r{next(numbers)}")
-        self.now = 0.0
-        self.commands: list[tunnel_events.Command] = []
-
-    def handle(self, event: tunnel_events.Event) -> list[tunnel_events.Command]:
-        self.commands = self.session.handle(event, self.now)
-        return self.commands
-
-    def later(self, seconds: float) -> list[tunnel_events.Command]:
-        self.now += seconds
-        return self.handle(tunnel_events.SessionTick())
-
-    def of(self, kind: type[T]) -> list[T]:
-        return [command for command in self.commands if isinstance(command, kind)]
-
-    def connect(self, client_id: str = "me") -> None:
-        self.handle(tunnel_events.SessionTick())
-        assert self.of(tunnel_events.Connect)
-        self.handle(tunnel_events.Connected(client_id, self.now))
-        assert self.of(tunnel_events.Heartbeat) == [tunnel_events.Heartbeat(client_id, ())]
-
-    def answer(self, *texts: str, client_id: str = "me") -> list[tunnel_events.Command]:
-        return self.handle(tunnel_events.HeartbeatAnswered(client_id, [channel(text) for text in texts], self.now))
-
-    def read(self, text: str) -> tunnel_events.StartReader:
-        """Have a channel offered, and its reader started."""
-        self.answer(text)
-        (lookup,) = self.of(tunnel_events.FindCheckpoint)
-        self.handle(tunnel_events.CheckpointFound(lookup.channel_id, lookup.reader, "token", 4))
-        (started,) = self.of(tunnel_events.StartReader)
-        return started
-
-    def end(self, reader: tunnel_events.StartReader, *, is_finished: bool = False) -> list[tunnel_events.Command]:
-        return self.handle(tunnel_events.ReaderEnded(reader.channel_id, reader.reader, is_finished))
-
-    def reported(self) -> list[str]:
-        (beat,) = self.of(tunnel_events.Heartbeat)
-        return [str(each) for each in beat.channels]
-
-
-def channel(text: str) -> Channel:
-    name, status = text.split(" ")
-    kind, _, version = status.partition("@")
-    return Channel(name, int(version), ChannelStatus(kind))
-
-
-def connected(settings: SessionSettings = SETTINGS) -> Shell:
-    shell = Shell(settings)
-    shell.connect()
-    return shell
-
-
-def test_first_heartbeat_follows_the_connection_at_once_and_then_every_interval() -> None:
-    shell = connected()
+def test_first_heartbeat_follows_the_connection_at_once_and_then_every_interval(shell: Shell) -> None:
     shell.answer()
     assert shell.of(tunnel_events.Heartbeat) == []
 
@@ -85,9 +20,7 @@ def test_first_heartbeat_follows_the_connection_at_once_and_then_every_interval(
     assert shell.of(tunnel_events.Heartbeat)
 
 
-def test_no_heartbeat_is_sent_while_one_is_under_way() -> None:
-    shell = connected()
-
+def test_no_heartbeat_is_sent_while_one_is_under_way(shell: Shell) -> None:
     assert shell.later(60) == []
     shell.answer()
     assert shell.of(tunnel_events.Heartbeat)
@@ -95,104 +28,79 @@ def test_no_heartbeat_is_sent_while_one_is_under_way() -> None:
 
 def test_open_channel_is_read_from_its_checkpoint() -> None:
     started = connected().read("a OPEN@0")
-
     assert (started.channel_id, started.token, started.sequence_number) == ("a", "token", 4)
 
 
-def test_channel_that_shall_be_let_go_is_reported_as_soon_as_its_reader_has_ended() -> None:
-    shell = connected()
+def test_channel_that_shall_be_let_go_is_reported_as_soon_as_its_reader_has_ended(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
-    shell.later(30)
-    shell.answer("a CLOSING@1")
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=False)]
+    shell.beat("a CLOSING@1")
+    assert shell.stops() == [("a", started.reader, False)]
     assert shell.of(tunnel_events.Heartbeat) == []
-
-    shell.now += 1
-    shell.end(started)
+    shell.end(started, after=1)
 
     assert shell.reported() == ["a CLOSE@2"]
 
 
-def test_finished_channel_is_reported_as_terminated_at_once() -> None:
-    shell = connected()
+def test_finished_channel_is_reported_as_terminated_at_once(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
-    shell.now += 1
-    shell.end(started, is_finished=True)
+    shell.end(started, is_finished=True, after=1)
 
     assert shell.reported() == ["a TERMINATED@1"]
     assert shell.answer() == []
     assert shell.session.channels == {}
 
 
-def test_channel_that_is_leased_again_is_read_by_a_new_reader() -> None:
-    shell = connected()
+def test_channel_that_is_leased_again_is_read_by_a_new_reader(shell: Shell) -> None:
     first = shell.read("a OPEN@0")
-    shell.now += 1
-    shell.end(first)
+    shell.end(first, after=1)
     assert shell.reported() == ["a CLOSE@1"]
 
-    second = shell.read("a OPEN@2")
-
-    assert second.reader != first.reader
+    assert shell.read("a OPEN@2").reader != first.reader
 
 
-def test_channel_that_is_missing_in_the_answer_is_dropped_without_report() -> None:
-    shell = connected()
+def test_channel_that_is_missing_in_the_answer_is_dropped_without_report(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
-    shell.later(30)
-    shell.answer()
+    shell.beat()
 
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
-    shell.now += 1
-    shell.end(started)
+    assert shell.stops() == [("a", started.reader, True)]
+    shell.end(started, after=1)
     assert shell.reported() == []
     assert shell.session.channels == {}
 
 
-def test_channel_has_one_reader_at_a_time_even_if_it_comes_back_at_once() -> None:
-    shell = connected()
+def test_channel_has_one_reader_at_a_time_even_if_it_comes_back_at_once(shell: Shell) -> None:
     first = shell.read("a OPEN@0")
-    shell.later(30)
-    shell.answer()
-    shell.later(30)
-    shell.answer("a OPEN@5")
+    shell.beat()
+    shell.beat("a OPEN@5")
     assert shell.of(tunnel_events.FindCheckpoint) == []
-
     shell.end(first)
 
     assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
 
 
-def test_channel_that_waits_for_an_old_reader_is_let_go_without_it() -> None:
-    shell = connected()
+def test_channel_that_waits_for_an_old_reader_is_let_go_without_it(shell: Shell) -> None:
     shell.read("a OPEN@0")
-    shell.later(30)
-    shell.answer()
-    shell.later(30)
-    shell.answer("a OPEN@5")
-    shell.later(30)
-    shell.answer("a CLOSING@6")
+    shell.beat()
+    shell.beat("a OPEN@5")
+    shell.beat("a CLOSING@6")
 
     shell.later(1)
     assert shell.reported() == ["a CLOSE@7"]
 
 
-def test_channel_whose_checkpoint_cannot_be_found_is_let_go() -> None:
-    shell = connected()
+def test_channel_whose_checkpoint_cannot_be_found_is_let_go(shell: Shell) -> None:
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    lookup = shell.lookup()
     shell.now += 1
     shell.handle(tunnel_events.CheckpointNotFound("a", lookup.reader, ERROR))
 
     assert shell.reported() == ["a CLOSE@1"]
 
 
-def test_channel_asked_back_during_the_lookup_is_never_read() -> None:
-    shell = connected()
+def test_channel_asked_back_during_the_lookup_is_never_read(shell: Shell) -> None:
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
-    shell.later(30)
-    shell.answer("a CLOSING@1")
+    lookup = shell.lookup()
+    shell.beat("a CLOSING@1")
     shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 0))
 
     assert shell.of(tunnel_events.StartReader) == []
@@ -200,15 +108,12 @@ def test_channel_asked_back_during_the_lookup_is_never_read() -> None:
     assert shell.reported() == ["a CLOSE@2"]
 
 
-def test_reader_that_does_not_end_is_dropped_after_three_heartbeats() -> None:
-    shell = connected()
+def test_reader_that_does_not_end_is_dropped_after_three_heartbeats(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
     for _ in range(2):
-        shell.later(30)
-        shell.answer("a CLOSING@1")
+        shell.beat("a CLOSING@1")
     assert not [stop for stop in shell.of(tunnel_events.StopReader) if stop.is_lost]
-    shell.later(30)
-    shell.answer("a CLOSING@1")
+    shell.beat("a CLOSING@1")
 
     assert tunnel_events.StopReader("a", started.reader, is_lost=True) in shell.commands
     shell.later(1)
@@ -219,50 +124,44 @@ def test_without_detection_a_reader_may_take_its_time() -> None:
     shell = connected(SessionSettings(heartbeat_interval=30.0, heartbeat_timeout=300.0, detects_closing=False))
     shell.read("a OPEN@0")
     for _ in range(6):
-        shell.later(30)
-        shell.answer("a CLOSING@1")
+        shell.beat("a CLOSING@1")
 
     assert not [stop for stop in shell.of(tunnel_events.StopReader) if stop.is_lost]
 
 
-def test_stalled_reader_gives_its_channel_up() -> None:
-    shell = connected()
+def test_stalled_reader_gives_its_channel_up(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
     shell.now += 1
     shell.handle(tunnel_events.ReaderStalled("a", started.reader, "it hangs"))
 
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.stops() == [("a", started.reader, True)]
     assert shell.reported() == ["a CLOSE@1"]
 
 
-def test_session_that_the_service_ended_is_begun_anew_at_once() -> None:
-    shell = connected()
+def test_session_that_the_service_ended_is_begun_anew_at_once(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
     shell.later(30)
     shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
 
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.stops() == [("a", started.reader, True)]
     assert shell.of(tunnel_events.Connect)
     shell.handle(tunnel_events.Connected("me again", shell.now))
     assert shell.of(tunnel_events.Heartbeat) == [tunnel_events.Heartbeat("me again", ())]
 
 
-def test_session_without_answered_heartbeats_ends_before_the_service_ends_it() -> None:
-    shell = connected()
+def test_session_without_answered_heartbeats_ends_before_the_service_ends_it(shell: Shell) -> None:
     shell.answer()
     for _ in range(9):
         shell.later(30)
         shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.PASSING, ERROR))
     assert shell.session.client_id == "me"
-
     shell.later(16)
 
     assert shell.session.client_id == ""
     assert shell.of(tunnel_events.Connect)
 
 
-def test_answer_counts_from_when_the_heartbeat_was_sent() -> None:
-    shell = connected()
+def test_answer_counts_from_when_the_heartbeat_was_sent(shell: Shell) -> None:
     sent_at = shell.now
     shell.now += 100
     shell.handle(tunnel_events.HeartbeatAnswered("me", [], sent_at))
@@ -273,8 +172,7 @@ def test_answer_counts_from_when_the_heartbeat_was_sent() -> None:
     assert shell.session.client_id == ""
 
 
-def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
-    shell = connected()
+def test_answer_to_a_heartbeat_of_an_old_session_is_ignored(shell: Shell) -> None:
     shell.handle(tunnel_events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
     shell.handle(tunnel_events.Connected("new", shell.now))
     shell.answer("a OPEN@0", client_id="me")
@@ -312,14 +210,14 @@ def test_hopeless_error_ends_the_work_and_names_itself() -> None:
         tunnel_events.CallsRefused("checkpoints cannot be stored", ERROR),
     ],
 )
-def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal: tunnel_events.Event) -> None:
-    shell = connected()
+def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(
+    shell: Shell, refusal: tunnel_events.Event
+) -> None:
     started = shell.read("a OPEN@0")
     shell.later(30)
     shell.handle(refusal)
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.stops() == [("a", started.reader, True)]
     assert shell.of(tunnel_events.EndSession) == []
-
     shell.end(started)
     assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
     shell.handle(tunnel_events.SessionEnded())
@@ -327,8 +225,7 @@ def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal
     assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
-def test_checkpoint_that_never_can_be_looked_up_ends_the_work_which_is_told_once() -> None:
-    shell = connected()
+def test_checkpoint_that_never_can_be_looked_up_ends_the_work_which_is_told_once(shell: Shell) -> None:
     shell.answer("a OPEN@0", "b OPEN@0")
     told: list[Severity] = []
     for lookup in shell.of(tunnel_events.FindCheckpoint):
@@ -352,12 +249,10 @@ def test_failures_of_one_call_are_one_outage_until_another_error_comes() -> None
     assert () not in outages
 
 
-def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session() -> None:
-    shell = connected()
+def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session(shell: Shell) -> None:
     started = shell.read("a OPEN@0")
     shell.handle(tunnel_events.SessionStopRequested())
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=False)]
-
+    assert shell.stops() == [("a", started.reader, False)]
     shell.end(started)
     assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
     shell.handle(tunnel_events.SessionEnded())
@@ -365,11 +260,10 @@ def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_sessio
     assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(None)]
 
 
-def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
+def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader(shell: Shell) -> None:
     """It would never be told to stop, and the session never end."""
-    shell = connected()
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    lookup = shell.lookup()
     shell.handle(tunnel_events.SessionStopRequested())
     assert not shell.of(tunnel_events.EndSession)
     shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 0))
@@ -378,11 +272,9 @@ def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
     assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
 
 
-def test_session_is_kept_alive_while_readers_end() -> None:
-    shell = connected()
+def test_session_is_kept_alive_while_readers_end(shell: Shell) -> None:
     shell.read("a OPEN@0")
     shell.handle(tunnel_events.SessionStopRequested())
-
     shell.later(30)
 
     assert shell.reported() == ["a OPEN@0"]
@@ -397,8 +289,7 @@ def test_stop_while_connecting_ends_the_session_that_comes_of_it() -> None:
     assert shell.of(tunnel_events.EndSession) == [tunnel_events.EndSession("me")]
 
 
-def test_channels_that_end_together_are_reported_together() -> None:
-    shell = connected()
+def test_channels_that_end_together_are_reported_together(shell: Shell) -> None:
     shell.answer("a OPEN@0", "b OPEN@0")
     lookups = shell.of(tunnel_events.FindCheckpoint)
     readers = []
@@ -408,15 +299,13 @@ def test_channels_that_end_together_are_reported_together() -> None:
     shell.end(readers[0], is_finished=True)
     assert shell.of(tunnel_events.Heartbeat) == []
     shell.end(readers[1], is_finished=True)
-
     shell.later(0.2)
 
     assert shell.reported() == ["a TERMINATED@1", "b TERMINATED@1"]
 
 
-def test_nothing_is_due_while_the_session_is_being_ended() -> None:
+def test_nothing_is_due_while_the_session_is_being_ended(shell: Shell) -> None:
     """Otherwise a deadline in the past would keep the owner thread busy until the answer comes."""
-    shell = connected()
     shell.handle(tunnel_events.SessionStopRequested())
     assert shell.of(tunnel_events.EndSession)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pytest
-from test_core_tunnel_session import ERROR, Shell, channel, connected
+from tunnel_shell import ERROR, Shell, channel, connected
 
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.troubles import LONGEST_CHANNEL_PAUSE_MILLIS
@@ -39,8 +39,7 @@ def until_command(shell: Shell, kind: type[T], *texts: str) -> None:
             shell.commands = [*shell.commands, *found]  # type: ignore[list-item]
 
 
-def test_a_channel_that_is_not_known_is_given_up_and_the_others_go_on() -> None:
-    shell = connected()
+def test_a_channel_that_is_not_known_is_given_up_and_the_others_go_on(shell: Shell) -> None:
     shell.answer("a OPEN@0", "b OPEN@0")
     lookups = {each.channel_id: each for each in shell.of(tunnel_events.FindCheckpoint)}
     shell.handle(tunnel_events.CheckpointFound("b", lookups["b"].reader, "token", 4))
@@ -69,22 +68,20 @@ def test_it_is_tried_again_with_growing_pauses_however_often_it_is_offered() -> 
     assert all(after > before * 0.7 for before, after in pairwise(pauses))
 
 
-def test_it_is_forgotten_once_it_can_be_read() -> None:
-    shell = connected()
+def test_it_is_forgotten_once_it_can_be_read(shell: Shell) -> None:
     shell.answer("a OPEN@0")
     refuse(shell)
     beat(shell, "a OPEN@2")
     if not shell.of(tunnel_events.FindCheckpoint):
         shell.later(1)
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    lookup = shell.lookup()
     shell.handle(tunnel_events.CheckpointFound("a", lookup.reader, "token", 4))
 
     assert shell.of(tunnel_events.StartReader)
     assert shell.session.troubles == {}
 
 
-def test_it_is_no_trouble_of_this_client_while_it_is_another_ones() -> None:
-    shell = connected()
+def test_it_is_no_trouble_of_this_client_while_it_is_another_ones(shell: Shell) -> None:
     shell.answer("a OPEN@0")
     refuse(shell)
     beat(shell)
@@ -109,34 +106,29 @@ def test_a_channel_that_waits_for_its_next_try_is_let_go_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_a_channel_that_is_listed_with_what_nobody_knows_is_not_read_and_named(is_read: bool) -> None:
-    shell = connected()
+def test_a_channel_that_is_listed_with_what_nobody_knows_is_not_read_and_named(shell: Shell, is_read: bool) -> None:
     if is_read:
         started = shell.read("a OPEN@0")
     shell.later(30)
     shell.handle(
         tunnel_events.HeartbeatAnswered("me", [channel("b OPEN@0")], shell.now, {"a": "status 7 and version 1"})
     )
-
     assert [stop.channel_id for stop in shell.of(tunnel_events.StopReader)] == (["a"] if is_read else [])
     assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["b"]
     assert "status 7 and version 1" in shell.session.troubles["a"].why
     if is_read:
         shell.end(started)
 
-    shell.later(30)
-    shell.answer("a OPEN@2", "b OPEN@0")
+    shell.beat("a OPEN@2", "b OPEN@0")
     assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
     assert shell.session.troubles == {}
 
 
-def test_a_channel_that_is_missing_in_an_answer_is_asked_for_again_at_once() -> None:
+def test_a_channel_that_is_missing_in_an_answer_is_asked_for_again_at_once(shell: Shell) -> None:
     """A cut answer looks so: the channel comes back with the next one, in a moment and not after an interval."""
-    shell = connected()
     started = shell.read("a OPEN@0")
-    shell.later(30)
-    shell.answer()
-    assert shell.of(tunnel_events.StopReader) == [tunnel_events.StopReader("a", started.reader, is_lost=True)]
+    shell.beat()
+    assert shell.stops() == [("a", started.reader, True)]
     shell.end(started)
 
     shell.later(0.2)
@@ -145,20 +137,18 @@ def test_a_channel_that_is_missing_in_an_answer_is_asked_for_again_at_once() -> 
     assert [lookup.channel_id for lookup in shell.of(tunnel_events.FindCheckpoint)] == ["a"]
 
 
-def test_a_final_error_of_a_lookup_ends_the_work_and_no_other() -> None:
-    shell = connected()
+def test_a_final_error_of_a_lookup_ends_the_work_and_no_other(shell: Shell) -> None:
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    lookup = shell.lookup()
     shell.handle(tunnel_events.CheckpointNotFound("a", lookup.reader, ERROR, CallVerdict.FINAL))
     shell.handle(tunnel_events.SessionEnded())
 
     assert shell.of(tunnel_events.Finish) == [tunnel_events.Finish(ERROR)]
 
 
-def test_a_channel_that_is_declined_is_no_trouble() -> None:
-    shell = connected()
+def test_a_channel_that_is_declined_is_no_trouble(shell: Shell) -> None:
     shell.answer("a OPEN@0")
-    (lookup,) = shell.of(tunnel_events.FindCheckpoint)
+    lookup = shell.lookup()
     shell.now += 1
     shell.handle(tunnel_events.ChannelDeclined("a", lookup.reader))
 

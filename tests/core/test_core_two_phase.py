@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from holdings_driver import Driver, answers, only, row, writes
+from holdings_driver import Driver, answers, only, reader, row, writes
 
 from streamclient.core import events
 from streamclient.core.shards import COUNTERS_BETWEEN
@@ -16,12 +16,6 @@ PENDING = PendingCheckpoint("i2", b"tx-1", 10, 1)
 PROGRESS = Progress(5, 100, 2_000)
 
 
-def reader(**fields: object) -> Driver:
-    driver = Driver(row("a", checkpoint="i1", **fields))
-    driver.hold()
-    return driver
-
-
 def prepare(driver: Driver, pending: PendingCheckpoint = PENDING, request_id: int = 1) -> list[events.Command]:
     identifier = driver.holdings.held["a"].identifier
     return driver.send(events.CheckpointRequested(request_id, "a", identifier, pending.value, pending=pending))
@@ -31,22 +25,18 @@ def starts(commands: list[events.Command]) -> list[tuple[str, PendingCheckpoint 
     return [(start.checkpoint, start.pending, start.progress) for start in only(commands, events.StartConsumer)]
 
 
-def test_what_is_prepared_stands_beside_the_checkpoint_until_one_is_stored() -> None:
-    driver = reader()
-    commands = driver.settle(prepare(driver))
-    assert answers(commands) == [(1, "stored")]
+def test_what_is_prepared_stands_beside_the_checkpoint_until_one_is_stored(driver: Driver) -> None:
+    assert answers(driver.settle(prepare(driver))) == [(1, "stored")]
     assert driver.table["a"] == row("a", "me", 2, checkpoint="i1", pending=PENDING)
 
     driver.settle(driver.checkpoint("a", "i2", 2))
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i2")
 
 
-def test_storing_once_more_what_is_stored_leaves_what_is_prepared_behind_it() -> None:
+def test_storing_once_more_what_is_stored_leaves_what_is_prepared_behind_it(driver: Driver) -> None:
     """A processor that failed before it looked stores its position at its end."""
-    driver = reader()
     driver.settle(prepare(driver))
-    commands = driver.settle(driver.checkpoint("a", "i1", 2))
-    assert answers(commands) == [(2, "stored")]
+    assert answers(driver.settle(driver.checkpoint("a", "i1", 2))) == [(2, "stored")]
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i1", pending=PENDING)
 
     driver.settle(prepare(driver, evolve(PENDING, value="i1"), 3))
@@ -54,16 +44,13 @@ def test_storing_once_more_what_is_stored_leaves_what_is_prepared_behind_it() ->
     assert driver.table["a"] == row("a", "me", 5, checkpoint="i1"), "what is completed is gone, where it stands already"
 
 
-def test_preparing_again_replaces_what_was_prepared() -> None:
-    driver = reader()
+def test_preparing_again_replaces_what_was_prepared(driver: Driver) -> None:
     driver.settle(prepare(driver))
     driver.settle(prepare(driver, evolve(PENDING, state=b"tx-2"), 2))
-
     assert driver.table["a"].pending == evolve(PENDING, state=b"tx-2")
 
 
-def test_a_new_consumer_is_told_what_was_prepared_and_how_far_the_shard_got() -> None:
-    driver = reader()
+def test_a_new_consumer_is_told_what_was_prepared_and_how_far_the_shard_got(driver: Driver) -> None:
     driver.send(events.CheckpointRequested(1, "a", "t1", "i2", progress=PROGRESS))
     driver.settle(driver.log[-1:])
     pending = evolve(PENDING, value="i3")
@@ -76,8 +63,7 @@ def test_a_new_consumer_is_told_what_was_prepared_and_how_far_the_shard_got() ->
     assert starts(other.hold()) == [("i2", pending, PROGRESS)]
 
 
-def test_equal_checkpoints_go_out_together_and_a_preparation_of_the_same_position_by_itself() -> None:
-    driver = reader()
+def test_equal_checkpoints_go_out_together_and_a_preparation_of_the_same_position_by_itself(driver: Driver) -> None:
     (first,) = writes(driver.checkpoint("a", "i2", 1))
     driver.checkpoint("a", "i2", 2)
     prepare(driver, request_id=3)
@@ -90,8 +76,7 @@ def test_equal_checkpoints_go_out_together_and_a_preparation_of_the_same_positio
 
 
 @pytest.mark.parametrize("lands", [True, False])
-def test_an_uncertain_preparation_is_read_back(lands: bool) -> None:
-    driver = reader()
+def test_an_uncertain_preparation_is_read_back(driver: Driver, lands: bool) -> None:
     (write,) = writes(prepare(driver))
     if lands:
         driver.land(write)
@@ -112,8 +97,9 @@ def test_an_uncertain_preparation_is_read_back(lands: bool) -> None:
         (row("a", "other", 9, checkpoint="i2"), "unknown"),
     ],
 )
-def test_a_preparation_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_shows(found: Lease, outcome: str) -> None:
-    driver = reader()
+def test_a_preparation_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_shows(
+    driver: Driver, found: Lease, outcome: str
+) -> None:
     (write,) = writes(prepare(driver))
     driver.answer(write, WriteOutcome.UNCERTAIN)
     driver.table["a"] = found
@@ -121,8 +107,7 @@ def test_a_preparation_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_show
     assert answers(driver.read_back("a")) == [(1, outcome)]
 
 
-def test_what_the_store_cannot_do_is_rejected_and_the_lease_stays() -> None:
-    driver = reader()
+def test_what_the_store_cannot_do_is_rejected_and_the_lease_stays(driver: Driver) -> None:
     (write,) = writes(prepare(driver))
     driver.checkpoint("a", "i2", 2)
     error = ConfigurationError("no pending checkpoints here")
@@ -154,8 +139,7 @@ def test_a_row_that_was_lost_comes_back_with_everything_it_had(damage: str) -> N
     )
     if damage == "reset":
         driver.table["a"] = row("a")
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.renew_later()
     driver.settle(driver.list_shards(Shard("a")))
 
     assert evolve(driver.table["a"], counter=before.counter) == before

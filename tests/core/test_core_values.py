@@ -34,7 +34,6 @@ def test_a_copy_is_the_one_that_attrs_makes(changed: dict[str, object]) -> None:
 
 def test_the_original_stays_and_converters_run() -> None:
     lease = evolve(HELD.lease, parent_shard_ids=["a", "b"])  # type: ignore[arg-type]
-
     assert lease.parent_shard_ids == frozenset({"a", "b"})
     assert HELD.lease.parent_shard_ids == frozenset()
 

@@ -123,6 +123,11 @@ def recs(*names: str) -> list[StreamRecord]:
     return [rec(name) for name in names]
 
 
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
@@ -132,8 +137,7 @@ def no_thread_is_left() -> Iterator[None]:
 # --- order and checkpoints --------------------------------------------------------------------------------------------
 
 
-def test_a_slow_key_holds_up_neither_other_keys_nor_the_next_batch_but_the_checkpoint() -> None:
-    work = Work()
+def test_a_slow_key_holds_up_neither_other_keys_nor_the_next_batch_but_the_checkpoint(work: Work) -> None:
     gate = work.hold("a1")
     shard = Shard(KeyedProcessorFactory(work))
     shard.deliver("p1", *recs("a1", "b2"))
@@ -147,8 +151,7 @@ def test_a_slow_key_holds_up_neither_other_keys_nor_the_next_batch_but_the_check
     shard.shut_down(ShutdownReason.STOLEN)
 
 
-def test_the_key_may_be_something_else_than_the_primary_key() -> None:
-    work = Work()
+def test_the_key_may_be_something_else_than_the_primary_key(work: Work) -> None:
     gate = work.hold("a1")
     shard = Shard(KeyedProcessorFactory(work, key=lambda record: "everything"))
     shard.deliver("p1", *recs("a1", "b2"))
@@ -205,8 +208,7 @@ def test_a_checkpoint_that_has_become_due_is_stored_while_one_record_takes_long(
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_raises_is_tried_again_in_place_while_other_keys_go_on() -> None:
-    work = Work()
+def test_a_record_that_raises_is_tried_again_in_place_while_other_keys_go_on(work: Work) -> None:
     work.failing = {"a1": 2}
     shard = Shard(KeyedProcessorFactory(work, retries=2, first_pause_millis=1))
     shard.deliver("p1", *recs("a1", "b2", "a3"))
@@ -217,8 +219,7 @@ def test_a_record_that_raises_is_tried_again_in_place_while_other_keys_go_on() -
     shard.shut_down(ShutdownReason.STOLEN)
 
 
-def test_a_record_given_up_asks_for_a_restart_and_nothing_behind_it_is_stored() -> None:
-    work = Work()
+def test_a_record_given_up_asks_for_a_restart_and_nothing_behind_it_is_stored(work: Work) -> None:
     work.failing = {"b2": 99}
     shard = Shard(KeyedProcessorFactory(work, retries=0))
     shard.deliver("p1", *recs("a1"))
@@ -232,9 +233,8 @@ def test_a_record_given_up_asks_for_a_restart_and_nothing_behind_it_is_stored() 
     assert "d4" not in work.attempts
 
 
-def test_after_a_restart_the_batch_that_holds_the_record_raises_itself() -> None:
+def test_after_a_restart_the_batch_that_holds_the_record_raises_itself(work: Work) -> None:
     """So the worker's failure policy retries, bisects and parks the right records, and no innocent ones."""
-    work = Work()
     work.failing = {"b2": 99}
     factory = KeyedProcessorFactory(work, retries=0)
     first = Shard(factory)
@@ -242,7 +242,6 @@ def test_after_a_restart_the_batch_that_holds_the_record_raises_itself() -> None
     first.deliver("p2", *recs("b2", "c3"))
     assert first.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
     first.shut_down(ShutdownReason.PROCESS_RESTART)
-
     second = Shard(factory)
     second.deliver("p1", *recs("a1"))
     with pytest.raises(ApplicationException, match=r"record \{id='b'\} at 1/2/0: ValueError: cannot digest b2"):
@@ -260,8 +259,7 @@ def test_after_a_restart_the_batch_that_holds_the_record_raises_itself() -> None
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
-def test_a_shard_that_is_given_away_while_it_fails_is_forgotten(reason: ShutdownReason) -> None:
-    work = Work()
+def test_a_shard_that_is_given_away_while_it_fails_is_forgotten(work: Work, reason: ShutdownReason) -> None:
     work.failing = {"a1": 99}
     factory = KeyedProcessorFactory(work, retries=0)
     shard = Shard(factory)
@@ -290,8 +288,7 @@ def test_of_shards_that_are_lost_between_two_processors_a_bounded_number_is_reme
     assert [factory._lane_pool.failed_at(shard.info) for shard in shards] == [None, place, place]
 
 
-def test_a_repeated_batch_that_passes_counts_once_for_the_checkpoint() -> None:
-    work = Work()
+def test_a_repeated_batch_that_passes_counts_once_for_the_checkpoint(work: Work) -> None:
     work.failing = {"a1": 2}
     factory = KeyedProcessorFactory(work, retries=0)
     first = Shard(factory)
@@ -307,9 +304,7 @@ def test_a_repeated_batch_that_passes_counts_once_for_the_checkpoint() -> None:
     second.shut_down(ShutdownReason.STOLEN)
 
 
-def test_a_key_that_cannot_be_told_fails_the_batch_before_anything_of_it_begins() -> None:
-    work = Work()
-
+def test_a_key_that_cannot_be_told_fails_the_batch_before_anything_of_it_begins(work: Work) -> None:
     def key(record: StreamRecord) -> Any:
         raise KeyError("no such column")
 
@@ -325,8 +320,7 @@ def test_a_key_that_cannot_be_told_fails_the_batch_before_anything_of_it_begins(
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_process_records_waits_when_too_much_is_pending_and_each_shard_may_have_one_record() -> None:
-    work = Work()
+def test_process_records_waits_when_too_much_is_pending_and_each_shard_may_have_one_record(work: Work) -> None:
     gate = work.hold("a1")
     factory = KeyedProcessorFactory(work, most_pending_bytes=2 * record_bytes(rec("a1")))
     shard, other = Shard(factory), Shard(factory, "other")
@@ -347,8 +341,7 @@ def test_process_records_waits_when_too_much_is_pending_and_each_shard_may_have_
         each.shut_down(ShutdownReason.STOLEN)
 
 
-def test_a_failure_ends_the_wait_for_room() -> None:
-    work = Work()
+def test_a_failure_ends_the_wait_for_room(work: Work) -> None:
     gate = work.hold("a1")
     work.failing = {"a1": 1}
     factory = KeyedProcessorFactory(work, retries=0, most_pending_bytes=1)
@@ -389,8 +382,9 @@ def test_a_record_that_takes_long_is_logged_with_its_stack(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE])
-def test_a_hand_over_waits_for_what_runs_drops_what_waits_and_stores_the_watermark(reason: ShutdownReason) -> None:
-    work = Work()
+def test_a_hand_over_waits_for_what_runs_drops_what_waits_and_stores_the_watermark(
+    work: Work, reason: ShutdownReason
+) -> None:
     gate = work.hold("a3")
     factory = KeyedProcessorFactory(work, checkpoint_interval_millis=3_600_000)
     shard = Shard(factory)
@@ -412,8 +406,7 @@ def test_a_hand_over_waits_for_what_runs_drops_what_waits_and_stores_the_waterma
     assert "a4" not in work.attempts
 
 
-def test_the_end_of_a_shard_waits_for_everything_and_stores_it() -> None:
-    work = Work()
+def test_the_end_of_a_shard_waits_for_everything_and_stores_it(work: Work) -> None:
     gate = work.hold("a1")
     shard = Shard(KeyedProcessorFactory(work))
     shard.deliver("p1", *recs("a1", "a2"))
@@ -427,8 +420,7 @@ def test_the_end_of_a_shard_waits_for_everything_and_stores_it() -> None:
     assert work.done == ["a1", "a2"]
 
 
-def test_the_end_of_a_shard_is_not_stored_over_a_failure() -> None:
-    work = Work()
+def test_the_end_of_a_shard_is_not_stored_over_a_failure(work: Work) -> None:
     gate = work.hold("a1")
     work.failing = {"a1": 9}
     shard = Shard(KeyedProcessorFactory(work, retries=0))
@@ -440,8 +432,7 @@ def test_the_end_of_a_shard_is_not_stored_over_a_failure() -> None:
     assert shard.checkpointer.stored == []
 
 
-def test_a_lost_lease_stores_nothing_and_begins_nothing_more() -> None:
-    work = Work()
+def test_a_lost_lease_stores_nothing_and_begins_nothing_more(work: Work) -> None:
     gate = work.hold("a1")
     factory = KeyedProcessorFactory(work)
     shard = Shard(factory)
@@ -457,8 +448,7 @@ def test_a_lost_lease_stores_nothing_and_begins_nothing_more() -> None:
     assert work.done == ["a1"]
 
 
-def test_a_refused_checkpoint_ends_the_work() -> None:
-    work = Work()
+def test_a_refused_checkpoint_ends_the_work(work: Work) -> None:
     gate = work.hold("b2")
     factory = KeyedProcessorFactory(work, checkpoint_interval_millis=0)
     shard = Shard(factory)
@@ -474,8 +464,9 @@ def test_a_refused_checkpoint_ends_the_work() -> None:
     assert "b3" not in work.attempts
 
 
-def test_a_checkpoint_without_an_answer_is_tried_again_though_no_record_comes(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work()
+def test_a_checkpoint_without_an_answer_is_tried_again_though_no_record_comes(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
     shard = Shard(KeyedProcessorFactory(work, slow_record_warning_millis=20))
     shard.checkpointer.errors = [DependencyException("no answer", kind=ErrorKind.AMBIGUOUS)]
     shard.deliver("abcdefghijklmnopqrstuvwxyz", rec("a1"))
@@ -498,7 +489,6 @@ def test_a_checkpoint_without_an_answer_is_tried_again_though_no_record_comes(ca
 def test_wrong_settings_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         KeyedProcessorFactory(**{"process_record": lambda record: None, **change})
-
     assert message in str(caught.value)
 
 

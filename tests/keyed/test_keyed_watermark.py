@@ -87,6 +87,5 @@ def test_the_position_is_that_of_reference_arithmetic_at_every_moment(sizes: lis
 
 def test_the_size_of_a_record_grows_with_its_content() -> None:
     small, large = make_record("k", 1), make_record("k", 1, text="x" * 1_000, number=1)
-
     assert record_bytes(small) == OVERHEAD_BYTES + len("id") + len("k")
     assert record_bytes(large) == record_bytes(small) + 2 * OVERHEAD_BYTES + len("text") + 1_000 + len("number") + 8

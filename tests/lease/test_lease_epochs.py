@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
 import pytest
-from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
+from status_table import STREAM, TABLE, put_row, requests, stored_cells
+from tablestore import OTSClient
 
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.model import Lease
@@ -19,49 +19,14 @@ from streamclient.worker.lease.lease_epochs import DRAWS_AT_MOST
 from streamclient.worker.lease.lease_manager import LeaseManager
 from tests.patience import PATIENCE_SECONDS
 
-TABLE = "status"
-STREAM = "stream-1"
 THREADS = 3
-
-ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
-
-
-@pytest.fixture
-def server() -> Iterator[LocalTablestore]:
-    with LocalTablestore() as local:
-        yield local
-
-
-@pytest.fixture
-def client(server: LocalTablestore) -> OTSClient:
-    return server.client()
-
-
-@pytest.fixture
-def manager(client: OTSClient) -> LeaseManager:
-    made = LeaseManager(client, TABLE, STREAM)
-    assert made.create_lease_table_if_not_exists()
-    return made
-
-
-def key(lease_key: str) -> list[tuple[str, str]]:
-    return [("StreamId", STREAM), ("StatusType", "ShardEpoch"), ("StatusValue", lease_key)]
-
-
-def stored(client: OTSClient, lease_key: str) -> Any:
-    _, row, _ = client.get_row(TABLE, key(lease_key), max_version=1)
-    return {name: value for name, value, _ in row.attribute_columns or ()} if row else None
-
-
-def requests(server: LocalTablestore, operation: str) -> int:
-    return sum(count.requests for count in server.requests() if count.operation == operation)
 
 
 def test_an_epoch_is_one_more_than_the_last_and_stands_in_a_row_of_its_own(
     manager: LeaseManager, client: OTSClient
 ) -> None:
     assert [manager.draw_epoch("s1"), manager.draw_epoch("s1"), manager.draw_epoch("s2")] == [1, 2, 1]
-    assert stored(client, "s1") == {"Epoch": 2}
+    assert stored_cells(client, "s1", "ShardEpoch") == {"Epoch": 2}
     assert manager.list_leases() == []
 
 
@@ -75,7 +40,7 @@ def test_epochs_outlive_the_lease_and_end_only_when_they_are_forgotten(
     assert manager.draw_epoch("s1") == 2
     manager.forget_epochs(["s1", "never drawn"])
 
-    assert stored(client, "s1") is None
+    assert stored_cells(client, "s1", "ShardEpoch") == {}
 
 
 def test_a_hundred_epochs_cost_two_requests(server: LocalTablestore, manager: LeaseManager) -> None:
@@ -129,7 +94,6 @@ def test_a_failed_request_answers_every_key_and_is_not_repeated(
     server: LocalTablestore, manager: LeaseManager, operation: str
 ) -> None:
     server.add_fault(FaultRule(operation, Fail("OTSServerBusy"), times=1))
-
     assert [type(answer) for answer in manager.draw_epochs(["s1", "s2"])] == [DependencyException] * 2
     assert manager.draw_epochs(["s1"]) == [1]
 
@@ -139,8 +103,7 @@ def test_a_row_that_holds_no_number_is_an_error_that_says_what_to_do(
     manager: LeaseManager, client: OTSClient, cell: Any
 ) -> None:
     """Counting on from nothing would give numbers that destinations have seen already."""
-    columns = [("Epoch", cell)] if cell is not None else [("Other", 1)]
-    client.put_row(TABLE, Row(key("s1"), columns), ANY_STATE)
+    put_row(client, {"Other": 1} if cell is None else {"Epoch": cell}, status_type="ShardEpoch")
     with pytest.raises(
         DependencyException, match="set it to a number above every epoch that its shard ever had"
     ) as error:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from itertools import count
 from typing import Any
 
 import pytest
 from attrs import evolve
+from status_table import ANY_STATE, STREAM, TABLE, Pauses, key_of, put_row, requests, stored_cells
 from tablestore import (
     AsyncOTSClient,
     BatchWriteRowRequest,
     CapacityUnit,
-    Condition,
     OTSClient,
     PutRowItem,
     ReservedThroughput,
     Row,
-    RowExistenceExpectation,
     TableInBatchWriteRowItem,
     TableMeta,
     TableOptions,
@@ -27,6 +26,7 @@ from tablestore import (
 from tablestore.error import OTSServiceError
 from urllib3.exceptions import NewConnectionError
 
+from streamclient.base.backoff import LeaseRetryStrategy
 from streamclient.config import ClientConfig
 from streamclient.core import leases as rule
 from streamclient.core.write_rules import WriteOutcome
@@ -42,59 +42,8 @@ from streamclient.worker.lease.lease_store import WriteAnswer
 from streamclient.worker.lease.status_connection import for_lease_calls, write_timeout_seconds
 from tests.patience import PATIENCE_SECONDS
 
-TABLE = "status"
-STREAM = "stream-1"
 LEASE = Lease("s1", STREAM, owner="a", counter=7, parent_shard_ids={"p"})
 CELLS = {"LeaseCounter": 7, "LeaseOwner": "a", "LeaseStealer": "", "Checkpoint": "x", "ParentShardIds": "p\n"}
-
-
-class Pauses(list[float]):
-    """Records pauses instead of sleeping; also a clock that they move."""
-
-    def __call__(self, seconds: float) -> None:
-        self.append(seconds)
-
-    def now(self) -> float:
-        return sum(self)
-
-
-@pytest.fixture
-def server() -> Iterator[LocalTablestore]:
-    with LocalTablestore() as local:
-        yield local
-
-
-@pytest.fixture
-def client(server: LocalTablestore) -> OTSClient:
-    return server.client()
-
-
-@pytest.fixture
-def pauses() -> Pauses:
-    return Pauses()
-
-
-@pytest.fixture
-def manager(client: OTSClient, pauses: Pauses) -> LeaseManager:
-    made = LeaseManager(client, TABLE, STREAM, clock=pauses.now, sleep=pauses)
-    assert made.create_lease_table_if_not_exists()
-    return made
-
-
-def put_row(client: OTSClient, cells: dict[str, Any], key: str = "s1", status_type: str = "LeaseKey") -> None:
-    primary_key = [("StreamId", STREAM), ("StatusType", status_type), ("StatusValue", key)]
-    client.put_row(TABLE, Row(primary_key, list(cells.items())), Condition(RowExistenceExpectation.IGNORE))
-
-
-def stored_cells(client: OTSClient, key: str = "s1") -> dict[str, Any]:
-    primary_key = [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", key)]
-    _, row, _ = client.get_row(TABLE, primary_key, max_version=1)
-    return {name: value for name, value, _ in row.attribute_columns} if row else {}
-
-
-def requests(server: LocalTablestore, operation: str) -> int:
-    """How many requests of an operation reached the server since the last reset."""
-    return sum(count.requests for count in server.requests() if count.operation == operation)
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
@@ -129,14 +78,12 @@ def test_a_table_that_cannot_hold_leases_is_rejected_at_start(
     client: OTSClient, schema: list[tuple[str, str]], options: TableOptions, complaint: str
 ) -> None:
     create_table(client, schema, options)
-
     with pytest.raises(ConfigurationError, match=complaint):
         LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists()
 
 
 def test_more_versions_are_only_logged(client: OTSClient, caplog: pytest.LogCaptureFixture) -> None:
     create_table(client, list(KEY_SCHEMA), TableOptions(max_version=3))
-
     assert LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists() is False
     assert "keeps 3 versions" in caplog.text
 
@@ -164,7 +111,6 @@ def test_a_table_that_may_not_be_described_is_used_unchecked(
     server: LocalTablestore, manager: LeaseManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.add_fault(FaultRule("DescribeTable", Fail("OTSNoPermissionAccess", http_status=403)))
-
     assert manager.create_lease_table_if_not_exists() is False
     assert "unchecked" in caplog.text
 
@@ -174,7 +120,6 @@ def test_set_up_is_retried_through_passing_trouble(server: LocalTablestore, clie
     server.add_fault(FaultRule("DescribeTable", Fail("OTSServerBusy"), times=2))
     server.add_fault(FaultRule("CreateTable", LoseAnswer(), times=1))
     pauses = Pauses()
-
     LeaseManager(client, TABLE, STREAM, sleep=pauses).create_lease_table_if_not_exists()
 
     assert pauses == [0.1, 0.2, 0.3]
@@ -239,7 +184,6 @@ def test_waiting_for_a_table_that_does_not_exist_raises(client: OTSClient) -> No
 
 def test_a_row_written_by_java_is_a_lease(manager: LeaseManager, client: OTSClient) -> None:
     put_row(client, {**CELLS, "ParentShardIds": "p2\np1\n"})
-
     assert manager.get_lease("s1") == evolve(LEASE, checkpoint="x", parent_shard_ids={"p1", "p2"})
 
 
@@ -311,9 +255,8 @@ def test_a_java_owners_checkpoint_voids_what_was_prepared(manager: LeaseManager,
     """It moves Checkpoint and LeaseCounter, and leaves our columns."""
     lease = evolve(LEASE, checkpoint="x", pending=PendingCheckpoint("y", b"tx", 3, 1))
     manager.create_lease(lease)
-    key = [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]
     changes = {"PUT": [("LeaseCounter", 8), ("Checkpoint", "z")]}
-    client.update_row(TABLE, Row(key, changes), Condition(RowExistenceExpectation.EXPECT_EXIST))
+    client.update_row(TABLE, Row(key_of(), changes), ANY_STATE)
 
     assert manager.get_lease("s1") == evolve(lease, counter=8, checkpoint="z", pending=None)
 
@@ -342,11 +285,7 @@ def test_a_remnant_that_vanished_is_created_once_that_is_seen(
 ) -> None:
     put_row(client, {"LeaseCounter": 12})
     look(manager)
-    client.delete_row(
-        TABLE,
-        Row([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]),
-        Condition(RowExistenceExpectation.IGNORE),
-    )
+    client.delete_row(TABLE, Row(key_of()), ANY_STATE)
 
     assert manager.create_lease(LEASE) is False
     look(manager)
@@ -367,7 +306,7 @@ def test_cells_are_stamped_by_the_service(manager: LeaseManager, server: LocalTa
     manager.create_lease(LEASE)
     server.advance_clock(3600)
     manager.renew_lease(LEASE)
-    _, row, _ = client.get_row(TABLE, [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")])
+    _, row, _ = client.get_row(TABLE, key_of())
     stamps = {name: stamp for name, _, stamp in row.attribute_columns}
 
     assert stamps["LeaseCounter"] - stamps["LeaseOwner"] >= 3_600_000
@@ -393,7 +332,6 @@ def test_a_write_without_a_clear_answer_is_sent_once_and_uncertain(
     manager.create_lease(LEASE)
     server.add_fault(FaultRule("BatchWriteRow", fault, times=1))
     server.reset_requests()
-
     (answer,) = manager.write_many([rule.renew(LEASE)])
 
     assert answer.outcome is WriteOutcome.UNCERTAIN
@@ -410,7 +348,6 @@ def test_a_write_is_given_up_after_its_time(server: LocalTablestore, manager: Le
     impatient = LeaseManager(server.client(), TABLE, STREAM, short)
     manager.create_lease(LEASE)
     server.add_fault(FaultRule("BatchWriteRow", LateAnswer(PATIENCE_SECONDS), times=1))
-
     (answer,) = impatient.write_many([rule.renew(LEASE)])
 
     assert answer.outcome is WriteOutcome.UNCERTAIN
@@ -429,7 +366,6 @@ def test_an_error_of_one_row_leaves_the_others_their_answers(server: LocalTables
     leases = [evolve(LEASE, lease_key=f"s{number}") for number in range(3)]
     manager.write_many([rule.create(lease) for lease in leases])
     server.add_fault(FaultRule("BatchWriteRow", FailRows(rows=(1,), code="OTSServerBusy")))
-
     first, second, third = manager.write_many([rule.renew(lease) for lease in leases])
 
     assert first == third == WriteAnswer(WriteOutcome.ACCEPTED)
@@ -489,12 +425,9 @@ def test_reads_are_retried_as_the_strategy_says(server: LocalTablestore, manager
 
 
 def test_a_strategy_that_never_says_no_ends_too(server: LocalTablestore, manager: LeaseManager) -> None:
-    class Endless(IRetryStrategy):
+    class Endless(LeaseRetryStrategy):
         def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
             return True
-
-        def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-            return 0
 
     pauses = Pauses()
     config = ClientConfig(lease_manager_retry_strategy=Endless())
@@ -520,7 +453,7 @@ def test_a_read_that_can_never_succeed_is_not_retried(
 
 def test_a_scan_that_never_ends_is_an_error(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamclient.tablestore.ranges.MOST_PAGES", 3)
-    keys = ([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s" * n)] for n in count(1))
+    keys = (key_of("s" * n) for n in count(1))
     monkeypatch.setattr(manager._client, "get_range", lambda *_, **__: (None, next(keys), [], None))
 
     with pytest.raises(StreamClientException, match="did not end after 3 pages"):
@@ -549,7 +482,6 @@ def test_a_scan_reads_every_page(manager: LeaseManager, monkeypatch: pytest.Monk
 def test_many_writes_go_out_in_batches_of_two_hundred(server: LocalTablestore, manager: LeaseManager) -> None:
     leases = [evolve(LEASE, lease_key=f"s{number:04}") for number in range(450)]
     server.reset_requests()
-
     answers = manager.write_many([rule.create(lease) for lease in leases])
 
     assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
@@ -560,7 +492,6 @@ def test_many_writes_go_out_in_batches_of_two_hundred(server: LocalTablestore, m
 def test_writes_to_one_row_follow_each_other(manager: LeaseManager) -> None:
     """The service refuses a batch that names a row twice with conditions."""
     writes = [rule.create(LEASE), rule.renew(LEASE), rule.renew(LEASE), rule.renew(evolve(LEASE, counter=8))]
-
     outcomes = [answer.outcome for answer in manager.write_many(writes)]
 
     accepted, refused = WriteOutcome.ACCEPTED, WriteOutcome.REFUSED
@@ -572,7 +503,6 @@ def test_large_rows_go_out_in_smaller_batches(server: LocalTablestore, manager: 
     server.reset_requests()
     large = "x" * (BYTES_PER_BATCH // 3)
     leases = [evolve(LEASE, lease_key=f"s{number}", checkpoint=large) for number in range(5)]
-
     answers = manager.write_many([rule.create(lease) for lease in leases])
 
     assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
@@ -604,9 +534,7 @@ def test_an_invalid_write_is_not_sent(server: LocalTablestore, manager: LeaseMan
 
 def test_the_users_client_is_left_as_it_is(client: OTSClient) -> None:
     before = copy(vars(client))
-
     LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists()
-
     assert vars(client) == before
 
 
@@ -658,7 +586,6 @@ def test_only_the_synchronous_client_is_accepted(bad: object) -> None:
 
 def test_the_asynchronous_client_is_rejected_by_name(server: LocalTablestore) -> None:
     asynchronous = AsyncOTSClient(server.endpoint, "id", "secret", "instance")
-
     with pytest.raises(ConfigurationError, match="AsyncOTSClient"):
         LeaseManager(asynchronous, TABLE, STREAM)
 
@@ -675,8 +602,8 @@ def test_a_put_of_the_sdk_shows_what_the_table_holds(manager: LeaseManager, clie
 
     assert stored_cells(client) == CELLS
     request = BatchWriteRowRequest()
-    row = Row([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s2")], list(CELLS.items()))
-    request.add(TableInBatchWriteRowItem(TABLE, [PutRowItem(row, Condition(RowExistenceExpectation.IGNORE))]))
+    row = Row(key_of("s2"), list(CELLS.items()))
+    request.add(TableInBatchWriteRowItem(TABLE, [PutRowItem(row, ANY_STATE)]))
     client.batch_write_row(request)
     assert manager.get_lease("s2") == evolve(LEASE, lease_key="s2", checkpoint="x")
 

@@ -78,7 +78,6 @@ def test_failed_requests_are_counted_by_kind_each_retry_by_itself(
     manager: LeaseManager, metrics: MemoryMetrics, local: LocalTablestore, code: str, kind: ErrorKind
 ) -> None:
     local.add_fault(FaultRule("BatchWriteRow", Fail(code), times=2))
-
     for _ in range(3):
         manager.write_many([rule.create(Lease("s1", STREAM))])
 
@@ -90,5 +89,4 @@ def test_failed_requests_are_counted_by_kind_each_retry_by_itself(
 
 def test_without_metrics_the_client_is_used_as_it_is(local: LocalTablestore) -> None:
     client = local.client()
-
     assert metered(client, None) is client

@@ -142,7 +142,6 @@ def test_no_content_of_our_own_columns_makes_a_lease_unreadable(cells: dict[str,
 def test_what_was_prepared_counts_only_beside_its_checkpoint() -> None:
     """A Java owner moves the checkpoint and leaves our columns."""
     parsed = parse_row(row(**{**OWN_CELLS, "Checkpoint": "further"}))
-
     assert parsed == evolve(FULL, checkpoint="further", pending=None)
 
 
@@ -150,55 +149,42 @@ def test_columns_of_others_are_ignored() -> None:
     assert parse_row(row(Epoch=3, Load=0.5)) == LEASE
 
 
-def test_a_row_with_fewer_than_five_columns_is_a_remnant() -> None:
-    parsed = parse_row(row(LeaseOwner=None, Checkpoint=None))
-
-    assert isinstance(parsed, UnreadableRow)
-    assert (parsed.lease_key, parsed.missing_column) == ("s1", "LeaseOwner")
-
-
-def test_a_row_without_any_column_is_a_remnant() -> None:
-    parsed = parse_row(Row(list(KEY), []))
-
-    assert isinstance(parsed, UnreadableRow)
-    assert parsed.missing_column == "LeaseCounter"
-
-
-def test_columns_of_our_own_do_not_make_up_for_a_missing_one() -> None:
+@pytest.mark.parametrize(
+    ("found", "missing"),
+    [
+        (row(LeaseOwner=None, Checkpoint=None), "LeaseOwner"),
+        (Row(list(KEY), []), "LeaseCounter"),
+        (row(Checkpoint=None, **OWN_CELLS), "Checkpoint"),
+    ],
+    ids=["fewer than five columns", "no column", "columns of our own, which make up for none"],
+)
+def test_a_row_with_too_few_columns_is_a_remnant(found: Row, missing: str) -> None:
     """Our create may replace such a row, at which a Java worker's scans fail."""
-    parsed = parse_row(row(Checkpoint=None, **OWN_CELLS))
-
+    parsed = parse_row(found)
     assert isinstance(parsed, UnreadableRow)
-    assert parsed.missing_column == "Checkpoint"
-
-
-def test_extra_columns_do_not_make_up_for_a_missing_one() -> None:
-    """Such a row fails every scan of a Java worker; here it is named and left out."""
-    parsed = parse_row(row(Checkpoint=None, Extra="x"))
-
-    assert parsed == UnreadableRow("s1", "it lacks column Checkpoint")
+    assert (parsed.lease_key, parsed.missing_column) == ("s1", missing)
 
 
 @pytest.mark.parametrize(
-    ("column", "value"),
+    ("cells", "problem"),
     [
-        ("LeaseCounter", "7"),
-        ("LeaseCounter", True),
-        ("LeaseOwner", 1),
-        ("Checkpoint", bytearray(b"x")),
-        ("LeaseStealer", 0.5),
+        ({"Checkpoint": None, "Extra": "x"}, "it lacks column Checkpoint"),
+        ({"Checkpoint": ""}, "column Checkpoint is empty"),
+        ({"LeaseCounter": "7"}, "LeaseCounter"),
+        ({"LeaseCounter": True}, "LeaseCounter"),
+        ({"LeaseOwner": 1}, "LeaseOwner"),
+        ({"Checkpoint": bytearray(b"x")}, "Checkpoint"),
+        ({"LeaseStealer": 0.5}, "LeaseStealer"),
     ],
+    ids=["extra columns make up for none", "empty", "text", "boolean", "number", "binary", "double"],
 )
-def test_a_cell_of_another_type_makes_the_row_unreadable(column: str, value: object) -> None:
-    parsed = parse_row(row(**{column: value}))
+def test_a_row_that_is_no_lease_is_unreadable(cells: dict[str, object], problem: str) -> None:
+    """It fails every scan of a Java worker; here it is named and left out."""
+    parsed = parse_row(row(**cells))
 
     assert isinstance(parsed, UnreadableRow)
-    assert column in parsed.problem
+    assert problem in parsed.problem
     assert parsed.missing_column is None
-
-
-def test_an_empty_checkpoint_makes_the_row_unreadable() -> None:
-    assert parse_row(row(Checkpoint="")) == UnreadableRow("s1", "column Checkpoint is empty")
 
 
 def test_every_problem_of_a_row_is_named() -> None:
@@ -288,7 +274,6 @@ def test_columns_of_our_own_come_and_go_with_the_write_that_names_them(
     write: LeaseWrite, put: set[str], removed: set[str]
 ) -> None:
     changes = row_item(write).row.attribute_columns
-
     assert {name for name, _ in changes["PUT"]} == put
     assert set(changes.get("DELETE_ALL", [])) == removed
 
@@ -319,26 +304,25 @@ def test_owners_writes_compare_counter_and_owner(kind: WriteKind) -> None:
     assert conditions(WRITES[kind]) == {"LeaseCounter": (7, False), "LeaseOwner": ("a", False)}
 
 
-@pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.REWIND])
-def test_renewal_and_rewind_compare_the_stealer_too(kind: WriteKind) -> None:
-    expected = {"LeaseCounter": (7, False), "LeaseOwner": ("a", False), "LeaseStealer": ("b", False)}
+BOTH = {"LeaseOwner": ("a", False), "LeaseStealer": ("b", False)}
 
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (WriteKind.RENEW, {"LeaseCounter": (7, False), **BOTH}),
+        (WriteKind.REWIND, {"LeaseCounter": (7, False), **BOTH}),
+        (WriteKind.SET_PAUSE, {"LeaseOwner": ("a", False)}),
+        (WriteKind.STEAL, {"LeaseOwner": ("a", False), "LeaseStealer": ("", False)}),
+    ],
+    ids=["a renewal", "a rewind", "a pause: no heartbeat of the owner fails", "a mark, whatever the counter"],
+)
+def test_other_writes_compare_what_they_must_not_miss(kind: WriteKind, expected: dict[str, object]) -> None:
     assert conditions(WRITES[kind]) == expected
 
 
-def test_a_pause_compares_the_owner_alone() -> None:
-    """It leaves the counter alone, so no heartbeat of the owner fails."""
-    assert conditions(WRITES[WriteKind.SET_PAUSE]) == {"LeaseOwner": ("a", False)}
-
-
-def test_a_mark_compares_owner_and_needs_no_stealer_whatever_the_counter() -> None:
-    assert conditions(WRITES[WriteKind.STEAL]) == {"LeaseOwner": ("a", False), "LeaseStealer": ("", False)}
-
-
 def test_delete_accepts_an_absent_row_but_no_changed_one() -> None:
-    item = row_item(WRITES[WriteKind.DELETE])
-
-    assert item.condition.get_row_existence_expectation() == "IGNORE"
+    assert row_item(WRITES[WriteKind.DELETE]).condition.get_row_existence_expectation() == "IGNORE"
     assert conditions(WRITES[WriteKind.DELETE]) == {"LeaseCounter": (7, True), "LeaseOwner": ("a", True)}
 
 
@@ -347,7 +331,6 @@ def test_no_cell_carries_a_timestamp(kind: WriteKind) -> None:
     """Tools read the service's own stamp on LeaseCounter as the last heartbeat."""
     columns = row_item(WRITES[kind]).row.attribute_columns or []
     cells = columns.get("PUT", []) if isinstance(columns, dict) else columns
-
     assert all(len(cell) == 2 for cell in cells)
 
 
@@ -367,7 +350,6 @@ def test_create_replaces_a_remnant_only_while_it_is_one() -> None:
 
 def test_create_does_not_replace_a_malformed_row() -> None:
     item = row_item(WRITES[WriteKind.CREATE], remnant=UnreadableRow("s1", "broken"))
-
     assert item.condition.get_row_existence_expectation() == "EXPECT_NOT_EXIST"
 
 

@@ -11,18 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from tablestore import (
-    INF_MAX,
-    INF_MIN,
-    CapacityUnit,
-    Condition,
-    Direction,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import INF_MAX, INF_MIN, Condition, Direction, Row, RowExistenceExpectation
 
 from streamclient.cli import main
 from streamclient.core import leases as rule
@@ -30,12 +19,12 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import Lease, Pause
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.worker.lease.own_columns import PAUSE, PAUSE_TAKEN, format_pause
 from streamclient.worker.lease.worker_directory import BEAT, INFO, NONCE, STATE, WAKE, WORKER_STATUS_TYPE
 from tests.patience import PATIENCE_SECONDS
+from tests.worker.stage import make_table
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -67,14 +56,8 @@ class Scene:
     def __init__(self, local: LocalTablestore, *, lease_seconds: float | None = 20.0) -> None:
         self.local = local
         self.client = local.client()
-        self.streams = TablestoreStreamApi(self.client)
+        self.streams = make_table(self.client, TABLE)
         self.lease_seconds = lease_seconds
-        self.streams.create_table(
-            TableMeta(TABLE, [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
         (summary,) = self.streams.list_stream(TABLE)
         self.stream_id = summary.stream_id
         self.manager = LeaseManager(self.client, STATUS, self.stream_id)

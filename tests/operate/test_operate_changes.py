@@ -23,8 +23,7 @@ OLDEST, END = "TRIM_HORIZON", "SHARD_END"
 # --- rewind --------------------------------------------------------------------------------------------------------
 
 
-def test_a_free_lease_is_rewound_at_once_and_the_audit_says_who_did_it(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_free_lease_is_rewound_at_once_and_the_audit_says_who_did_it(scene: Scene, shard: str) -> None:
     before = scene.lease()
     ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--reason", "bad hour")
 
@@ -39,8 +38,7 @@ def test_a_free_lease_is_rewound_at_once_and_the_audit_says_who_did_it(scene: Sc
     assert record["change"] in ran.out
 
 
-def test_a_rewind_by_time_stores_an_iterator_of_that_time(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_rewind_by_time_stores_an_iterator_of_that_time(scene: Scene, shard: str) -> None:
     records = scene.streams.get_stream_record(scene.iterator()).records
     moment = datetime.fromtimestamp(records[4].sequence_info.timestamp_micros / 1_000_000, tz=timezone.utc)
     assert scene.run("leases", "rewind", shard, "--to", moment.isoformat()).code == 0
@@ -49,15 +47,12 @@ def test_a_rewind_by_time_stores_an_iterator_of_that_time(scene: Scene) -> None:
     assert page.records in (records[4:], records[3:]), "the moment itself, or one microsecond off"
 
 
-def test_a_time_before_everything_is_the_beginning_of_the_shard(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_time_before_everything_is_the_beginning_of_the_shard(scene: Scene, shard: str) -> None:
     assert scene.run("leases", "rewind", shard, "--to", "1h-ago").code == 0
-
     assert scene.lease().checkpoint == OLDEST
 
 
-def test_a_rewind_to_an_iterator_checks_that_it_is_one_of_the_shard(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_rewind_to_an_iterator_checks_that_it_is_one_of_the_shard(scene: Scene, shard: str) -> None:
     earlier = scene.iterator(after=2)
     other, _ = scene.split()
     foreign = scene.iterator(other)
@@ -69,8 +64,7 @@ def test_a_rewind_to_an_iterator_checks_that_it_is_one_of_the_shard(scene: Scene
     assert scene.lease(shard).checkpoint == earlier
 
 
-def test_going_forward_is_no_rewind(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_going_forward_is_no_rewind(scene: Scene, shard: str) -> None:
     ahead = scene.iterator(after=9)
     ran = scene.run("leases", "rewind", shard, "--to", f"iterator:{ahead}")
 
@@ -176,9 +170,8 @@ def test_an_owner_that_wakes_up_while_it_is_watched_is_not_dead(hasty: Scene, mo
         looks.append(facts)
 
     monkeypatch.setattr(RowWatcher, "_pause", renew_late)
-    ran = hasty.run("leases", "rewind", shard, "--to", "oldest")
 
-    assert (ran.code, len(looks)) == (1, 1)
+    assert (hasty.run("leases", "rewind", shard, "--to", "oldest").code, len(looks)) == (1, 1)
     assert hasty.lease().checkpoint != OLDEST
     assert hasty.audit() == []
 
@@ -288,9 +281,8 @@ def test_a_command_that_dies_leaves_its_intent_and_a_pause_that_ends(
     monkeypatch.setattr("streamclient.operate.operator_orders.OrderExecutor._end_pauses", lambda *_: None)
     monkeypatch.setattr("streamclient.operate.operator_orders.OrderExecutor._complete_audit", lambda *_: ())
     monkeypatch.setattr("streamclient.operate.watching.RowWatcher.await_quiet", _killed)
-    ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s")
 
-    assert ran.code == 130
+    assert scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s").code == 130
     assert [record["outcome"] for record in scene.audit()] == ["intended"]
     pause = scene.lease().pause
     assert pause is not None
@@ -307,16 +299,14 @@ def test_an_interrupted_command_resumes_what_it_paused(scene: Scene, monkeypatch
     shard = read_shard(scene, owner="w1")
     scene.put_worker("w1")
     monkeypatch.setattr("streamclient.operate.watching.RowWatcher.await_quiet", _killed)
-    ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s")
 
-    assert ran.code == 130
+    assert scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s").code == 130
     assert scene.lease().pause is None
     assert "ended early: KeyboardInterrupt" in scene.audit()[0]["outcome"]
 
 
-def test_a_dry_run_shows_no_iterator_as_it_is(scene: Scene) -> None:
+def test_a_dry_run_shows_no_iterator_as_it_is(scene: Scene, shard: str) -> None:
     """Neither the checkpoint nor what a sink has prepared."""
-    shard = read_shard(scene)
     ahead = scene.iterator(after=8)
     scene.send(rule.prepare(scene.lease(), PendingCheckpoint(ahead, b"t1", 2, 1)))
     ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--dry-run")

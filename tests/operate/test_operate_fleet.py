@@ -58,13 +58,12 @@ def worker(scene: Scene, deliveries: Deliveries, name: str, **config: Any) -> An
 
 
 @pytest.fixture
-def quick(local: Any) -> Scene:
-    return Scene(local, lease_seconds=None)
+def deliveries() -> Deliveries:
+    return Deliveries()
 
 
-def test_a_rewound_parent_is_read_again_before_its_descendants(quick: Scene) -> None:
+def test_a_rewound_parent_is_read_again_before_its_descendants(quick: Scene, deliveries: Deliveries) -> None:
     """Two workers, a split below a split: everything comes again, ancestors first, each shard in order."""
-    deliveries = Deliveries()
     quick.write(ENOUGH)
     top = quick.shard
     middle, _ = quick.split()
@@ -94,8 +93,7 @@ def test_a_rewound_parent_is_read_again_before_its_descendants(quick: Scene) -> 
         assert numbers == sorted(numbers)
 
 
-def test_a_rewind_under_a_reading_worker_repeats_and_loses_nothing(quick: Scene) -> None:
-    deliveries = Deliveries()
+def test_a_rewind_under_a_reading_worker_repeats_and_loses_nothing(quick: Scene, deliveries: Deliveries) -> None:
     quick.write(ENOUGH)
     shard = quick.shard
     position = quick.iterator(after=10)
@@ -114,16 +112,14 @@ def test_a_rewind_under_a_reading_worker_repeats_and_loses_nothing(quick: Scene)
     assert numbers[turn:] == list(range(10, 2 * ENOUGH))
 
 
-def test_a_skip_leaves_out_exactly_what_it_said(quick: Scene) -> None:
-    deliveries = Deliveries()
+def test_a_skip_leaves_out_exactly_what_it_said(quick: Scene, deliveries: Deliveries) -> None:
     quick.write(10)
     shard = quick.shard
     with worker(quick, deliveries, "w1"):
         until(lambda: len(deliveries) >= 10, "the first were read")
         assert quick.run("leases", "pause", shard, "--reason", "bad data").code == 0
         quick.write(10, start=10)
-        ran = quick.run("leases", "skip", shard, "--to", "latest", "--yes")
-        assert "10 records" in ran.out
+        assert "10 records" in quick.run("leases", "skip", shard, "--to", "latest", "--yes").out
         quick.write(10, start=20)
         assert quick.run("leases", "resume", shard).code == 0
         until(lambda: len(deliveries) >= 20, "the last were read")
@@ -131,9 +127,8 @@ def test_a_skip_leaves_out_exactly_what_it_said(quick: Scene) -> None:
     assert deliveries.of(shard) == [*range(10), *range(20, 30)]
 
 
-def test_a_pause_outlives_its_owner(quick: Scene) -> None:
+def test_a_pause_outlives_its_owner(quick: Scene, deliveries: Deliveries) -> None:
     """The next owner obeys it, too, and goes on where the last one stopped."""
-    deliveries = Deliveries()
     quick.write(10)
     shard = quick.shard
     with worker(quick, deliveries, "w1"):
@@ -150,8 +145,7 @@ def test_a_pause_outlives_its_owner(quick: Scene) -> None:
     assert deliveries.of(shard) == list(range(20))
 
 
-def test_a_pause_that_ends_by_itself(quick: Scene) -> None:
-    deliveries = Deliveries()
+def test_a_pause_that_ends_by_itself(quick: Scene, deliveries: Deliveries) -> None:
     quick.write(10)
     with worker(quick, deliveries, "w1"):
         until(lambda: len(deliveries) >= 10, "the first were read")
@@ -161,8 +155,7 @@ def test_a_pause_that_ends_by_itself(quick: Scene) -> None:
         until(lambda: len(deliveries) >= 20, "it goes on")
 
 
-def test_a_moved_shard_goes_on_at_the_other_worker(quick: Scene) -> None:
-    deliveries = Deliveries()
+def test_a_moved_shard_goes_on_at_the_other_worker(quick: Scene, deliveries: Deliveries) -> None:
     quick.write(10)
     shard = quick.shard
     steady = {"auto_steal_lease": False}

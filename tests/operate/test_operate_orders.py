@@ -35,8 +35,7 @@ def test_a_skip_to_an_iterator_counts_up_to_it(scene: Scene) -> None:
     assert "is before the checkpoint" in back.err
 
 
-def test_a_skip_to_the_end_is_for_closed_shards_and_lets_children_start(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_skip_to_the_end_is_for_closed_shards_and_lets_children_start(scene: Scene, shard: str) -> None:
     refused = scene.run("leases", "skip", shard, "--to", "end", "--yes")
     assert refused.code == 1
     assert "it is open" in refused.out
@@ -90,11 +89,9 @@ def wakes(scene: Scene) -> dict[str, int]:
     return {row.worker_id: row.wake for row in scene.manager.list_workers()}
 
 
-def test_a_free_lease_is_moved_by_handing_it_over(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_free_lease_is_moved_by_handing_it_over(scene: Scene, shard: str) -> None:
     scene.put_worker("w2")
     assert scene.run("leases", "move", shard, "--to", "w2").code == 0
-
     assert scene.lease().is_handed_over
 
 
@@ -147,18 +144,15 @@ def test_a_pause_wants_a_reason_and_one_selection(scene: Scene) -> None:
 # --- audit and failures --------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_changed_if_the_audit_cannot_be_written(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_nothing_is_changed_if_the_audit_cannot_be_written(scene: Scene, shard: str) -> None:
     checkpoint = scene.lease().checkpoint
     scene.local.add_fault(FaultRule(operation="BatchWriteRow", times=1, action=Fail("OTSServerBusy")))
-    ran = scene.run("leases", "rewind", shard, "--to", "oldest")
 
-    assert ran.code == 2
+    assert scene.run("leases", "rewind", shard, "--to", "oldest").code == 2
     assert scene.lease().checkpoint == checkpoint
 
 
-def test_a_lost_answer_is_cleared_up_by_reading_the_row(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_a_lost_answer_is_cleared_up_by_reading_the_row(scene: Scene, shard: str) -> None:
     scene.local.add_fault(FaultRule(operation="BatchWriteRow", after=1, times=1, action=LoseAnswer()))
     ran = scene.run("leases", "rewind", shard, "--to", "oldest")
 
@@ -172,9 +166,8 @@ def test_children_are_left_alone_where_the_parent_could_not_be_written(scene: Sc
     parent, first, _ = closed_family(scene)
     checkpoint = scene.lease(first).checkpoint
     scene.local.add_fault(FaultRule(operation="BatchWriteRow", after=1, times=6, action=Fail("OTSServerBusy")))
-    ran = scene.run("leases", "rewind", parent, "--to", "oldest", "--with-descendants")
 
-    assert ran.code == 1
+    assert scene.run("leases", "rewind", parent, "--to", "oldest", "--with-descendants").code == 1
     assert (scene.lease(parent).checkpoint, scene.lease(first).checkpoint) == (END, checkpoint)
     outcomes = {record["shard"]: record["outcome"] for record in scene.audit()}
     assert "OTSServerBusy" in outcomes[parent]
@@ -195,8 +188,7 @@ def test_a_lost_answer_to_a_change_of_owner_is_no_refusal(scene: Scene) -> None:
         assert scene.audit()[0]["outcome"] == "done"
 
 
-def test_an_audit_that_cannot_be_completed_is_said(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_an_audit_that_cannot_be_completed_is_said(scene: Scene, shard: str) -> None:
     scene.local.add_fault(FaultRule(operation="BatchWriteRow", after=2, times=1, action=Fail("OTSServerBusy")))
     ran = scene.run("leases", "rewind", shard, "--to", "oldest")
 
@@ -219,16 +211,12 @@ def test_the_audit_is_listed_newest_first_and_by_shard(scene: Scene) -> None:
     assert parent not in rows
 
 
-def test_secrets_do_not_get_into_the_audit(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_secrets_do_not_get_into_the_audit(scene: Scene, shard: str) -> None:
     scene.run("leases", "pause", shard, "--reason", "x", "--access-key-secret", scene.local.access_key_secret)
-
     assert scene.local.access_key_secret not in str(scene.cells())
 
 
-def test_audit_rows_are_none_of_the_workers_business(scene: Scene) -> None:
-    shard = read_shard(scene)
+def test_audit_rows_are_none_of_the_workers_business(scene: Scene, shard: str) -> None:
     scene.run("leases", "rewind", shard, "--to", "oldest")
-
     assert [lease.lease_key for lease in scene.manager.list_leases()] == [shard]
     assert scene.manager.list_workers() == []

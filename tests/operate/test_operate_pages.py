@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from operate_scene import STATUS, TABLE, Scene
@@ -21,9 +20,6 @@ from stuck_workers import NoDatabase, Steady, working
 from streamclient.cli import main
 from streamclient.cli.options import operator_name
 from tests.patience import until
-
-if TYPE_CHECKING:
-    from streamclient.server import LocalTablestore
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -72,21 +68,19 @@ def run_page(page: str, scene: Scene, names: Mapping[str, str], monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_the_page_on_operating(local: LocalTablestore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(local, lease_seconds=None)
+def test_the_page_on_operating(quick: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
-        names = start_fleet(scene, stack)
-        run_page("operating.md", scene, names, monkeypatch)
+        names = start_fleet(quick, stack)
+        run_page("operating.md", quick, names, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_page_on_stuck_shards(local: LocalTablestore, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(local, lease_seconds=None)
-    scene.write(3)
-    with working(scene, NoDatabase):
-        until(lambda: "no such database" in scene.explain(), "the worker says it")
-        run_page("stuck.md", scene, {"shard-1": scene.shard}, monkeypatch)
+def test_the_page_on_stuck_shards(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick.write(3)
+    with working(quick, NoDatabase):
+        until(lambda: "no such database" in quick.explain(), "the worker says it")
+        run_page("stuck.md", quick, {"shard-1": quick.shard}, monkeypatch)
 
 
 def start_fleet(scene: Scene, stack: ExitStack) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from streamclient.operate.plans import (
 )
 
 PAUSE = Pause("r1", "ann@ops", "maintenance")
+BROKEN = RowFacts(shard_id="x", lease=None, problem="it is broken")
 OLD = Target(checkpoint=OLDEST, text="the oldest record")
 FAR = Target(checkpoint="it-9", text="later")
 AT_END = Target(checkpoint=END, text="the end of the shard")
@@ -50,46 +52,53 @@ def hindrance(made: FleetFacts, *, stood_still: tuple[str, ...] = ()) -> Hindran
     return None if found is None else found.hindrance
 
 
-def test_a_running_owner_hinders_until_it_acknowledges_a_pause() -> None:
-    assert hindrance(facts(row("s1", "w1"), workers=[worker("w1")])) is Hindrance.OWNER_RUNS
-    assert hindrance(facts(row("s1", "w1", pause=PAUSE), workers=[worker("w1")])) is Hindrance.OWNER_RUNS
-    assert hindrance(facts(row("s1", "w1", pause=PAUSE, taken=True), workers=[worker("w1")])) is None
+SHORT, LONG = evolve(PAUSE, until_micros=ago(-30)), evolve(PAUSE, until_micros=ago(-300))
+SILENT = row("s1", "w1", beat=99)
+W1, W2 = worker("w1"), worker("w2")
 
 
-def test_a_pause_that_is_about_to_end_protects_nothing() -> None:
-    short = evolve(PAUSE, until_micros=ago(-30))
-    long = evolve(PAUSE, until_micros=ago(-300))
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (facts(row("s1", "w1"), workers=[W1]), Hindrance.OWNER_RUNS),
+        (facts(row("s1", "w1", pause=PAUSE), workers=[W1]), Hindrance.OWNER_RUNS),
+        (facts(row("s1", "w1", pause=PAUSE, taken=True), workers=[W1]), None),
+        (facts(row("s1", "w1", pause=SHORT, taken=True)), Hindrance.OWNER_RUNS),
+        (facts(row("s1", "w1", pause=LONG, taken=True)), None),
+        (facts(row("s1", "w1")), Hindrance.FINAL),
+        (facts(row("s1", "w1", beat=15)), Hindrance.UNOBSERVED),
+        (facts(SILENT), Hindrance.UNOBSERVED),
+        (facts(row("s1", "w1", beat=15), workers=[W1]), Hindrance.UNOBSERVED),
+        (facts(row("s1", "w1"), workers=[worker("w1", state="killed")]), None),
+        (facts(row("s1")), None),
+        (facts(row("s1", "w1", stealer="w1")), None),
+    ],
+    ids=[
+        "a running owner hinders",
+        "until it acknowledges a pause",
+        "which protects the change",
+        "unless it is about to end",
+        "or lasts",
+        "an owner that does not know pauses hinders for good",
+        "a silent owner has to be watched",
+        "however long it has been silent",
+        "as has one that let the lease go and lives",
+        "the fleet's verdict on an owner is enough",
+        "a lease without owner hinders nothing",
+        "nor does one in transit",
+    ],
+)
+def test_an_owner_hinders_a_change_while_it_may_be_reading(made: FleetFacts, expected: Hindrance | None) -> None:
+    assert hindrance(made) is expected
 
-    assert hindrance(facts(row("s1", "w1", pause=short, taken=True))) is Hindrance.OWNER_RUNS
-    assert hindrance(facts(row("s1", "w1", pause=long, taken=True))) is None
+
+def test_an_owner_that_stood_still_while_it_was_watched_hinders_nothing() -> None:
+    assert hindrance(facts(SILENT), stood_still=("s1",)) is None
 
 
-def test_an_owner_that_does_not_know_pauses_hinders_for_good() -> None:
-    assert hindrance(facts(row("s1", "w1"))) is Hindrance.FINAL
-
-
-def test_a_silent_owner_has_to_be_watched() -> None:
-    assert hindrance(facts(row("s1", "w1", beat=15))) is Hindrance.UNOBSERVED
-    assert hindrance(facts(row("s1", "w1", beat=99))) is Hindrance.UNOBSERVED
-    assert hindrance(facts(row("s1", "w1", beat=99)), stood_still=("s1",)) is None
-
-
-def test_a_lease_that_a_living_owner_let_go_is_watched_like_a_dead_owners() -> None:
-    given_up = row("s1", "w1", beat=15)
-
-    assert hindrance(facts(given_up, workers=[worker("w1")])) is Hindrance.UNOBSERVED
-    assert results(
-        plan_move(facts(given_up, workers=[worker("w1"), worker("w2")]), ("s1",), shard_id="s1", receiver="w2")
-    )
-
-
-def test_the_fleets_verdict_on_an_owner_is_enough() -> None:
-    assert hindrance(facts(row("s1", "w1"), workers=[worker("w1", state="killed")])) is None
-
-
-def test_a_lease_without_owner_or_in_transit_hinders_nothing() -> None:
-    assert hindrance(facts(row("s1"))) is None
-    assert hindrance(facts(row("s1", "w1", stealer="w1"))) is None
+def test_a_lease_that_a_living_owner_let_go_is_moved_like_a_dead_owners() -> None:
+    made = facts(row("s1", "w1", beat=15), workers=[W1, W2])
+    assert results(plan_move(made, ("s1",), shard_id="s1", receiver="w2"))
 
 
 # --- positions -----------------------------------------------------------------------------------------------------
@@ -97,14 +106,12 @@ def test_a_lease_without_owner_or_in_transit_hinders_nothing() -> None:
 
 def test_a_rewind_writes_the_position_on_the_row_as_seen() -> None:
     plan = plan_rewind(facts(row("s1")), (), shard_id="s1", target=OLD)
-
     assert results(plan) == {"s1": ("rewind", OLDEST)}
     assert "counter" in plan.changes[0].write.rule.if_same
 
 
 def test_a_rewind_to_the_present_position_changes_nothing() -> None:
     plan = plan_rewind(facts(row("s1")), (), shard_id="s1", target=Target(checkpoint="it-1", text="here"))
-
     assert (plan.changes, plan.refusals) == ((), ())
     assert "nothing to change" in plan.notes[0]
 
@@ -120,14 +127,12 @@ def family() -> list[RowFacts]:
 
 def test_a_parent_is_not_read_again_without_the_children_that_have_begun() -> None:
     plan = plan_rewind(facts(*family()), (), shard_id="p", target=OLD)
-
     assert reasons(plan) == [("p", Hindrance.FINAL)]
     assert "3 descendants have been read already (c1, c2, g)" in plan.refusals[0].reason
 
 
 def test_with_descendants_all_of_them_are_set_back_ancestors_first() -> None:
     plan = plan_rewind(facts(*family()), (), shard_id="p", target=OLD, with_descendants=True)
-
     assert results(plan) == dict.fromkeys(("p", "c1", "c2", "g"), ("rewind", OLDEST))
     assert [(change.shard_id, change.rank) for change in plan.changes] == [("p", 0), ("c1", 1), ("c2", 1), ("g", 2)]
 
@@ -145,14 +150,8 @@ def test_what_lies_below_and_is_at_its_beginning_is_written_only_while_it_could_
 
 
 def test_a_parent_whose_children_have_not_begun_may_be_read_again_alone() -> None:
-    plan = plan_rewind(
-        facts(row("p", checkpoint=END), row("c", checkpoint=OLDEST, parents=["p"], counter=0)),
-        (),
-        shard_id="p",
-        target=OLD,
-    )
-
-    assert results(plan) == {"p": ("rewind", OLDEST)}
+    made = facts(row("p", checkpoint=END), row("c", checkpoint=OLDEST, parents=["p"], counter=0))
+    assert results(plan_rewind(made, (), shard_id="p", target=OLD)) == {"p": ("rewind", OLDEST)}
 
 
 def test_a_child_that_is_read_without_a_checkpoint_has_begun_and_one_behind_a_gate_has_not() -> None:
@@ -166,7 +165,6 @@ def test_a_child_that_is_read_without_a_checkpoint_has_begun_and_one_behind_a_ga
 def test_one_running_owner_among_the_descendants_refuses_the_whole_rewind() -> None:
     rows = [*family()[:3], row("g", "w1", checkpoint="it-2", parents=["c1"])]
     plan = plan_rewind(facts(*rows, workers=[worker("w1")]), (), shard_id="p", target=OLD, with_descendants=True)
-
     assert reasons(plan) == [("g", Hindrance.OWNER_RUNS)]
 
 
@@ -184,17 +182,15 @@ def test_a_finished_shard_has_nothing_to_skip() -> None:
 
 
 def test_a_reset_moves_every_shard_and_refuses_malformed_rows() -> None:
-    broken = RowFacts(shard_id="x", lease=None, problem="it is broken")
     good = plan_reset(facts(*family()), (), targets=dict.fromkeys(("p", "c1", "c2", "g"), OLD))
-    bad = plan_reset(facts(*family(), broken), (), targets={"p": OLD})
+    bad = plan_reset(facts(*family(), BROKEN), (), targets={"p": OLD})
 
     assert sorted(results(good)) == ["c1", "c2", "g", "p"]
     assert reasons(bad) == [("x", Hindrance.FINAL)]
 
 
 def test_unknown_and_malformed_shards_are_refused_by_every_command() -> None:
-    broken = RowFacts(shard_id="x", lease=None, problem="it is broken")
-    made = facts(row("s1"), broken, workers=[worker("w1")])
+    made = facts(row("s1"), BROKEN, workers=[worker("w1")])
     for shard_id in ("x", "nowhere"):
         plans = [
             plan_rewind(made, (), shard_id=shard_id, target=OLD),
@@ -222,9 +218,8 @@ def test_a_release_clears_the_owner_of_a_dead_worker() -> None:
 
 def test_a_vouched_release_still_needs_a_missed_heartbeat() -> None:
     silent = plan_release(facts(row("s1", "w1", beat=12)), (), shard_id="s1", vouched=True)
-    running = plan_release(
-        facts(row("s1", "w1", beat=5), workers=[worker("w1", beat=5)]), (), shard_id="s1", vouched=True
-    )
+    beating = facts(row("s1", "w1", beat=5), workers=[worker("w1", beat=5)])
+    running = plan_release(beating, (), shard_id="s1", vouched=True)
 
     assert results(silent) == {"s1": ("release", "it-1")}
     assert reasons(running) == [("s1", Hindrance.FINAL)]
@@ -232,16 +227,13 @@ def test_a_vouched_release_still_needs_a_missed_heartbeat() -> None:
 
 
 def test_a_move_marks_the_lease_of_a_living_owner_and_hands_over_a_free_one() -> None:
-    workers = [worker("w1"), worker("w2")]
-    held = plan_move(facts(row("s1", "w1"), workers=workers), (), shard_id="s1", receiver="w2")
-    free = plan_move(facts(row("s1"), workers=workers), (), shard_id="s1", receiver="w2")
-
-    assert results(held) == {"s1": ("steal", "it-1")}
-    assert results(free) == {"s1": ("transfer", "it-1")}
+    for lease, kind in ((row("s1", "w1"), "steal"), (row("s1"), "transfer")):
+        plan = plan_move(facts(lease, workers=[W1, W2]), (), shard_id="s1", receiver="w2")
+        assert results(plan) == {"s1": (kind, "it-1")}
 
 
 def test_a_move_to_nobody_or_in_vain_is_refused() -> None:
-    workers = [worker("w1"), worker("w2"), worker("w3", beat=99)]
+    workers = [W1, W2, worker("w3", beat=99)]
     cases = {
         "worker w3 does not live": (row("s1", "w1"), "w3"),
         "worker w1 has it already": (row("s1", "w1"), "w1"),
@@ -254,12 +246,8 @@ def test_a_move_to_nobody_or_in_vain_is_refused() -> None:
         assert reason in plan.refusals[0].reason
 
 
-# --- pauses --------------------------------------------------------------------------------------------------------
-
-
 def test_a_pause_leaves_the_counter_alone_and_names_owners_that_do_not_obey() -> None:
     plan = plan_pause(facts(row("s1", "w1"), row("s2")), (), shard_ids=["s1", "s2"], pause=PAUSE)
-
     assert ["counter" in change.write.rule.if_same for change in plan.changes] == [False, False]
     assert plan.notes == ("worker w1 has no session row, so it does not obey pauses",)
 

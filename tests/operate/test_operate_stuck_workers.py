@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -30,7 +30,7 @@ from stuck_workers import (
     working,
 )
 
-from streamclient import CallLimits, FailurePolicy, IParkingStore, OnFailure
+from streamclient import CallLimits, FailurePolicy, IParkingStore, IRecordProcessor, OnFailure
 from streamclient.base.position import Position
 from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
@@ -45,17 +45,8 @@ from streamclient.worker.lease.worker_directory import INFO, WORKER_STATUS_TYPE
 from streamclient.worker.parking import MemoryParkingStore
 from tests.patience import FOREVER_MILLIS, until
 
-if TYPE_CHECKING:
-    from streamclient.server import LocalTablestore
-
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def quick(local: LocalTablestore) -> Scene:
-    """A scene whose lease duration the commands learn from the workers."""
-    return Scene(local, lease_seconds=None)
 
 
 def says(scene: Scene, words: str, shard_id: str | None = None) -> None:
@@ -73,14 +64,42 @@ def becomes(scene: Scene, name: str, shard_id: str | None = None) -> str:
     return key
 
 
-# --- nothing is wrong ----------------------------------------------------------------------------------------------
+class BrokenParking(IParkingStore):
+    def park(self, records: Any) -> None:
+        raise OSError("disk full")
+
+    def parked(self, stream_id: str | None = None) -> Iterator[Any]:
+        return iter(())
+
+    def remove(self, records: Any) -> None:
+        pass
 
 
-def test_caught_up(quick: Scene) -> None:
+def policy(then: OnFailure, **more: Any) -> FailurePolicy:
+    """Make a policy by which the first failure of a record decides."""
+    return FailurePolicy(retries=0, first_pause_millis=0, then=then, **more)
+
+
+STUCK: dict[str, tuple[Callable[[], IRecordProcessor], FailurePolicy | None]] = {
+    "caught-up": (Steady, None),
+    "processor-fails": (NoDatabase, None),
+    "no-checkpoint": (NoCheckpoint, None),
+    "record-fails": (BadRecord, policy(OnFailure.STOP_SHARD)),
+    "too-many-parked": (
+        BadRecord,
+        policy(OnFailure.PARK, parking=MemoryParkingStore(), most_parked_share=0.1, share_window_records=10),
+    ),
+    "parking-fails": (BadRecord, policy(OnFailure.PARK, parking=BrokenParking())),
+    "left-by-processor": (Done, None),
+}
+
+
+@pytest.mark.parametrize("situation", STUCK)
+def test_a_shard_is_as_its_processor_behaves(quick: Scene, situation: str) -> None:
+    make, failure_policy = STUCK[situation]
     quick.write(3)
-    with working(quick, Steady):
-        becomes(quick, "caught-up")
-        check(quick, "caught-up")
+    with working(quick, make, **{} if failure_policy is None else {"failure_policy": failure_policy}):
+        check(quick, situation)
 
 
 def test_reading(quick: Scene) -> None:
@@ -89,16 +108,6 @@ def test_reading(quick: Scene) -> None:
         becomes(quick, "reading")
         until(lambda: quick.lease().progress is not None, "progress is stored")
         check(quick, "reading", observe=0.5)
-
-
-# --- processors ----------------------------------------------------------------------------------------------------
-
-
-def test_a_processor_that_fails(quick: Scene) -> None:
-    quick.write(3)
-    with working(quick, NoDatabase):
-        says(quick, "next start in")
-        check(quick, "processor-fails")
 
 
 def test_a_processor_whose_error_speaks_of_something_else_still_fails(quick: Scene) -> None:
@@ -113,15 +122,7 @@ def test_a_processor_whose_error_speaks_of_something_else_still_fails(quick: Sce
 
 def test_user_code_that_runs_long(quick: Scene) -> None:
     with blocked(quick):
-        becomes(quick, "user-code-runs")
         check(quick, "user-code-runs")
-
-
-def test_a_processor_that_never_checkpoints(quick: Scene) -> None:
-    quick.write(3)
-    with working(quick, NoCheckpoint):
-        becomes(quick, "no-checkpoint")
-        check(quick, "no-checkpoint")
 
 
 def test_the_end_of_a_shard_is_not_checkpointed(quick: Scene) -> None:
@@ -148,61 +149,11 @@ def test_an_executor_with_too_few_threads(quick: Scene) -> None:
             go.set()
 
 
-def test_a_record_that_fails(quick: Scene) -> None:
-    quick.write(3)
-    policy = FailurePolicy(retries=0, first_pause_millis=0, then=OnFailure.STOP_SHARD)
-    with working(quick, BadRecord, failure_policy=policy):
-        becomes(quick, "record-fails")
-        check(quick, "record-fails")
-
-
-def test_too_many_parked_records(quick: Scene) -> None:
-    quick.write(3)
-    policy = FailurePolicy(
-        retries=0,
-        first_pause_millis=0,
-        then=OnFailure.PARK,
-        parking=MemoryParkingStore(),
-        most_parked_share=0.1,
-        share_window_records=10,
-    )
-    with working(quick, BadRecord, failure_policy=policy):
-        becomes(quick, "too-many-parked")
-        check(quick, "too-many-parked")
-
-
-class BrokenParking(IParkingStore):
-    def park(self, records: Any) -> None:
-        raise OSError("disk full")
-
-    def parked(self, stream_id: str | None = None) -> Iterator[Any]:
-        return iter(())
-
-    def remove(self, records: Any) -> None:
-        pass
-
-
-def test_a_parking_store_that_fails(quick: Scene) -> None:
-    quick.write(3)
-    policy = FailurePolicy(retries=0, first_pause_millis=0, then=OnFailure.PARK, parking=BrokenParking())
-    with working(quick, BadRecord, failure_policy=policy):
-        says(quick, "next attempt in")
-        check(quick, "parking-fails")
-
-
-def test_a_processor_that_is_done_alone(quick: Scene) -> None:
-    quick.write(3)
-    with working(quick, Done):
-        becomes(quick, "left-by-processor")
-        check(quick, "left-by-processor")
-
-
 def test_a_processor_that_is_done_and_does_not_return(quick: Scene) -> None:
     go = threading.Event()
     quick.write(3)
     with working(quick, lambda: Done(go)):
         try:
-            becomes(quick, "owner-says")
             says(quick, "shutdown has been running")
             check(quick, "owner-says")
         finally:
@@ -211,7 +162,6 @@ def test_a_processor_that_is_done_and_does_not_return(quick: Scene) -> None:
 
 def test_a_call_that_is_given_up(quick: Scene) -> None:
     with blocked(quick, limits=CallLimits(slow_processor_warning_millis=300, user_code_limit_millis=800)):
-        becomes(quick, "given-up")
         check(quick, "given-up")
 
 
@@ -251,11 +201,7 @@ def test_a_worker_paused_by_its_own_program(quick: Scene) -> None:
     with working(quick, Steady) as worker:
         becomes(quick, "caught-up")
         worker.pause(reason="weekly report")
-        becomes(quick, "paused-by-program")
         check(quick, "paused-by-program")
-
-
-# --- hand-overs and names ------------------------------------------------------------------------------------------
 
 
 def test_a_lease_that_is_asked_for_and_not_handed_over(quick: Scene) -> None:
@@ -265,7 +211,6 @@ def test_a_lease_that_is_asked_for_and_not_handed_over(quick: Scene) -> None:
             until(lambda: len(quick.manager.list_workers()) == 2, "the other worker is there")
             ran = quick.run("leases", "move", shard, "--to", "w2")
             assert ran.code == 0 or "has asked for it already" in ran.out, ran
-            becomes(quick, "not-handed-over")
             says(quick, "process_records has been running")
             assert "asked for it" in check(quick, "not-handed-over")
 
@@ -322,12 +267,10 @@ def test_an_end_that_the_list_of_shards_does_not_show_until_it_is_accepted(
     quick.write(3)
     disturb(monkeypatch, cut)
     with working(quick, Steady):
-        becomes(quick, "end-not-shown")
         check(quick, "end-not-shown")
         refused = quick.run("leases", "accept-end", quick.shard, "--reason", "it was closed")
         assert (refused.code, "add --yes" in refused.err) == (2, True)
-        planned = quick.run("leases", "accept-end", quick.shard, "--dry-run")
-        assert "would be written" in planned.out
+        assert "would be written" in quick.run("leases", "accept-end", quick.shard, "--dry-run").out
         assert "SHARD_END" not in quick.lease().checkpoint
         done = quick.run("leases", "accept-end", quick.shard, "--yes", "--reason", "it was closed")
         assert done.code == 0, done
@@ -359,7 +302,6 @@ def test_a_service_that_makes_no_progress(quick: Scene, monkeypatch: pytest.Monk
     quick.put_lease(quick.shard, checkpoint=quick.iterator(after=1))
     disturb(monkeypatch, repeated)
     with working(quick, Steady):
-        becomes(quick, "no-progress")
         check(quick, "no-progress")
 
 
@@ -447,7 +389,6 @@ def test_a_process_that_is_stopped_and_then_killed(quick: Scene, tmp_path: Path)
         shard = becomes(quick, "caught-up")
         pid = published(quick, "w1").pid
         os.kill(pid, signal.SIGSTOP)
-        becomes(quick, "owner-frozen")
         check(quick, "owner-frozen")
         process.kill()
         line = quick.explain()

@@ -21,8 +21,6 @@ from tests.patience import PATIENCE_SECONDS, until
 
 NOON = 1_767_268_800_000_000
 
-# --- the service's clock -------------------------------------------------------------------------------------------
-
 
 def test_the_clock_follows_the_dates_of_answers() -> None:
     wall = [1_000_000]
@@ -68,11 +66,7 @@ def test_any_text_in_its_place_is_read_as_nothing(text: str) -> None:
 
 def test_members_of_another_type_are_left_out() -> None:
     read = WorkerInfo.from_json('{"host": 3, "pid": true, "shards": [], "left": {}, "new": 1, "version": "2"}')
-
     assert read == WorkerInfo(version="2")
-
-
-# --- processes of this machine -------------------------------------------------------------------------------------
 
 
 def test_a_process_elsewhere_is_not_judged() -> None:

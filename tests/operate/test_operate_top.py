@@ -22,7 +22,7 @@ from streamclient.core import leases as rule
 from streamclient.errors import ConfigurationError
 from streamclient.model import Progress
 from streamclient.operate.collection import FleetReader
-from streamclient.operate.facts import HeadFacts
+from streamclient.operate.facts import FleetFacts, HeadFacts
 from streamclient.operate.overview import headline, overview, overview_document
 from streamclient.operate.site import Site
 from streamclient.server import Fail, FaultRule
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def fleet() -> list[object]:
+def options(scene: Scene) -> list[str]:
+    return ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
+
+
+def fleet() -> tuple[FleetFacts, FleetFacts]:
     before = facts(row("s1", "w1", progress=Progress(1, 100, 1)), row("s2", "w2"), now_micros=NOW - 2_000_000)
     now = facts(
         row("s1", "w1", progress=Progress(2, 340, 2)),
@@ -42,12 +46,12 @@ def fleet() -> list[object]:
         workers=[worker("w1", trouble="no scan succeeded"), worker("w2", shards={"s2": "processor failed once"})],
         heads={"s1": waiting(60), "s2": waiting(3_600), "s4": HeadFacts()},
     )
-    return [before, now]
+    return before, now
 
 
 def test_shards_nearest_to_loss_come_first_and_finished_ones_are_only_counted() -> None:
     before, now = fleet()
-    view = overview(now, before)  # type: ignore[arg-type]
+    view = overview(now, before)
 
     assert [line.shard_id for line in view.shards] == ["s2", "s1", "s4"]
     assert (view.finished, view.moving) == (1, 0)
@@ -56,7 +60,7 @@ def test_shards_nearest_to_loss_come_first_and_finished_ones_are_only_counted() 
 
 def test_rates_come_from_progress_between_two_screens() -> None:
     before, now = fleet()
-    first, second = overview(now), overview(now, before)  # type: ignore[arg-type]
+    first, second = overview(now), overview(now, before)
 
     assert [line.records_per_second for line in first.shards] == [None, None, None]
     assert {line.shard_id: line.records_per_second for line in second.shards}["s1"] == 120
@@ -67,16 +71,16 @@ def test_workers_are_shown_with_their_health_and_their_leases() -> None:
     _, now = fleet()
     lonely = evolve(now, workers={})
 
-    assert worker_rows(overview(now)) == [  # type: ignore[arg-type]
+    assert worker_rows(overview(now)) == [
         ("w1", "running", "2", "2", "-", "no scan succeeded"),
         ("w2", "running", "2", "1", "-", "well"),
     ]
-    assert worker_rows(overview(lonely))[0][-1] == "no session row"  # type: ignore[arg-type]
+    assert worker_rows(overview(lonely))[0][-1] == "no session row"
 
 
 def test_a_shard_that_does_not_move_says_why() -> None:
     _, now = fleet()
-    rows = {cells[0]: cells for cells in shard_rows(overview(now))}  # type: ignore[arg-type]
+    rows = {cells[0]: cells for cells in shard_rows(overview(now))}
 
     assert rows["s2"][-1] == "does not move on worker w2: processor failed once"
     assert rows["s4"][-1] == "is held by worker w1, which is unwell: no scan succeeded"
@@ -84,7 +88,7 @@ def test_a_shard_that_does_not_move_says_why() -> None:
 
 def test_the_screen_has_as_many_shards_as_lines_and_nothing_wraps() -> None:
     _, now = fleet()
-    view = overview(now)  # type: ignore[arg-type]
+    view = overview(now)
     roomy, low = full_screen(view, 80, 40), full_screen(view, 80, 11)
 
     assert max(len(line) for line in roomy.splitlines()) <= 80
@@ -159,10 +163,8 @@ def test_a_moving_shard_keeps_its_last_known_lag_until_its_turn_comes(scene: Sce
 
 def test_a_screen_as_text_cuts_nothing() -> None:
     _, now = fleet()
-    text = plain_screen(overview(now))  # type: ignore[arg-type]
-
-    assert "does not move on worker w2: processor failed once" in text
-    assert overview_document(overview(now))["totals"]["finished"] == 1  # type: ignore[arg-type]
+    assert "does not move on worker w2: processor failed once" in plain_screen(overview(now))
+    assert overview_document(overview(now))["totals"]["finished"] == 1
 
 
 def test_an_interval_must_leave_the_service_in_peace(scene: Scene) -> None:
@@ -175,7 +177,6 @@ def test_what_is_wrong_for_good_ends_it_before_the_first_screen(
 ) -> None:
     """It would be wrong at every refresh. Later it may be mended while somebody watches."""
     screens = _screens(FleetWatch(Site(scene.client, data_table, status_table)), "what", 0.0)
-
     with pytest.raises(ConfigurationError, match="cannot be read"):
         next(screens)
 
@@ -196,8 +197,7 @@ def test_a_passing_trouble_is_a_screen_from_the_first_one_on(scene: Scene) -> No
 def test_live_output_goes_on_until_a_signal(scene: Scene, tmp_path: Path, number: signal.Signals) -> None:
     """One JSON document per line; a refresh that fails is a line, too, and does not end it."""
     scene.put_lease(scene.shard)
-    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
-    command = [sys.executable, "-m", "streamclient.cli.main", "top", "--json", "--interval", "0.2", *options]
+    command = [sys.executable, "-m", "streamclient.cli.main", "top", "--json", "--interval", "0.2", *options(scene)]
     lines = tmp_path / "lines"
     with lines.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
@@ -223,11 +223,10 @@ def test_on_a_terminal_rich_draws_the_screen(scene: Scene) -> None:
     """Through a pseudo-terminal: the live screen, and tables of other commands."""
     pytest.importorskip("rich")
     scene.put_lease(scene.shard, "w1")
-    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
-    code, listed = on_a_terminal(["leases", "list", *options], stop_at=None)
+    code, listed = on_a_terminal(["leases", "list", *options(scene)], stop_at=None)
     assert code == 0
     assert "OWNER" in listed
-    code, live = on_a_terminal(["top", "--interval", "0.2", *options], stop_at="TIME TO LOSS")
+    code, live = on_a_terminal(["top", "--interval", "0.2", *options(scene)], stop_at="TIME TO LOSS")
 
     assert code == 0
     assert "\x1b[?1049h" in live, "it uses the alternate screen"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from operate_scene import STATUS, TABLE, Scene, run_cli
@@ -16,9 +15,6 @@ from streamclient.operate.service_clock import ServiceClock
 from streamclient.records import StreamRecord
 from streamclient.server import Fail, FaultRule
 from streamclient.worker.parking import FileParkingStore
-
-if TYPE_CHECKING:
-    from streamclient.server import LocalTablestore
 
 PAUSE = Pause("r1", "ann@ops", "maintenance")
 LEASE_MEMBERS = {
@@ -157,13 +153,11 @@ def test_the_audit_of_one_shard_is_named_by_the_beginning_of_its_id(scene: Scene
 
 def test_show_of_an_unknown_shard_says_so(scene: Scene) -> None:
     ran = scene.run("leases", "show", "nowhere")
-
     assert ran.code == 1
     assert ran.first_line.startswith("Shard nowhere is unknown to stream")
 
 
-def test_a_status_table_that_is_missing_is_named(local: LocalTablestore) -> None:
-    scene = Scene(local)
+def test_a_status_table_that_is_missing_is_named(scene: Scene) -> None:
     scene.client.delete_table(STATUS)
     ran = scene.run("leases", "list")
 
@@ -215,7 +209,6 @@ def test_a_file_that_is_no_snapshot_is_refused(scene: Scene, tmp_path: Path) -> 
 
 def test_a_snapshot_may_go_to_standard_output(scene: Scene) -> None:
     scene.put_lease(scene.shard)
-
     assert scene.run("leases", "snapshot", "-").document["leases"][0]["shard"] == scene.shard
 
 
@@ -235,13 +228,12 @@ def test_explain_wants_one_shard_or_all(scene: Scene) -> None:
     assert scene.run("explain", "x", "--all").code == 2
 
 
-def test_lease_duration_is_taken_from_what_workers_publish(local: LocalTablestore) -> None:
-    scene = Scene(local, lease_seconds=None)
-    scene.put_lease(scene.shard)
-    assert scene.run("leases", "list", "--json").document["lease_duration_seconds"] == 20
-    scene.put_worker("w1", info=WorkerInfo(lease_duration_millis=7_000))
+def test_lease_duration_is_taken_from_what_workers_publish(quick: Scene) -> None:
+    quick.put_lease(quick.shard)
+    assert quick.run("leases", "list", "--json").document["lease_duration_seconds"] == 20
+    quick.put_worker("w1", info=WorkerInfo(lease_duration_millis=7_000))
 
-    assert scene.run("leases", "list", "--json").document["lease_duration_seconds"] == 7
+    assert quick.run("leases", "list", "--json").document["lease_duration_seconds"] == 7
 
 
 def test_tables_may_be_named_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,12 +252,10 @@ def test_ages_are_by_the_services_clock_not_by_the_operators(scene: Scene) -> No
     """An operator's machine that is an hour slow still sees how old a heartbeat is."""
     slow = ServiceClock(lambda: time.time_ns() // 1_000 - 3_600_000_000)
     slow.watching(scene.client).list_table()
-
     assert abs(slow.now_micros() - time.time_ns() // 1_000) < 30_000_000
 
 
 def test_a_throttled_read_is_repeated_before_it_is_reported(scene: Scene) -> None:
     scene.put_lease(scene.shard)
     scene.local.add_fault(FaultRule(operation="GetRange", times=2, action=Fail("OTSServerBusy")))
-
     assert scene.run("leases", "list").code == 0

@@ -32,7 +32,6 @@ def test_a_store_gives_back_columns_of_any_name(kind: str, local: LocalTablestor
     plain = parked_record("a", 1)
     parked = evolve(plain, record=evolve(plain.record, columns=COLUMNS))
     store = STORES[kind](local, tmp_path)
-
     store.park([parked])
 
     (found,) = (store if kind == "memory" else STORES[kind](local, tmp_path)).parked()

@@ -115,16 +115,13 @@ def test_the_first_failure_of_a_key_ends_that_key_and_no_other() -> None:
 def test_what_a_processor_checkpoints_at_the_end_is_forgotten_then() -> None:
     """As for one that collects records before it writes them."""
     store = store_with(parked("a", 1), parked("a", 2))
-
     assert replay_parked(store, lambda: Recording([], set(), "shutdown")).replayed == 2
     assert places(store) == []
 
 
 def test_a_checkpoint_after_a_failure_never_covers_the_record_that_failed() -> None:
     store = store_with(parked("a", 1), parked("a", 2), parked("a", 3))
-    report = replay_parked(store, lambda: Recording([], {2}, "shutdown"))
-
-    assert report.replayed == 1
+    assert replay_parked(store, lambda: Recording([], {2}, "shutdown")).replayed == 1
     assert places(store) == [2, 3]
 
 
@@ -184,9 +181,7 @@ def test_a_processor_that_marks_itself_ends_its_key() -> None:
         def process_records(self, process_records_input: ProcessRecordsInput) -> None:
             process_records_input.shutdown_marker.mark_for_process_restart()
 
-    store = store_with(parked("a", 1))
-
-    assert "marked itself" in replay_parked(store, lambda: Marking([], set())).left[0].error
+    assert "marked itself" in replay_parked(store_with(parked("a", 1)), lambda: Marking([], set())).left[0].error
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -301,7 +296,6 @@ def test_replaying_calls_the_named_factory(say: Say, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", ["nothing", "no_such_module:x", f"{__name__}:nothing", "json:__name__"])
 def test_a_factory_that_is_none_is_an_error(say: Say, name: str) -> None:
     code, text = say("replay", "--processor", name)
-
     assert code == 2
     assert "names no factory, expected module:factory" in text or "which makes no processors" in text
 
@@ -388,6 +382,5 @@ def test_a_table_is_reached_as_options_or_environment_say(
 def test_a_record_of_a_worker_can_be_found_by_its_sequence() -> None:
     """Whoever knows a change knows its id."""
     record = make_record("a", 1_700_000_000_123_456)
-
     assert record_id(record).startswith("0000000001-00001700000000123456-0000000000-")
     assert record.sequence_info == SequenceInfo(1, 1_700_000_000_123_456, 0)

@@ -23,7 +23,6 @@ CheckOne = Callable[[Callable[[], IParkingStore]], None]
 def test_store_in_memory_keeps_the_contract(check: CheckOne) -> None:
     store = MemoryParkingStore()
     check(lambda: store)
-
     assert repr(store) == "<MemoryParkingStore, 0 parked>"
 
 
@@ -109,7 +108,6 @@ def test_any_shard_id_is_a_file_name(tmp_path: Path) -> None:
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-
     with pytest.raises(ConfigurationError, match="cannot be a directory of parked records"):
         FileParkingStore(tmp_path / "file")
 

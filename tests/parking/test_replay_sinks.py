@@ -225,7 +225,6 @@ def test_what_was_replayed_before_a_crash_is_stored_once_when_it_is_replayed_aga
 def test_samples_that_keep_nothing_take_a_replay(make: Any) -> None:
     store = MemoryParkingStore()
     store.park([parked(2)])
-
     assert replay_parked(store, make).replayed == 1
 
 

@@ -7,14 +7,11 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import Any
 
 from attrs import define, field
-from scripted_service import CERTIFICATE, KEY_ID, SECRET
+from scripted_service import CERTIFICATE, KEY_ID, SECRET, headers_of_answer
 from tablestore import OTSClient
-
-from streamclient.wire import signature
 
 
 @define
@@ -84,12 +81,5 @@ def serving(*answers: bytes | None, closes: bool = False, has_tls: bool = False)
 
 def head_of_answer(path: str, body: bytes, status: int = 200) -> bytes:
     """The head that the service sends with this body, but for the length and the empty line."""
-    headers = {
-        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "x-ots-requestid": "request-1",
-        "x-ots-contenttype": "protocol buffer",
-        "x-ots-contentmd5": signature.content_md5(body),
-    }
-    signed = signature.sign_response(SECRET, path, headers)
-    lines = {**headers, "Authorization": signature.authorization(KEY_ID, signed)}
+    lines = headers_of_answer(path, body)
     return "\r\n".join([f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in lines.items()), ""]).encode()

@@ -23,6 +23,18 @@ Answer = Callable[[Any], Any]
 """Parsed request to response message, to raw bytes, or to ``None`` for a connection that is cut."""
 
 
+def headers_of_answer(path: str, body: bytes) -> dict[str, str]:
+    """The signed headers that the service sends with this body."""
+    headers = {
+        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "x-ots-requestid": "request-1",
+        "x-ots-contenttype": "protocol buffer",
+        "x-ots-contentmd5": signature.content_md5(body),
+    }
+    signed = signature.sign_response(SECRET, path, headers)
+    return {**headers, "Authorization": signature.authorization(KEY_ID, signed)}
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # headers and body in one write: two cost the client a delayed acknowledgement
@@ -40,15 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = answer if isinstance(answer, bytes) else answer.SerializeToString()
-        headers = {
-            "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "x-ots-requestid": "request-1",
-            "x-ots-contenttype": "protocol buffer",
-            "x-ots-contentmd5": signature.content_md5(body),
-        }
-        signed = signature.sign_response(SECRET, self.path, headers)
         self.send_response(200)
-        for name, value in {**headers, "Authorization": signature.authorization(KEY_ID, signed)}.items():
+        for name, value in headers_of_answer(self.path, body).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

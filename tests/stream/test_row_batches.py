@@ -81,14 +81,12 @@ def test_rows_that_failed_for_a_passing_reason_are_sent_again_alone(local: Local
 
 def test_attempts_in_a_row_without_a_row_written_are_counted(local: LocalTablestore, calls: SignedCalls) -> None:
     local.add_fault(FaultRule("BatchWriteRow", Fail("OTSServerBusy"), times=3))
-
     assert [each.failures for each in tried(calls, range(2))] == [1, 2, 3, 0]
 
 
 def test_a_refusal_for_good_is_that_of_the_rows_it_is_of(calls: SignedCalls) -> None:
     """The service refuses the request; the others of its rows are written."""
     (only,) = tried(calls, range(7), refused=[3])
-
     assert [row for row, _ in only.refused] == [3]
     assert (only.sent, only.left) == (7, [])
 

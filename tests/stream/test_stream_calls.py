@@ -414,8 +414,7 @@ def test_a_client_with_a_time_out_of_another_form_keeps_its_connections(local: L
     from urllib3 import Timeout
 
     client = local.client(socket_timeout=Timeout(connect=5, read=30))
-    api = TablestoreStreamApi(client)
-    assert api.list_stream() == ()
+    assert TablestoreStreamApi(client).list_stream() == ()
     assert len(client.connection.pool.pools) == 1
     client.connection.pool.clear()
 
@@ -445,8 +444,7 @@ def test_messages_are_sent_as_they_are(local: LocalTablestore) -> None:
 def test_streams_are_read_over_connections_of_their_own(local: LocalTablestore) -> None:
     """The client's own pool stays for the client's own calls."""
     client = local.client()
-    api = TablestoreStreamApi(client)
-    assert api.list_stream() == ()
+    assert TablestoreStreamApi(client).list_stream() == ()
     assert len(client.connection.pool.pools) == 0
 
 

@@ -108,7 +108,6 @@ def test_the_last_page_of_a_shard_is_believed(
 ) -> None:
     with serving(framing(head_of_answer(PAGE, body), body), has_tls=has_tls) as server:
         found = TablestoreStreamApi(with_integrity(server.client(), integrity)).get_stream_record("at")
-
     assert found.next_position is Position.SHARD_END
 
 

@@ -13,6 +13,7 @@ from tablestore.error import OTSClientError
 from test_stream_throttling import (
     HTML,
     ONCE,
+    Kept,
     Once,
     copied,
     lease_scan,
@@ -23,17 +24,16 @@ from test_stream_throttling import (
     put,
     quiet,
     rows,
+    source_options,
     stream_read,
     table_change,
 )
 
 from streamclient import ClientConfig
 from streamclient.copying.mirror_source import SourceTable
-from streamclient.copying.table_changes import RowChange
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, UnreadableAnswerError, is_foreseen
 from streamclient.metrics.request_metrics import result_of
-from streamclient.spark.source.source_options import SourceOptions
 from streamclient.spark.source.table_writing import RowWriter
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tablestore.ranges import TableScan
@@ -218,10 +218,6 @@ def hostile(local: LocalTablestore) -> HostileProxy:
 
 
 def test_replication_keeps_no_row_as_poison_for_an_answer_that_cannot_be_read(local: LocalTablestore) -> None:
-    class Kept(list[RowChange]):
-        def take(self, change: RowChange, error: StreamClientError) -> None:
-            self.append(change)
-
     make(local)
     kept = Kept()
     with hostile(local) as proxy:
@@ -240,14 +236,7 @@ def test_the_data_source_writes_again_after_an_answer_that_cannot_be_read(local:
     make(local)
     batch = pa.RecordBatch.from_pylist([{"id": 1, "c0": 1}])
     with hostile(local) as proxy:
-        given = {
-            "endpoint": proxy.endpoint,
-            "instance": local.instance,
-            "accessKeyId": local.access_key_id,
-            "accessKeySecret": local.access_key_secret,
-            "table": "to",
-        }
-        options = SourceOptions.read(given, {})
+        options = source_options(local, proxy.endpoint)
         assert RowWriter.checked(options, batch.schema).write([batch]) == 1
 
     _, found = TableScan(calls=SignedCalls(local.client()), table="to", key=["id"]).page()
@@ -278,7 +267,6 @@ def test_an_answer_is_told_with_what_was_asked_and_what_to_do(
     answer: Callable[[str], bytes], came: str, todo: str
 ) -> None:
     told = str(failure_of(stream_read, "ListStream", answer))
-
     assert came in told
     assert todo in told
 

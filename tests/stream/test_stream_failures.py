@@ -178,7 +178,6 @@ def page(*shards: str, next_shard_id: str | None = None, status: int = 2) -> Any
 def test_a_search_is_continued_with_its_token_and_the_same_time() -> None:
     with scripted(in_turn(iterator(token="t1"), iterator(token="t2"), iterator("found"))) as script:
         assert TablestoreStreamApi(script.client).get_shard_iterator("s", "h", 77) == "found"
-
     assert [(request.timestamp, request.token) for request in script.requests] == [(77, ""), (77, "t1"), (77, "t2")]
 
 
@@ -186,7 +185,6 @@ def test_a_search_that_finds_nothing_begins_at_the_oldest_record() -> None:
     """Beginning earlier is allowed; beginning later could lose records."""
     with scripted(in_turn(iterator(token="t1"), iterator(), iterator("oldest"))) as script:
         assert TablestoreStreamApi(script.client).get_shard_iterator("s", "h", 77) == "oldest"
-
     assert not script.requests[-1].HasField("timestamp")
 
 

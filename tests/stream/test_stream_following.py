@@ -79,9 +79,8 @@ def test_a_long_history_costs_no_pause_and_no_listing_for_each_split() -> None:
         stream.split(f"s{number}", f"s{number + 1}", f"t{number + 1}")
     stream.append(f"s{generations}", make_record("last", generations + 1))
     listings, clock = count_listings(stream), Clock(3.0)
-    found = follow(stream, clock)
 
-    assert keys_of(found) == [*(f"k{number}" for number in range(0, generations, 3)), "last"]
+    assert keys_of(follow(stream, clock)) == [*(f"k{number}" for number in range(0, generations, 3)), "last"]
     assert listings == [1]
     assert len(clock.waits) == 6, "only once everything was read"
 
@@ -166,7 +165,6 @@ def filled() -> FakeStream:
 def test_a_page_that_cannot_be_true_is_read_again(change: Change, times: int, shard_ids: list[str] | None) -> None:
     stream = filled()
     disturb(stream, change, times)
-
     assert keys_of(follow(stream, Clock(60.0), shard_ids)) == [f"k{number}" for number in range(1, 11)]
 
 

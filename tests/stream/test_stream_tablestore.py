@@ -81,7 +81,6 @@ def test_a_table_is_created_with_its_stream(api: TablestoreStreamApi) -> None:
 
 def test_a_table_is_created_without_stream(api: TablestoreStreamApi) -> None:
     create(api, stream=None)
-
     assert api.describe_table("orders").stream == StreamDetails(enable_stream=False)
     assert list(api.list_stream("orders")) == []
 
@@ -98,7 +97,6 @@ def test_a_table_is_created_with_partitions(api: TablestoreStreamApi, local: Loc
 def test_the_stream_is_switched_off_and_on_again(api: TablestoreStreamApi) -> None:
     create(api)
     (first,) = api.list_stream("orders")
-
     assert api.update_table("orders", stream=StreamSpecification(False)) == StreamDetails(enable_stream=False)
     assert list(api.list_stream("orders")) == []
 

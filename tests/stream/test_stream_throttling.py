@@ -60,14 +60,12 @@ ONCE = ReadRetry(retries=0)
 )
 def test_the_status_or_the_code_says_it(error: Exception, write: bool) -> None:
     mapped = classify(error, write=write, client=None)
-
     assert isinstance(mapped, DependencyException)
     assert mapped.kind is ErrorKind.THROTTLED
 
 
 def test_a_row_of_a_batch_has_the_code_alone() -> None:
     mapped = from_answer(FLOW_CONTROL, "The requests are throttled.", write=True)
-
     assert isinstance(mapped, DependencyException)
     assert (mapped.kind, mapped.code) == (ErrorKind.THROTTLED, FLOW_CONTROL)
 
@@ -191,6 +189,24 @@ def make(local: LocalTablestore, kind: str = "INTEGER", **options: Any) -> None:
     )
 
 
+class Kept(list[RowChange]):
+    """Rows that were taken for poison."""
+
+    def take(self, change: RowChange, error: StreamClientError) -> None:
+        self.append(change)
+
+
+def source_options(local: LocalTablestore, endpoint: str) -> SourceOptions:
+    given = {
+        "endpoint": endpoint,
+        "instance": local.instance,
+        "accessKeyId": local.access_key_id,
+        "accessKeySecret": local.access_key_secret,
+        "table": "to",
+    }
+    return SourceOptions.read(given, {})
+
+
 FAULTS = [
     FailRows(every=13, code=FLOW_CONTROL),
     Fail(FLOW_CONTROL, http_status=429),
@@ -200,10 +216,6 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["rows", "request", "request, another code"])
 def test_replication_keeps_no_good_row_as_poison(local: LocalTablestore, fault: Any) -> None:
-    class Kept(list[RowChange]):
-        def take(self, change: RowChange, error: StreamClientError) -> None:
-            self.append(change)
-
     make(local)
     local.add_fault(FaultRule("BatchWriteRow", fault, times=2))
     kept = Kept()
@@ -219,16 +231,7 @@ def test_the_data_source_writes_throttled_rows_again(local: LocalTablestore, fau
     pa = pytest.importorskip("pyarrow")
     make(local)
     local.add_fault(FaultRule("BatchWriteRow", fault, times=2))
-    options = SourceOptions.read(
-        {
-            "endpoint": local.endpoint,
-            "instance": local.instance,
-            "accessKeyId": local.access_key_id,
-            "accessKeySecret": local.access_key_secret,
-            "table": "to",
-        },
-        {},
-    )
+    options = source_options(local, local.endpoint)
     batch = pa.RecordBatch.from_pylist([{"id": number, "c0": number} for number in range(50)])
 
     assert RowWriter.checked(options, batch.schema).write([batch]) == 50

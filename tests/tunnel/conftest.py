@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tunnel_scene import Scene
+from tunnel_scene import Log, Scene
 from tunnel_server import Server, serving
 
 from streamclient.server import LocalTablestore
+from streamclient.tunnel import TunnelType
 
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
     with LocalTablestore() as local:
         yield Scene(local)
+
+
+@pytest.fixture
+def tunnel_id(scene: Scene) -> str:
+    """A tunnel of changes."""
+    return scene.tunnel(TunnelType.STREAM)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
 
 
 @pytest.fixture

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tunnel_server import INNER_ID, LOST, NEEDED, QUICK, TRIMMED_TEXT, Reply, Server, page, refusal, without_end
+from tunnel_server import (
+    INNER_ID,
+    LOST,
+    NEEDED,
+    QUICK,
+    TRIMMED_TEXT,
+    VERBS,
+    Reply,
+    Server,
+    call_of,
+    page,
+    refusal,
+    without_end,
+)
 
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.tablestore import Integrity, with_integrity
@@ -15,7 +28,6 @@ from streamclient.tunnel import (
     TunnelAnswerError,
     TunnelClient,
     TunnelExpiredError,
-    TunnelType,
 )
 from streamclient.wire import schema
 
@@ -46,45 +58,12 @@ def test_a_lost_log_is_final_however_it_is_told(
     serve: Callable[..., Server], status: int, code: str, text: str, verb: str
 ) -> None:
     server = serve(refusal(status, code, text=text))
-
     with pytest.raises(TunnelExpiredError) as caught:
         call_of(server.tunnels(), verb)()
 
     assert (caught.value.kind, caught.value.http_status) == (ErrorKind.PERMANENT, status)
     assert caught.value.request_id == "request-1"
     assert len(server.paths) == 1
-
-
-def call_of(tunnels: TunnelClient, verb: str) -> Callable[[], object]:
-    calls: dict[str, Callable[[], object]] = {
-        "connect": lambda: tunnels.connect("t", timeout_seconds=30, client_tag="tag"),
-        "heartbeat": lambda: tunnels.heartbeat("t", "c", []),
-        "getcheckpoint": lambda: tunnels.get_checkpoint("t", "c", "ch"),
-        "checkpoint": lambda: tunnels.checkpoint("t", "c", "ch", "token", 1),
-        "readrecords": lambda: tunnels.read_records("t", "c", "ch", "token"),
-        "list": tunnels.list_tunnel,
-        "describe": lambda: tunnels.describe_tunnel("table", "name"),
-        "shutdown": lambda: tunnels.shutdown("t", "c"),
-        "delete": lambda: tunnels.delete_tunnel("table", "name"),
-        "schedule": lambda: tunnels.schedule("t", []),
-        "create": lambda: tunnels.create_tunnel("table", "name", TunnelType.STREAM),
-    }
-    return calls[verb]
-
-
-VERBS = (
-    "connect",
-    "heartbeat",
-    "getcheckpoint",
-    "checkpoint",
-    "readrecords",
-    "list",
-    "describe",
-    "shutdown",
-    "delete",
-    "schedule",
-    "create",
-)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +83,6 @@ def test_an_error_of_the_table_service_in_the_text_counts_and_an_outage_stays_on
     serve: Callable[..., Server], status: int, text: str, code: str, kind: ErrorKind
 ) -> None:
     server = serve(refusal(status, WRAPPER, text=text))
-
     with pytest.raises(DependencyException) as caught:
         server.tunnels().read_records("t", "c", "ch", "token")
 
@@ -134,7 +112,6 @@ def test_throttling_is_told_as_such_on_every_call_whatever_the_body(
     serve: Callable[..., Server], reply: Reply, verb: str
 ) -> None:
     server = serve(reply)
-
     with pytest.raises(DependencyException) as caught:
         call_of(server.tunnels(), verb)()
 
@@ -145,7 +122,6 @@ def test_throttling_is_told_as_such_on_every_call_whatever_the_body(
 def test_one_throttled_answer_is_waited_out(serve: Callable[..., Server], verb: str) -> None:
     server = serve((429, {}, HTML), ANSWERS[verb])
     call_of(server.tunnels(), verb)()
-
     assert len(server.paths) == 2
 
 
@@ -194,7 +170,6 @@ def test_an_answer_that_may_be_a_part_of_one_is_not_believed(
     serve: Callable[..., Server], harm: Callable[[Reply], Reply], verb: str
 ) -> None:
     server = serve(harm(ANSWERS[verb]))
-
     with pytest.raises(TunnelAnswerError) as caught:
         call_of(server.tunnels(), verb)()
 
@@ -216,7 +191,6 @@ def test_an_answer_without_end_is_believed_with_its_digest(
 def test_a_refusal_without_end_that_cannot_be_read_is_no_refusal(serve: Callable[..., Server]) -> None:
     whole = schema.Error(code="OTSAuthFailed", message="no").SerializeToString()
     server = serve(without_end((403, NEEDED, whole[:5])))
-
     with pytest.raises(DependencyException) as caught:
         server.tunnels().get_checkpoint("t", "c", "ch")
 
@@ -244,9 +218,7 @@ def test_a_channel_that_a_heartbeat_cannot_mean_is_told_apart_from_the_others(
     tunnels = serve((200, NEEDED, answer.SerializeToString())).tunnels()
     strange: dict[str, str] = {}
 
-    channels = tunnels.heartbeat("t", "c", [], strange=strange)
-
-    assert channels == (Channel("a", 3, ChannelStatus.OPEN),)
+    assert tunnels.heartbeat("t", "c", [], strange=strange) == (Channel("a", 3, ChannelStatus.OPEN),)
     assert list(strange) == ["b"]
     assert str(status) in strange["b"]
     assert str(version) in strange["b"]

@@ -221,8 +221,6 @@ def test_a_damaged_page_is_told_by_its_first_error(serve: Callable[..., Server])
         assert [type(error) for error in told] == [TunnelAnswerError]
 
 
-# --- what ends a worker ----------------------------------------------------------------------------------------------
-
 LOSSES = {
     "wrapped": Fail("OTSTunnelServerUnavailable", LOST, 400),
     "expired": Fail("OTSTunnelExpired"),
@@ -234,12 +232,12 @@ LOSSES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["readrecords", "getcheckpoint", "heartbeat", "connect", "checkpoint"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_lost_log_ends_worker_and_daemon_whichever_call_says_so(scene: Scene, name: str, verb: str) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_a_lost_log_ends_worker_and_daemon_whichever_call_says_so(
+    scene: Scene, tunnel_id: str, name: str, verb: str
+) -> None:
     scene.put(1)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", LOSSES[name]))
     worker = scene.worker(tunnel_id, Log())
-
     with pytest.raises(WorkerFailedError), worker:
         worker.wait(PATIENCE_SECONDS)
     assert isinstance(worker.exception, TunnelExpiredError)

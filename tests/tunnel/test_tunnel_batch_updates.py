@@ -68,32 +68,26 @@ def channel(text: str) -> Channel:
 
 def test_lists_of_channels_are_followed_step_by_step() -> None:
     driver = Driver()
-
     # 1: channels that are asked back before they were ever read are let go at once.
     driver.answer("a OPEN@1", "b OPEN@1", "c CLOSING@1", "d CLOSING@1")
     assert driver.shown() == {"a": "OPEN@1", "b": "OPEN@1", "c": "CLOSE@2", "d": "CLOSE@2"}
     assert set(driver.live) == {"a", "b"}
-
     # 2: a running one is let go when its reader has ended; one that was let go is leased again, with an equal version.
     driver.answer("a CLOSING@2", "b OPEN@1", "c OPEN@2", "e OPEN@1")
     assert driver.shown() == {"a": "CLOSING@2", "b": "OPEN@1", "c": "OPEN@2", "e": "OPEN@1"}
     driver.end("a")
     assert driver.shown()["a"] == "CLOSE@3"
     assert set(driver.live) == {"b", "c", "e"}
-
     # 3: a reader that gives up lets its channel go; the others stay.
     driver.answer("b OPEN@1", "c OPEN@2", "e OPEN@1", "f OPEN@0")
     driver.end("e")
     assert driver.shown() == {"b": "OPEN@1", "c": "OPEN@2", "e": "CLOSE@2", "f": "OPEN@0"}
-
     # 4: what the service says of an older version is old.
     driver.answer("b OPEN@1", "c CLOSING@1", "e OPEN@1", "f OPEN@0")
     assert driver.shown() == {"b": "OPEN@1", "c": "OPEN@2", "e": "CLOSE@2", "f": "OPEN@0"}
-
     # 5: the end of a channel.
     driver.end("f", is_finished=True)
     assert driver.shown()["f"] == "TERMINATED@1"
-
     # 6: what is missing is dropped; a channel without checkpoint is let go.
     driver.without_checkpoint.add("g")
     driver.answer("c OPEN@2", "g OPEN@4")

@@ -11,7 +11,6 @@ ROWS_AT_LEAST = 80
 
 def test_every_test_that_the_page_names_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-
     assert missing(text) == []
     assert text.count("::test_") == len(NAMED.findall(text))
 

@@ -53,13 +53,11 @@ class Method:
 def test_a_callback_gets_its_channel_if_it_takes_it(callback: Any, channel: str | None) -> None:
     told.clear()
     CallbackProcessor(callback).process(ChannelRecordsInput(RECORDS, "c1"))
-
     assert told == [(RECORDS, channel)]
 
 
 @pytest.mark.parametrize("kind", [TunnelWorker, TunnelDaemon])
 def test_worker_and_daemon_take_their_arguments_in_one_order(kind: Any, local: Any) -> None:
     kind("tunnel-1", local.client(), only_records)
-
     with pytest.raises(ConfigurationError, match="tunnel_id must be a non-empty string"):
         kind(local.client(), "tunnel-1", only_records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from tablestore import Row
-from tunnel_scene import TABLE, Log, Scene, quick
+from tunnel_scene import TABLE, Log, Scene, program, quick, running
 
 from streamclient import WorkerFailedError, WorkerStatus
 from streamclient.core.consumer.pauses import ArrivalRhythm
@@ -54,7 +53,6 @@ def test_rows_without_attributes_come_once_from_several_channels(scene: Scene) -
     scene.put_rows(table, [Row([("id", number)], []) for number in range(count)])
     tunnel_id = scene.tunnels.create_tunnel(table, "t", TunnelType.BASE_DATA)
     assert len(scene.tunnels.describe_tunnel(table, "t").channels) == 4
-
     log = Log()
     with scene.worker(tunnel_id, log):
         until(lambda: scene.tunnels.describe_tunnel(table, "t").info.stage is TunnelStage.PROCESS_STREAM)
@@ -74,9 +72,8 @@ def test_rows_without_attributes_come_once_from_several_channels(scene: Scene) -
     ],
 )
 def test_pages_are_joined_up_to_the_limits_of_a_round(
-    scene: Scene, settings: dict[str, Any], expected: list[int]
+    scene: Scene, tunnel_id: str, settings: dict[str, Any], expected: list[int]
 ) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.put(*range(2_500))  # the local server's pages have 1,000 changes
     batches = Batches()
     with scene.worker(tunnel_id, batches, **settings):
@@ -101,8 +98,7 @@ class Held:
 
 
 @pytest.mark.slow
-def test_calls_of_one_channel_never_overlap(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_calls_of_one_channel_never_overlap(scene: Scene, tunnel_id: str) -> None:
     held = Held()
     with scene.worker(tunnel_id, held) as worker:
         scene.put(1)
@@ -185,9 +181,6 @@ def test_sequences_order_by_epoch_then_time_then_row(earlier: tuple[int, ...], l
     assert SequenceInfo(*earlier) == SequenceInfo(*earlier)
 
 
-# --- workers that share and follow each other ------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_client_and_settings_are_used_again_for_another_tunnel(scene: Scene) -> None:
     config = TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10, client_config=quick())
@@ -229,8 +222,9 @@ def test_workers_share_threads_of_the_users_own_which_stay_his(scene: Scene) -> 
 @pytest.mark.parametrize(
     ("code", "kind"), [("OTSPermissionDenied", TunnelPermissionDeniedError), ("OTSTunnelExpired", TunnelExpiredError)]
 )
-def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: str, kind: type[Exception]) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_what_cannot_pass_ends_worker_and_daemon(
+    scene: Scene, tunnel_id: str, verb: str, code: str, kind: type[Exception]
+) -> None:
     scene.put(1)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     worker = scene.worker(tunnel_id, Log())
@@ -255,9 +249,8 @@ def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: 
 
 
 @pytest.mark.slow
-def test_what_may_pass_is_waited_out_at_the_beginning(scene: Scene) -> None:
+def test_what_may_pass_is_waited_out_at_the_beginning(scene: Scene, tunnel_id: str) -> None:
     """Codes after which the official workers connect again, too."""
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
     for code in ("OTSServerBusy", "OTSResourceGone"):
         scene.local.add_fault(FaultRule("tunnel/connect", Fail(code), times=1))
     log = Log()
@@ -287,71 +280,34 @@ def test_daemon_replaces_a_worker_that_failed(scene: Scene, monkeypatch: pytest.
     monkeypatch.setattr(TunnelCoordinator, "step", fail_once)
     log = Log()
     daemon = TunnelDaemon(scene.tunnel(TunnelType.STREAM), scene.tunnels, log)
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    scene.put(1)
-    until(lambda: log.values() == scene.written)
-    daemon.close()
-    thread.join(PATIENCE_SECONDS)
+    with running(daemon):
+        scene.put(1)
+        until(lambda: log.values() == scene.written)
 
-    assert not thread.is_alive()
     assert next(failures, None) is None
 
 
 @pytest.mark.slow
-def test_closed_daemon_ends_its_session(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_closed_daemon_ends_its_session(scene: Scene, tunnel_id: str) -> None:
     daemon = TunnelDaemon(tunnel_id, scene.tunnels, Log())
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    until(lambda: bool(scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id))
-    daemon.close()
-    thread.join(PATIENCE_SECONDS)
+    with running(daemon):
+        until(lambda: bool(scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id))
 
-    assert scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id == ""
+    scene.let_go()
     daemon.run()  # returns at once
-
-
-PROGRAM = """
-import sys, threading
-from tablestore import OTSClient
-from streamclient.tunnel import IChannelProcessor, TunnelWorker, TunnelWorkerConfig
-
-came = threading.Event()
-
-
-class Processor(IChannelProcessor):
-    def process(self, records_input):
-        came.set()
-
-    def shutdown(self):
-        print("the processor was shut down", flush=True)
-
-
-tunnel_id, *address = sys.argv[1:]
-client = OTSClient(*address, logger_name="tests.silent")
-worker = TunnelWorker(tunnel_id, client, Processor(), TunnelWorkerConfig(checkpoint_interval_millis=3_600_000))
-worker.connect_and_working()
-came.wait()
-{end}
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("end", "code"), [("raise RuntimeError('the program fails')", 1), ("sys.exit(3)", 3), ("", 0)])
 def test_program_that_ends_without_shutdown_leaves_nothing_behind(scene: Scene, end: str, code: int) -> None:
     """The session has five minutes: what is free at once was let go in order."""
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    scene.put(1)
-    local = scene.local
-    command = [sys.executable, "-c", PROGRAM.format(end=end), tunnel_id]
-    command += [local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
+    run = "worker = TunnelWorker(tunnel_id, client, Processor(), config)\nworker.connect_and_working()\ncame.wait()\n"
+    command = program(scene, run + end)
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
-    assert (ended.returncode, ended.stdout) == (code, "the processor was shut down\n"), ended.stderr
-    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
-    assert channel.client_id == ""
-    assert channel.record_count == 1, "the last checkpoint was stored"
+    printed = "reading\nthe processor was shut down\n"
+    assert (ended.returncode, ended.stdout) == (code, printed), ended.stderr
+    assert scene.let_go() == 1, "the last checkpoint was stored"
 
 
 @pytest.mark.slow
@@ -364,6 +320,4 @@ def test_an_interrupt_ends_the_session_before_it_is_raised_again(scene: Scene) -
         worker.run()
 
     assert worker.worker_status is WorkerStatus.SHUTDOWN
-    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
-    assert channel.client_id == ""
-    assert channel.record_count == 1, "the last checkpoint was stored"
+    assert scene.let_go() == 1, "the last checkpoint was stored"

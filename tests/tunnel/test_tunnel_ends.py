@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunnel_scene import TABLE, Scene, quick
+from tunnel_scene import TABLE, Scene, program, quick
 
 from streamclient import (
     InitializationInput,
@@ -82,12 +82,15 @@ def test_tunnel_worker_that_does_not_get_through_any_more_is_unhealthy_until_it_
 
 
 @pytest.mark.slow
-def test_tunnel_worker_that_meets_an_outage_at_its_start_is_unhealthy_until_it_is_over(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    scene.local.add_fault(FaultRule("tunnel/connect", Fail("OTSTunnelServerUnavailable")))
+@pytest.mark.parametrize("verb", ["connect", "readrecords"])
+def test_tunnel_worker_that_meets_an_outage_at_its_start_is_unhealthy_until_it_is_over(
+    scene: Scene, tunnel_id: str, verb: str
+) -> None:
+    """Also one in which the client repeats the call for minutes by itself."""
+    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSTunnelServerUnavailable")))
     with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
         assert worker.health.is_healthy
-        until(lambda: CALLS["connect"] in worker.health.reason)
+        until(lambda: CALLS[verb] in worker.health.reason)
         assert worker.worker_status is WorkerStatus.RUNNING
         scene.local.clear_faults()
         until(lambda: worker.health.is_healthy)
@@ -115,18 +118,7 @@ def test_an_outage_is_told_once_a_minute_however_often_it_is_met(
 
 
 @pytest.mark.slow
-def test_read_that_the_client_repeats_for_minutes_by_itself_makes_the_worker_unhealthy_meanwhile(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    scene.local.add_fault(FaultRule("tunnel/readrecords", Fail("OTSTunnelServerUnavailable")))
-    with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
-        until(lambda: "no read of the stream succeeded for " in worker.health.reason)
-        scene.local.clear_faults()
-        until(lambda: worker.health.is_healthy)
-
-
-@pytest.mark.slow
-def test_daemon_is_as_healthy_as_its_worker(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_daemon_is_as_healthy_as_its_worker(scene: Scene, tunnel_id: str) -> None:
     scene.local.add_fault(FaultRule("tunnel/connect", Fail("OTSTunnelServerUnavailable")))
     config = TunnelWorkerConfig(
         heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10, client_config=quick(**LIMIT)
@@ -193,13 +185,11 @@ def test_channel_that_was_declined_is_not_remembered_for_ever(scene: Scene, monk
 @pytest.mark.parametrize("code", [*KEYS, "OTSPermissionDenied"])
 @pytest.mark.parametrize("verb", CALLS)
 def test_tunnel_worker_that_never_may_call_ends_with_the_reason_and_lets_its_channels_go(
-    scene: Scene, verb: str, code: str
+    scene: Scene, tunnel_id: str, verb: str, code: str
 ) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.put(1)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     worker = scene.worker(tunnel_id, accept)
-
     with pytest.raises(WorkerFailedError, match=rf"^tunnel worker of {tunnel_id} ends: {code}: "), worker:
         worker.wait(PATIENCE_SECONDS)
 
@@ -208,8 +198,7 @@ def test_tunnel_worker_that_never_may_call_ends_with_the_reason_and_lets_its_cha
 
 
 @pytest.mark.slow
-def test_permission_that_is_denied_for_checkpoints_later_ends_a_worker(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_permission_that_is_denied_for_checkpoints_later_ends_a_worker(scene: Scene, tunnel_id: str) -> None:
     scene.put(1)
 
     def deny() -> bool:
@@ -317,24 +306,6 @@ def test_what_ends_the_thread_of_a_daemon_is_raised_where_somebody_waits(
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import sys
-from tablestore import OTSClient
-from streamclient.tunnel import IChannelProcessor, TunnelDaemon, TunnelWorker, TunnelWorkerConfig
-
-class Processor(IChannelProcessor):
-    def process(self, records_input):
-        print("reading", flush=True)
-
-    def shutdown(self):
-        print("the processor was shut down", flush=True)
-
-tunnel_id, *address = sys.argv[1:]
-client = OTSClient(*address, logger_name="tests.silent")
-config = TunnelWorkerConfig(checkpoint_interval_millis=3_600_000)
-{run}
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -350,19 +321,8 @@ config = TunnelWorkerConfig(checkpoint_interval_millis=3_600_000)
 def test_sigterm_ends_a_program_in_order_with_143(scene: Scene, run: str) -> None:
     """The session has five minutes: what is free at once was let go in order."""
     code, output, errors = terminated(program(scene, run), "reading\n")
-
     assert (code, output) == (143, "the processor was shut down\n"), errors
-    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
-    assert channel.client_id == ""
-    assert channel.record_count == 1, "the last checkpoint was stored"
-
-
-def program(scene: Scene, run: str) -> list[str]:
-    """A command that consumes a tunnel with one change."""
-    tunnel_id, local = scene.tunnel(TunnelType.STREAM), scene.local
-    scene.put(1)
-    command = [sys.executable, "-c", PROGRAM.format(run=run), tunnel_id]
-    return [*command, local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
+    assert scene.let_go() == 1, "the last checkpoint was stored"
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ def test_columns_of_any_name_come_through_a_tunnel(scene: Scene) -> None:
     write_rows(scene.ots, TABLE, [("id", 1, VALUES)])
     tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
     log = Log()
-
     with scene.worker(tunnel_id, log):
         until(lambda: len(log.records) >= 1, "the full data")
         write_rows(scene.ots, TABLE, [("id", 2, VALUES)])

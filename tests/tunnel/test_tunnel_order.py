@@ -122,11 +122,9 @@ def test_a_page_out_of_order_is_not_used_and_read_again(serve: Callable[..., Ser
     tunnels, (token, _, _) = server.tunnels(), pages[-1]
     for earlier, *_ in pages[:-1]:
         tunnels.read_records("t", "c", CHANNEL, earlier, order=order)
-
     with pytest.raises(TunnelAnswerError):
         tunnels.read_records("t", "c", CHANNEL, token, order=order)
     assert len(server.paths) == len(pages) + QUICK.retries
-
     with pytest.raises(TunnelAnswerError):
         tunnels.read_records("t", "c", CHANNEL, token, order=order, raises_at_once=True)
     assert len(server.paths) == len(pages) + QUICK.retries + 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tunnel_server import NEEDED, QUICK, Reply, Server, page, refusal
+from tunnel_server import NEEDED, QUICK, Reply, Server, call_of, page, refusal
 
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.tablestore import Integrity, with_integrity
@@ -40,7 +40,6 @@ def test_service_that_stays_unavailable_is_asked_again_and_at_last_named(
     serve: Callable[..., Server], read: Callable[[TunnelClient], object], reply: Reply
 ) -> None:
     server = serve(reply)
-
     with pytest.raises(TunnelServerUnavailableError) as caught:
         read(server.tunnels())
 
@@ -52,7 +51,6 @@ def test_service_that_stays_unavailable_is_asked_again_and_at_last_named(
 @pytest.mark.parametrize("failures", [(UNAVAILABLE,) * 3, (None,) * 4, (BAD_GATEWAY, None, UNAVAILABLE)])
 def test_read_succeeds_once_the_service_is_back(serve: Callable[..., Server], failures: tuple[Reply, ...]) -> None:
     server = serve(*failures, page())
-
     assert server.tunnels().read_records("t", "c", "ch", "token").is_finished
     assert set(server.paths) == {"/tunnel/readrecords"}
 
@@ -68,7 +66,6 @@ def test_patience_is_that_of_the_go_client() -> None:
 
 def test_change_whose_answer_is_lost_is_not_sent_again(serve: Callable[..., Server]) -> None:
     server = serve(None)
-
     with pytest.raises(DependencyException) as caught:
         server.tunnels().shutdown("t", "c")
 
@@ -117,7 +114,6 @@ def test_codes_that_end_a_worker_are_those_of_the_go_client() -> None:
 
 def test_answers_need_none_of_the_signed_headers_of_table_operations(serve: Callable[..., Server]) -> None:
     server = serve((200, {}, schema.ConnectResponse(client_id="client-1").SerializeToString()))
-
     assert server.tunnels().connect("t", timeout_seconds=30, client_tag="tag") == "client-1"
 
 
@@ -168,16 +164,8 @@ def test_an_integrity_for_pages_leaves_the_digests_of_other_answers(serve: Calla
 def test_empty_answer_where_a_message_is_needed_is_an_error_and_no_crash(
     serve: Callable[..., Server], verb: str
 ) -> None:
-    tunnels = serve((200, NEEDED, b"")).tunnels()
-    calls: dict[str, Callable[[], object]] = {
-        "connect": lambda: tunnels.connect("t", timeout_seconds=30, client_tag="tag"),
-        "getcheckpoint": lambda: tunnels.get_checkpoint("t", "c", "ch"),
-        "readrecords": lambda: tunnels.read_records("t", "c", "ch", "token"),
-        "describe": lambda: tunnels.describe_tunnel("table", "name"),
-    }
-
     with pytest.raises(TunnelAnswerError, match=f"the answer to {verb} cannot be read"):
-        calls[verb]()
+        call_of(serve((200, NEEDED, b"")).tunnels(), verb)()
 
 
 def test_empty_answers_are_right_where_nothing_is_said(serve: Callable[..., Server]) -> None:
@@ -193,7 +181,6 @@ def test_empty_answers_are_right_where_nothing_is_said(serve: Callable[..., Serv
 def test_error_that_names_a_tunnel_keeps_its_code(serve: Callable[..., Server]) -> None:
     """Field 3 is the tunnel's id in this service, and a message of its own in the table operations."""
     server = serve(refusal(400, "OTSTunnelExpired", b"\x1a\x04id-1"))
-
     with pytest.raises(TunnelError) as caught:
         server.tunnels().get_checkpoint("t", "c", "ch")
 
@@ -205,7 +192,6 @@ def test_error_that_names_a_tunnel_keeps_its_code(serve: Callable[..., Server]) 
 )
 def test_refusal_without_a_readable_error_is_named_by_its_status(serve: Callable[..., Server], body: bytes) -> None:
     server = serve((404, {}, body))
-
     with pytest.raises(DependencyException, match=r"HTTP status 404 \(Not Found\) without a readable error") as caught:
         server.tunnels().get_checkpoint("t", "c", "ch")
 
@@ -214,7 +200,6 @@ def test_refusal_without_a_readable_error_is_named_by_its_status(serve: Callable
 
 def test_refusal_of_a_gateway_in_json_keeps_its_code(serve: Callable[..., Server]) -> None:
     server = serve((403, {}, b'{"code": "OTSPermissionDenied", "message": "no"}'))
-
     with pytest.raises(TunnelPermissionDeniedError):
         server.tunnels().get_checkpoint("t", "c", "ch")
 
@@ -237,14 +222,12 @@ def test_request_carries_what_the_service_needs(serve: Callable[..., Server]) ->
 def test_security_token_is_sent(serve: Callable[..., Server]) -> None:
     server = serve(page())
     server.tunnels(sts_token="temporary").read_records("t", "c", "ch", "token")
-
     assert server.headers[0]["x-ots-ststoken"] == "temporary"
 
 
 def test_requests_are_signed_with_v4_where_the_client_has_a_region(serve: Callable[..., Server]) -> None:
     server = serve(page())
     server.tunnels(region="cn-hangzhou").read_records("t", "c", "ch", "token")
-
     assert {"x-ots-signaturev4", "x-ots-signdate", "x-ots-signregion"} <= server.headers[0].keys()
 
 

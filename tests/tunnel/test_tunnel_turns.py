@@ -56,7 +56,6 @@ def test_reader_that_gave_up_waiting_gets_no_turn() -> None:
 
 def test_without_limit_everybody_has_a_turn_at_once() -> None:
     turns = Turns(None)
-
     assert all(turns.ask(str(number)) for number in range(1_000))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tunnel_scene import TABLE, Log, Scene
+from tunnel_scene import TABLE, Log, Scene, running
 
 from streamclient import IRecordProcessor, WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
@@ -54,8 +53,7 @@ def test_changes_follow_the_full_data_and_keep_their_order(scene: Scene) -> None
 
 
 @pytest.mark.slow
-def test_next_worker_goes_on_where_a_stopped_one_stored_its_last_checkpoint(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_next_worker_goes_on_where_a_stopped_one_stored_its_last_checkpoint(scene: Scene, tunnel_id: str) -> None:
     first, second = Log(), Log()
     scene.put(*range(20))
     with scene.worker(tunnel_id, first, checkpoint_interval_millis=3_600_000) as worker:
@@ -90,8 +88,7 @@ def test_workers_share_the_channels_and_a_stopped_one_leaves_them_to_the_others(
 
 
 @pytest.mark.slow
-def test_failing_callback_is_repeated_and_nothing_is_lost_or_reordered(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_failing_callback_is_repeated_and_nothing_is_lost_or_reordered(scene: Scene, tunnel_id: str) -> None:
     log, failures = Log(), iter([True, True, False, True])
 
     def fail_sometimes(records: Sequence[StreamRecord]) -> None:
@@ -171,9 +168,7 @@ def test_channel_processor_hears_of_the_end_of_each_channel(scene: Scene) -> Non
 
 
 @pytest.mark.slow
-def test_lost_session_is_begun_anew(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    log = Log()
+def test_lost_session_is_begun_anew(scene: Scene, tunnel_id: str, log: Log) -> None:
     with scene.worker(tunnel_id, log):
         scene.put(1)
         until(lambda: bool(log.records))
@@ -184,9 +179,7 @@ def test_lost_session_is_begun_anew(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_passing_errors_of_every_call_are_waited_out(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    log = Log()
+def test_passing_errors_of_every_call_are_waited_out(scene: Scene, tunnel_id: str, log: Log) -> None:
     for verb in ("connect", "heartbeat", "getcheckpoint", "readrecords", "checkpoint"):
         scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSTunnelServerUnavailable"), times=2))
         scene.local.add_fault(FaultRule(f"tunnel/{verb}", LoseAnswer(0.0), times=1, after=1))
@@ -209,8 +202,7 @@ def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None
 
 
 @pytest.mark.slow
-def test_deleted_tunnel_ends_its_workers(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+def test_deleted_tunnel_ends_its_workers(scene: Scene, tunnel_id: str) -> None:
     worker = scene.worker(tunnel_id, Log())
 
     def work_until_the_tunnel_is_gone() -> None:
@@ -225,20 +217,15 @@ def test_deleted_tunnel_ends_its_workers(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_daemon_runs_until_it_is_closed(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    log = Log()
+def test_daemon_runs_until_it_is_closed(scene: Scene, tunnel_id: str, log: Log) -> None:
     daemon = TunnelDaemon(
         tunnel_id, scene.tunnels, log, TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
     )
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    scene.put(1)
-    until(lambda: bool(log.records))
-    daemon.close()
-    thread.join(PATIENCE_SECONDS)
+    with running(daemon):
+        scene.put(1)
+        until(lambda: bool(log.records))
 
-    assert not thread.is_alive()
+    assert log.values() == scene.written
 
 
 @pytest.mark.parametrize(

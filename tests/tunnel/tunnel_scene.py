@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tablestore import (
@@ -23,7 +25,8 @@ from streamclient import Backoff, ClientConfig
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
-from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType, TunnelWorker, TunnelWorkerConfig
+from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelStage, TunnelType, TunnelWorker, TunnelWorkerConfig
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "orders"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
@@ -98,10 +101,58 @@ class Scene:
             TunnelWorkerConfig(client_config=client_config, **{**settings, **config}),
         )
 
+    def let_go(self) -> int:
+        """Return how many changes the checkpoint of the one channel covers; no client may have the channel."""
+        (channel,) = self.tunnels.describe_tunnel(TABLE, "t").channels
+        assert channel.client_id == ""
+        return channel.record_count
+
     def stage(self) -> TunnelStage:
         return self.tunnels.describe_tunnel(TABLE, "t").info.stage
+
+
+@contextmanager
+def running(daemon: TunnelDaemon) -> Iterator[None]:
+    """Run a daemon in a thread of its own; close it at the end of the block."""
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        daemon.close()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
 
 
 def quick(**changes: Any) -> ClientConfig:
     settings: dict[str, Any] = {"backoff": Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=100)}
     return ClientConfig(**{**settings, **changes})
+
+
+PROGRAM = """
+import sys, threading
+from tablestore import OTSClient
+from streamclient.tunnel import IChannelProcessor, TunnelDaemon, TunnelWorker, TunnelWorkerConfig
+
+class Processor(IChannelProcessor):
+    def process(self, records_input):
+        print("reading", flush=True)
+        came.set()
+
+    def shutdown(self):
+        print("the processor was shut down", flush=True)
+
+came = threading.Event()
+tunnel_id, *address = sys.argv[1:]
+client = OTSClient(*address, logger_name="tests.silent")
+config = TunnelWorkerConfig(checkpoint_interval_millis=3_600_000)
+{run}
+"""
+
+
+def program(scene: Scene, run: str) -> list[str]:
+    """A command that consumes a tunnel with one change."""
+    tunnel_id, local = scene.tunnel(TunnelType.STREAM), scene.local
+    scene.put(1)
+    command = [sys.executable, "-c", PROGRAM.format(run=run), tunnel_id]
+    return [*command, local.endpoint, local.access_key_id, local.access_key_secret, local.instance]

@@ -16,7 +16,7 @@ from tablestore import OTSClient
 
 from streamclient.server import LocalTablestore
 from streamclient.tablestore.read_retry import ReadRetry
-from streamclient.tunnel import TunnelClient
+from streamclient.tunnel import TunnelClient, TunnelType
 from streamclient.wire import schema
 
 TRIMMED_TEXT = "Requested stream data is already trimmed or does not exist."
@@ -173,3 +173,23 @@ def without_end(reply: Reply, *, has_digest: bool = False) -> Reply:
     status, headers, body = reply
     digest = {"x-ots-contentmd5": base64.b64encode(hashlib.md5(body).digest()).decode()} if has_digest else {}
     return status, {**headers, **digest, "Connection": "close"}, body
+
+
+CALLS: dict[str, Callable[[TunnelClient], object]] = {
+    "connect": lambda tunnels: tunnels.connect("t", timeout_seconds=30, client_tag="tag"),
+    "heartbeat": lambda tunnels: tunnels.heartbeat("t", "c", []),
+    "getcheckpoint": lambda tunnels: tunnels.get_checkpoint("t", "c", "ch"),
+    "checkpoint": lambda tunnels: tunnels.checkpoint("t", "c", "ch", "token", 1),
+    "readrecords": lambda tunnels: tunnels.read_records("t", "c", "ch", "token"),
+    "list": lambda tunnels: tunnels.list_tunnel(),
+    "describe": lambda tunnels: tunnels.describe_tunnel("table", "name"),
+    "shutdown": lambda tunnels: tunnels.shutdown("t", "c"),
+    "delete": lambda tunnels: tunnels.delete_tunnel("table", "name"),
+    "schedule": lambda tunnels: tunnels.schedule("t", []),
+    "create": lambda tunnels: tunnels.create_tunnel("table", "name", TunnelType.STREAM),
+}
+VERBS = tuple(CALLS)
+
+
+def call_of(tunnels: TunnelClient, verb: str) -> Callable[[], object]:
+    return lambda: CALLS[verb](tunnels)

@@ -239,7 +239,6 @@ def test_a_lost_lease_is_told_as_such() -> None:
 def test_no_answer_is_told_as_ambiguous(outcome: CheckpointOutcome | None, timeout_millis: int) -> None:
     with pytest.raises(DependencyException) as caught:
         Owner(outcome).checkpointer(timeout_millis).checkpoint()
-
     assert caught.value.kind is ErrorKind.AMBIGUOUS
 
 

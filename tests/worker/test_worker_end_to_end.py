@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
@@ -27,12 +18,11 @@ from streamclient import (
     LeaseManager,
     StreamConfig,
     Worker,
-    WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder, Verdict, judge, read_deliveries, read_history
 from tests.patience import until
+from tests.worker.stage import make_table, put
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -54,15 +44,9 @@ class Scene:
         self.local = local
         self.folder = folder
         self.client = local.client()
-        self.stream_api = TablestoreStreamApi(self.client)
+        self.stream_api = make_table(self.client, TABLE)
         self.dice = random.Random(7)
         self.files = ExitStack()
-        self.stream_api.create_table(
-            TableMeta(TABLE, [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
         (summary,) = self.stream_api.list_stream(TABLE)
         self.stream_id = summary.stream_id
         self.version = 0
@@ -70,8 +54,7 @@ class Scene:
     def write(self, count: int) -> None:
         for _ in range(count):
             self.version += 1
-            row = Row([("id", f"key-{self.dice.randrange(40):02}")], [("version", self.version)])
-            self.client.put_row(TABLE, row, Condition(RowExistenceExpectation.IGNORE))
+            put(self.client, f"key-{self.dice.randrange(40):02}", TABLE, version=self.version)
 
     def worker(self, name: str, client: OTSClient | None = None, **config: Any) -> Worker:
         position = config.pop("initial_position", InitialPosition.oldest())
@@ -161,14 +144,3 @@ def test_a_worker_that_starts_at_latest_reads_only_what_comes_later(scene: Scene
         scene.until(lambda: scene.verdict().delivered >= 10)
 
     assert 10 <= scene.verdict().delivered < 30
-
-
-@pytest.mark.slow
-def test_wrong_credentials_end_the_worker_in_error(scene: Scene) -> None:
-    wrong = OTSClient(scene.local.endpoint, scene.local.access_key_id, "wrong", scene.local.instance)
-    worker = scene.worker("w1", wrong)
-    with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading orders: looking up .*OTSAuthFailed: "):
-        worker.run()
-
-    assert worker.worker_status is WorkerStatus.ERROR
-    assert "OTSAuthFailed" in str(getattr(worker.exception, "code", ""))

@@ -33,15 +33,15 @@ from streamclient.metrics import MemoryMetrics
 from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import Metric
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, Running
 from streamclient.worker.runtime import Runtime
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS
+from tests.worker.stage import make_table, worker_on
 
-QUICK = {"taker_interval_millis": 100, "renewer_interval_millis": 300, "sync_shard_interval_millis": 100}
 DENIED = DependencyException("no permission", kind=ErrorKind.PERMANENT)
 
 
@@ -56,13 +56,6 @@ class Denied(FakeStream):
     def list_stream(self, table_name: str | None = None) -> Any:
         self.may_answer.wait(PATIENCE_SECONDS)
         raise DENIED
-
-
-def worker_on(stream: FakeStream, journal: Journal | None = None, **config: Any) -> Worker:
-    stream_config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
-    leases = MemoryLeaseManager(stream.stream_id)
-    make = (journal or Journal()).make
-    return Worker("w1", ClientConfig(**{**QUICK, **config}), stream_config, make, None, leases, stream_api=stream)
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -184,10 +177,7 @@ def full(name: str, most_threads: int) -> Executor:
 
 
 def without_threads() -> Worker:
-    stream = FakeStream("orders", ("a",))
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
-    leases, runtime = MemoryLeaseManager(stream.stream_id), Runtime(make_pool=full)
-    return Worker("w1", ClientConfig(), config, Journal().make, None, leases, stream_api=stream, runtime=runtime)
+    return worker_on(FakeStream("orders", ("a",)), runtime=Runtime(make_pool=full))
 
 
 def test_fault_outside_the_streams_is_raised_to_whoever_waits_and_by_the_end_of_the_block() -> None:
@@ -216,9 +206,6 @@ def test_worker_whose_run_raises_has_ended_for_others_too() -> None:
         worker.wait(PATIENCE_SECONDS)
 
 
-# --- a stop before it has begun ---------------------------------------------------------------------------------------
-
-
 class Waiting(MemoryLeaseManager):
     """Does not come back from creating the table, whatever else happens, until the test lets it."""
 
@@ -234,10 +221,8 @@ class Waiting(MemoryLeaseManager):
 
 def test_lease_manager_that_hangs_while_it_begins_does_not_hold_up_the_end() -> None:
     stream = FakeStream("orders", ("a",))
-    leases, journal = Waiting(stream.stream_id), Journal()
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
-    settings = ClientConfig(**QUICK, shutdown_timeout_millis=100)
-    worker = Worker("w1", settings, config, journal.make, None, leases, stream_api=stream)
+    leases = Waiting(stream.stream_id)
+    worker = worker_on(stream, leases=leases, shutdown_timeout_millis=100)
     runner = threading.Thread(target=worker.run)
     runner.start()
     assert leases.asked.wait(PATIENCE_SECONDS)
@@ -290,12 +275,7 @@ def worker(table="orders", status="status", **settings):
 @contextmanager
 def served() -> Iterator[LocalTablestore]:
     with LocalTablestore() as local:
-        TablestoreStreamApi(local.client()).create_table(
-            TableMeta("orders", [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
+        make_table(local.client())
         yield local
 
 
@@ -404,16 +384,8 @@ RaisedBySignal.came = counted
 @pytest.mark.slow
 def test_further_sigterms_do_not_cut_the_end_short(local: LocalTablestore) -> None:
     code, output, errors = terminated(local, f"{COUNTING}worker().run()", ending="terminate_again()")
-
     assert (code, output) == (143, "shutdown STOLEN\n"), errors
     assert leases(local).list_workers() == []
-
-
-@pytest.mark.slow
-def test_sigterm_kills_at_once_where_the_setting_is_off(local: LocalTablestore) -> None:
-    code, output, _ = terminated(local, "worker(end_on_sigterm=False).run()")
-
-    assert (code, output) == (-signal.SIGTERM, "")
 
 
 OWN_HANDLER = """
@@ -424,13 +396,6 @@ print("returned", flush=True)
 """
 
 
-@pytest.mark.slow
-def test_handler_of_the_programs_own_stays_in_place(local: LocalTablestore) -> None:
-    code, output, errors = terminated(local, OWN_HANDLER)
-
-    assert (code, output) == (0, "mine\nshutdown STOLEN\nreturned\n"), errors
-
-
 IN_A_THREAD = """
 thread = threading.Thread(target=worker().run, daemon=True)
 thread.start()
@@ -438,11 +403,18 @@ thread.join()
 """
 
 
-@pytest.mark.slow
-def test_worker_that_runs_in_another_thread_changes_nothing_about_sigterm(local: LocalTablestore) -> None:
-    code, output, _ = terminated(local, IN_A_THREAD)
+LEFT_ALONE = {
+    "the setting is off": ("worker(end_on_sigterm=False).run()", -signal.SIGTERM, ""),
+    "the program has a handler of its own": (OWN_HANDLER, 0, "mine\nshutdown STOLEN\nreturned\n"),
+    "the worker runs in another thread": (IN_A_THREAD, -signal.SIGTERM, ""),
+}
 
-    assert (code, output) == (-signal.SIGTERM, "")
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "code", "output"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_sigterm_is_left_to_others(local: LocalTablestore, program: str, code: int, output: str) -> None:
+    ended, printed, errors = terminated(local, program)
+    assert (ended, printed) == (code, output), errors
 
 
 AT_START = """
@@ -587,14 +559,6 @@ def odd(local: LocalTablestore) -> LocalTablestore:
         TableMeta("odd", [("id", "STRING")]), TableOptions(), ReservedThroughput(CapacityUnit(0, 0))
     )
     return local
-
-
-def test_status_table_of_another_shape_is_named(odd: LocalTablestore) -> None:
-    config = StreamConfig(client=odd.client(), data_table_name="orders", status_table_name="odd")
-    worker = Worker("w1", ClientConfig(), config, Journal().make)
-    with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading orders: .*odd"):
-        worker.run()
-    assert isinstance(worker.exception, ConfigurationError)
 
 
 @pytest.mark.slow

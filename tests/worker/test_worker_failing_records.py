@@ -20,9 +20,10 @@ from streamclient.errors import DependencyException, ErrorKind, FencedException,
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.parking import MemoryParkingStore
+from tests.worker.stage import Stage
 
 UNREACHABLE = DependencyException("no route to the parking store", kind=ErrorKind.AMBIGUOUS)
 
@@ -55,18 +56,14 @@ class FlakyStore(MemoryParkingStore):
         return [str(parked.record.key["id"]) for parked in self.parked()]
 
 
-def records(*keys: str, start: int = 0) -> list[Any]:
+def named(*keys: str, start: int = 0) -> list[Any]:
     return [make_record(key, number) for number, key in enumerate(keys, start)]
-
-
-def many(count: int, start: int = 0) -> list[Any]:
-    return records(*(f"k{number}" for number in range(start, start + count)), start=start)
 
 
 class Refusing:
     """Raises while one of some keys is in a batch; accepts and checkpoints otherwise."""
 
-    def __init__(self, world: World, *keys: str) -> None:
+    def __init__(self, world: Stage, *keys: str) -> None:
         self.world = world
         self.keys = set(keys)
         self.accepted: dict[str, list[Any]] = defaultdict(list)
@@ -80,19 +77,35 @@ class Refusing:
         self.world.journal.checkpoint_batch(processor, given)
 
 
-def parking_world(*shards: str, seed: int = 1, **policy: Any) -> tuple[World, FlakyStore]:
+def parking_world(*shards: str, seed: int = 1, **policy: Any) -> tuple[Stage, FlakyStore]:
     store = FlakyStore()
     settings = {"retries": 0, "first_pause_millis": 100, **policy}
     chosen = FailurePolicy(then=OnFailure.PARK, parking=store, **settings)
-    return World(*shards, seed=seed, failure_policy=chosen), store
+    return Stage(*shards, seed=seed, failure_policy=chosen), store
 
 
-def batches(world: World, shard_id: str = "a") -> list[list[str]]:
+@pytest.fixture
+def parking() -> tuple[Stage, FlakyStore]:
+    """One shard, ``a``, and the store of its records that fail once."""
+    return parking_world("a")
+
+
+@pytest.fixture
+def world(parking: tuple[Stage, FlakyStore]) -> Stage:
+    return parking[0]
+
+
+@pytest.fixture
+def store(parking: tuple[Stage, FlakyStore]) -> FlakyStore:
+    return parking[1]
+
+
+def batches(world: Stage, shard_id: str = "a") -> list[list[str]]:
     return [detail for what, detail in world.journal.by_shard[shard_id] if what == "process"]
 
 
-def reached(world: World, count: int, shard_id: str = "a") -> None:
-    world.simulation.until(lambda: len(world.journal.accepted[shard_id]) >= count, 300)
+def reached(world: Stage, count: int, shard_id: str = "a") -> None:
+    world.until(lambda: len(world.journal.accepted[shard_id]) >= count, 300)
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -100,8 +113,8 @@ def reached(world: World, count: int, shard_id: str = "a") -> None:
 
 def test_a_failed_batch_is_delivered_again_to_the_same_processor() -> None:
     """Pauses double; a passing failure costs nothing but time."""
-    world = World("a", failure_policy=FailurePolicy(retries=3, first_pause_millis=1_000))
-    world.stream.append("a", *many(5))
+    world = Stage("a", failure_policy=FailurePolicy(retries=3, first_pause_millis=1_000))
+    world.write("a", 5)
     left, at = [2], list[float]()
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -113,27 +126,25 @@ def test_a_failed_batch_is_delivered_again_to_the_same_processor() -> None:
 
     world.journal.on_process = process
     worker = world.worker()
-    world.simulation.until(lambda: len(at) == 2, 30)
-    world.simulation.advance(0.5)
+    world.until(lambda: len(at) == 2, 30)
+    world.advance(0.5)
     status = worker.statuses()["a"]
-    assert status.reason == "processor failed twice: process_records: ValueError: busy; next attempt in 1.5 s".replace(
-        "twice", "2 times"
-    )
+    assert status.reason == "processor failed 2 times: process_records: ValueError: busy; next attempt in 1.5 s"
     assert (status.state, status.reason_kind) == (ShardState.PROCESSING, ReasonKind.PROCESSOR)
     reached(world, 5)
 
     assert world.journal.shutdowns("a") == []
     assert [round(later - earlier) for earlier, later in itertools.pairwise(at)] == [1, 2]
-    world.simulation.advance(0.1)
+    world.advance(0.1)
     assert worker.statuses()["a"].reason == ""
 
 
 def test_a_policy_that_restarts_does_so_after_its_retries() -> None:
-    world = World("a", failure_policy=FailurePolicy(retries=2, first_pause_millis=10))
-    world.stream.append("a", *many(4))
+    world = Stage("a", failure_policy=FailurePolicy(retries=2, first_pause_millis=10))
+    world.write("a", 4)
     refusing = Refusing(world, "k2")
     world.worker()
-    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
+    world.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
 
     assert world.journal.delivered("a") == [f"k{number}" for number in range(4)] * 6
     refusing.keys.clear()
@@ -146,14 +157,10 @@ def test_a_policy_that_restarts_does_so_after_its_retries() -> None:
 def test_a_write_that_was_refused_to_its_owner_blames_no_record(error: Exception) -> None:
     """Neither tried again by the same processor, nor cut, nor parked: whoever has the lease begins anew."""
     world, store = parking_world("a", retries=5)
-    world.stream.append("a", *many(4))
-
-    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        raise error
-
-    world.journal.on_process = process
+    world.write("a", 4)
+    world.refuse(error)
     world.worker()
-    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
+    world.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
 
     assert batches(world)[:2] == [["k0", "k1", "k2", "k3"]] * 2
     assert store.ids == []
@@ -162,7 +169,7 @@ def test_a_write_that_was_refused_to_its_owner_blames_no_record(error: Exception
 def test_a_processor_that_marks_itself_is_replaced_and_nothing_is_blamed() -> None:
     """So says one that keeps records between batches: what failed need not be in this one."""
     world, store = parking_world("a", retries=5)
-    world.stream.append("a", *many(4))
+    world.write("a", 4)
     calls, at = list[int](), list[float]()
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -189,8 +196,8 @@ def test_a_processor_that_marks_itself_is_replaced_and_nothing_is_blamed() -> No
 def test_one_bad_record_is_found_parked_and_passed() -> None:
     """The other shard does not notice; the records before and behind it keep their order."""
     world, store = parking_world("a", "b", retries=1)
-    world.stream.append("a", *many(64))
-    world.stream.append("b", *many(10))
+    world.write("a", 64)
+    world.write("b", 10)
     refusing = Refusing(world, "k41")
     worker = world.worker()
     reached(world, 63)
@@ -205,49 +212,46 @@ def test_one_bad_record_is_found_parked_and_passed() -> None:
     assert parked.error == "ValueError: cannot digest k41"
     assert 'raise ValueError(f"cannot digest' in parked.traceback
     assert parked.attempts >= 3
-    world.simulation.advance(1)
+    world.advance(1)
     assert world.checkpoint("a") == "a@64"
     assert (worker.statuses()["a"].reason, worker.statuses()["a"].failures) == ("", 0)
     assert world.journal.shutdowns("a") == []
 
 
-def test_a_page_of_bad_records_only_ends_without_a_call_that_passes() -> None:
-    world, store = parking_world("a")
-    world.stream.append("a", *many(3))
+def test_a_page_of_bad_records_only_ends_without_a_call_that_passes(world: Stage, store: FlakyStore) -> None:
+    world.write("a", 3)
     Refusing(world, "k0", "k1", "k2")
     worker = world.worker()
-    world.simulation.until(lambda: store.ids == ["k0", "k1", "k2"], 60)
-    world.stream.append("a", *many(1, 3))
+    world.until(lambda: store.ids == ["k0", "k1", "k2"], 60)
+    world.write("a", 1, 3)
     reached(world, 1)
-    world.simulation.advance(1)
+    world.advance(1)
 
     assert worker.statuses()["a"].failures == 0
     assert world.checkpoint("a") == "a@4"
 
 
-def test_a_shard_that_ends_with_a_bad_record_ends() -> None:
-    world, store = parking_world("a")
-    world.stream.append("a", *many(4))
+def test_a_shard_that_ends_with_a_bad_record_ends(world: Stage, store: FlakyStore) -> None:
+    world.write("a", 4)
     world.stream.close("a")
     Refusing(world, "k3")
     world.worker()
-    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.TERMINATE], 60)
-    world.simulation.advance(1)
+    world.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.TERMINATE], 60)
+    world.advance(1)
 
     assert store.ids == ["k3"]
     assert world.checkpoint("a") == "SHARD_END"
 
 
-def test_later_records_of_a_parked_key_are_parked_untried() -> None:
+def test_later_records_of_a_parked_key_are_parked_untried(world: Stage, store: FlakyStore) -> None:
     """A replay must not put an old change over a newer one. Other keys go on."""
-    world, store = parking_world("a")
-    world.stream.append("a", *records("bad", "x", "bad", "y"))
+    world.stream.append("a", *named("bad", "x", "bad", "y"))
     refusing = Refusing(world, "bad")
     world.worker()
     reached(world, 2)
-    world.stream.append("a", *records("z", "bad", start=4))
+    world.stream.append("a", *named("z", "bad", start=4))
     reached(world, 3)
-    world.simulation.until(lambda: len(store.ids) == 3, 30)
+    world.until(lambda: len(store.ids) == 3, 30)
 
     parked = list(store.parked())
     assert [each.attempts > 0 for each in parked] == [True, False, False]
@@ -268,34 +272,32 @@ def test_a_policy_may_let_later_records_of_a_key_pass() -> None:
 
     world.journal.on_process = process
     world.worker()
-    world.simulation.until(lambda: accepted == [2], 60)
+    world.until(lambda: accepted == [2], 60)
 
     assert len(store.ids) == 1
 
 
-def test_a_key_that_was_replayed_is_delivered_again_within_a_second() -> None:
+def test_a_key_that_was_replayed_is_delivered_again_within_a_second(world: Stage, store: FlakyStore) -> None:
     """The store is asked once more when a record of a parked key comes."""
-    world, store = parking_world("a")
-    world.stream.append("a", *records("k"))
+    world.stream.append("a", *named("k"))
     refusing = Refusing(world, "k")
     world.worker()
-    world.simulation.until(lambda: store.ids == ["k"], 60)
-    world.simulation.advance(5)
+    world.until(lambda: store.ids == ["k"], 60)
+    world.advance(5)
     refusing.keys.clear()
     store.remove(list(store.parked()))
-    world.stream.append("a", *records("k", start=1))
+    world.stream.append("a", *named("k", start=1))
     reached(world, 1)
 
     assert store.ids == []
 
 
-def test_the_store_is_asked_once_and_then_left_alone() -> None:
+def test_the_store_is_asked_once_and_then_left_alone(world: Stage, store: FlakyStore) -> None:
     """Ordinary traffic costs no calls to the store."""
-    world, store = parking_world("a")
     world.worker(max_records=1)
     for number in range(5):
-        world.stream.append("a", *many(4, 4 * number))
-        world.simulation.advance(3)
+        world.write("a", 4, 4 * number)
+        world.advance(3)
 
     assert len(world.journal.accepted["a"]) == 20
     assert store.calls == ["parked_keys"]
@@ -304,13 +306,13 @@ def test_the_store_is_asked_once_and_then_left_alone() -> None:
 def test_keys_move_to_the_children_of_a_shard() -> None:
     """The store is asked by key and not by shard."""
     world, store = parking_world("parent")
-    world.stream.append("parent", *records("bad", "x"))
+    world.stream.append("parent", *named("bad", "x"))
     Refusing(world, "bad")
     world.worker()
-    world.simulation.until(lambda: store.ids == ["bad"], 60)
+    world.until(lambda: store.ids == ["bad"], 60)
     world.stream.split("parent", "left", "right")
-    world.stream.append("left", *records("bad", "y", start=10))
-    world.simulation.until(lambda: world.journal.accepted["left"] == ["y"], 120)
+    world.stream.append("left", *named("bad", "y", start=10))
+    world.until(lambda: world.journal.accepted["left"] == ["y"], 120)
 
     assert [(each.shard_id, each.generation, each.attempts) for each in store.parked()] == [
         ("left", 2, 0),
@@ -325,7 +327,7 @@ def test_keys_move_to_the_children_of_a_shard() -> None:
 def test_checkpoints_stand_only_between_pages_until_a_page_is_whole() -> None:
     """While a page is delivered in pieces, the permitted position is the one before it."""
     world, _ = parking_world("a")
-    world.stream.append("a", *many(8))
+    world.write("a", 8)
     permitted: list[tuple[list[str], str]] = []
     refusing = Refusing(world, "k2")
 
@@ -350,12 +352,11 @@ def test_checkpoints_stand_only_between_pages_until_a_page_is_whole() -> None:
 
 def test_a_failure_is_never_told_without_the_next_attempt() -> None:
     """While the batch waits to be delivered again, and while it is."""
-    world = World("a", failure_policy=FailurePolicy(retries=9, first_pause_millis=3_000))
-    world.stream.append("a", *many(5))
-    nothing = threading.Event()
+    world = Stage("a", failure_policy=FailurePolicy(retries=9, first_pause_millis=3_000))
+    world.write("a", 5)
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        world.simulation.wait(nothing, 2.0)
+        world.simulation.wait(threading.Event(), 2.0)
         raise ValueError("busy")
 
     world.journal.on_process = process
@@ -367,17 +368,13 @@ def test_a_failure_is_never_told_without_the_next_attempt() -> None:
     }
 
 
-def test_a_failing_store_is_never_told_without_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, store = parking_world("a")
+def test_a_failing_store_is_never_told_without_the_next_attempt(
+    world: Stage, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.failures = 1_000_000
-    world.stream.append("a", *many(3))
-    nothing = threading.Event()
+    world.write("a", 3)
     parked = store.parked_keys
-
-    def slow(*arguments: Any) -> Any:
-        world.simulation.wait(nothing, 2.0)
-        return parked(*arguments)
-
+    slow = lambda *given: world.simulation.wait(threading.Event(), 2.0) or parked(*given)  # noqa: E731
     monkeypatch.setattr(store, "parked_keys", slow)
     Refusing(world, "k1")
     told = reasons_of(world, "failed", 15)
@@ -388,12 +385,12 @@ def test_a_failing_store_is_never_told_without_the_next_attempt(monkeypatch: pyt
     }
 
 
-def reasons_of(world: World, part: str, seconds: float) -> list[str]:
+def reasons_of(world: Stage, part: str, seconds: float) -> list[str]:
     """Every reason with these words that somebody hears who asks all the time."""
     worker = world.worker()
     told: list[str] = []
     for _ in range(round(seconds / 0.05)):
-        world.simulation.advance(0.05)
+        world.advance(0.05)
         told += [status.reason for status in worker.statuses().values() if part in status.reason]
     return told
 
@@ -402,15 +399,16 @@ def shape(reason: str) -> str:
     return re.sub(r"once|\d+ times|\d+\.\d", "#", reason)
 
 
-def test_a_failing_store_is_named_and_nothing_is_skipped_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
-    world, store = parking_world("a")
+def test_a_failing_store_is_named_and_nothing_is_skipped_meanwhile(
+    world: Stage, store: FlakyStore, caplog: pytest.LogCaptureFixture
+) -> None:
     store.failures = 2
-    world.stream.append("a", *many(3))
+    world.write("a", 3)
     Refusing(world, "k1")
     worker = world.worker()
     with caplog.at_level(logging.ERROR):
-        world.simulation.until(lambda: len(store.calls) == 2, 30)
-        world.simulation.advance(0.1)
+        world.until(lambda: len(store.calls) == 2, 30)
+        world.advance(0.1)
     reason = worker.statuses()["a"].reason
     assert reason.startswith(
         "the parking store failed 2 times: asking for parked keys: DependencyException: no route to the parking store; "
@@ -420,36 +418,36 @@ def test_a_failing_store_is_named_and_nothing_is_skipped_meanwhile(caplog: pytes
     assert world.journal.delivered("a") == []
     assert "the parking store failed" in caplog.text
 
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
     store.failures = 3
-    world.simulation.until(lambda: not store.failures, 60)
-    world.simulation.advance(0.1)
+    world.until(lambda: not store.failures, 60)
+    world.advance(0.1)
     assert "parking one record: DependencyException" in worker.statuses()["a"].reason
     assert world.journal.accepted["a"] == ["k0"]
     reached(world, 2)
     assert store.ids == ["k1"]
 
 
-def test_a_crash_behind_a_parked_record_parks_nothing_twice() -> None:
+def test_a_crash_behind_a_parked_record_parks_nothing_twice(world: Stage, store: FlakyStore) -> None:
     """The next worker knows the key, reads the page again, perhaps cut otherwise, and does not try the record."""
-    world, store = parking_world("a")
-    world.stream.append("a", *many(6))
+    world.write("a", 6)
     refusing = Refusing(world, "k3", "k5")
     first = world.worker("first", max_records=4)
-    world.simulation.until(lambda: "k3" in store.ids, 60)
+    world.until(lambda: "k3" in store.ids, 60)
     first.kill()
     world.journal.by_shard.clear()
     second = world.worker("second", max_records=100)
-    world.simulation.until(lambda: store.ids == ["k3", "k5"] and second.statuses()["a"].reason == "", 120)
-    world.simulation.until(lambda: {"k0", "k1", "k2", "k4"} <= set(world.journal.accepted["a"]), 60)
+    world.until(lambda: store.ids == ["k3", "k5"] and second.statuses()["a"].reason == "", 120)
+    world.until(lambda: {"k0", "k1", "k2", "k4"} <= set(world.journal.accepted["a"]), 60)
 
     assert not any("k3" in batch for batch in batches(world))
     assert refusing.keys == {"k3", "k5"}
 
 
-def test_a_record_before_the_parked_one_of_its_key_is_delivered_again_and_not_parked() -> None:
+def test_a_record_before_the_parked_one_of_its_key_is_delivered_again_and_not_parked(
+    world: Stage, store: FlakyStore
+) -> None:
     """It was accepted, and comes again as no checkpoint covers it; parked, it would be replayed behind newer ones."""
-    world, store = parking_world("a")
     written = [make_record("k", number) for number in range(4)]
     world.stream.append("a", *written)
     accepted: list[int] = []
@@ -463,11 +461,11 @@ def test_a_record_before_the_parked_one_of_its_key_is_delivered_again_and_not_pa
     world.journal.on_process = process
     world.journal.on_shutdown = lambda processor, given: None
     first = world.worker("first", max_records=1)
-    world.simulation.until(lambda: len(store.ids) == 2, 60)
+    world.until(lambda: len(store.ids) == 2, 60)
     first.kill()
     world.worker("second")
-    world.simulation.until(lambda: accepted == [0, 1, 0, 1], 120)
-    world.simulation.advance(2)
+    world.until(lambda: accepted == [0, 1, 0, 1], 120)
+    world.advance(2)
 
     assert [parked.record.sequence_info.timestamp_micros for parked in store.parked()] == [2, 3]
 
@@ -477,16 +475,16 @@ def test_a_record_before_the_parked_one_of_its_key_is_delivered_again_and_not_pa
 def test_a_request_to_stop_ends_a_page_in_pieces(reason: ShutdownReason, moment: str) -> None:
     """Between two pieces or after a call to the store; the rest of the page is read again by whoever comes next."""
     world, store = parking_world("a", retries=9 if moment == "pause" else 0)
-    world.stream.append("a", *many(8))
+    world.write("a", 8)
     Refusing(world, "k5")
     worker = world.worker()
     if moment == "store":
-        world.simulation.until(lambda: store.calls == ["parked_keys"], 30)
+        world.until(lambda: store.calls == ["parked_keys"], 30)
         store.failures = 10_000
-    world.simulation.until(lambda: "attempt" in worker.statuses().get("a", worker).__str__(), 60)
+    world.until(lambda: "attempt" in worker.statuses().get("a", worker).__str__(), 60)
     (consumer,) = worker.coordinator._consumers.values()
     consumer.stop(reason)
-    world.simulation.until(lambda: world.journal.shutdowns("a") != [], 30)
+    world.until(lambda: world.journal.shutdowns("a") != [], 30)
 
     assert world.journal.shutdowns("a") == [reason]
     assert "k6" not in world.journal.accepted["a"]
@@ -498,15 +496,14 @@ def test_a_request_to_stop_ends_a_page_in_pieces(reason: ShutdownReason, moment:
 
 def test_a_policy_may_stop_the_shard_at_the_record() -> None:
     """The lease stays held, the status names key, place, position and error; a resumed shard tries again."""
-    world = World("a", "b", failure_policy=FailurePolicy(retries=1, first_pause_millis=10, then=OnFailure.STOP_SHARD))
-    world.stream.append("a", *many(8))
-    world.stream.append("b", *many(2))
+    world = Stage("a", "b", failure_policy=FailurePolicy(retries=1, first_pause_millis=10, then=OnFailure.STOP_SHARD))
+    world.write("a", 8)
+    world.write("b", 2)
     refusing = Refusing(world, "k5")
     worker = world.worker()
-    world.simulation.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
+    world.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
     reached(world, 2, "b")
-    world.simulation.advance(60)
-
+    world.advance(60)
     status = worker.statuses()["a"]
     assert status.reason == (
         'stopped by failure_policy at record [["id", "k5"]] (1/5/0), number 5 after position TRIM_HORIZON, after '
@@ -524,32 +521,31 @@ def test_a_policy_may_stop_the_shard_at_the_record() -> None:
 
 
 def test_one_failed_call_is_told_as_one() -> None:
-    world = World("a", failure_policy=FailurePolicy(retries=0, then=OnFailure.STOP_SHARD))
-    world.stream.append("a", *many(1))
+    world = Stage("a", failure_policy=FailurePolicy(retries=0, then=OnFailure.STOP_SHARD))
+    world.write("a", 1)
     Refusing(world, "k0")
     worker = world.worker()
-    world.simulation.until(lambda: "stopped" in str(worker.statuses().get("a")), 60)
+    world.until(lambda: "stopped" in str(worker.statuses().get("a")), 60)
 
     assert "TRIM_HORIZON, after one failed call: ValueError: cannot digest k0; mend" in worker.statuses()["a"].reason
 
 
-def resume(world: World, worker: SimulatedWorker) -> None:
+def resume(world: Stage, worker: SimulatedWorker) -> None:
     """Pause and resume, as ``Worker.pause`` and ``Worker.resume`` do."""
     worker.coordinator.send(events.PauseRequested("a", "mended"))
-    world.simulation.until(lambda: worker.statuses()["a"].reason_kind is not ReasonKind.DECISION, 30)
+    world.until(lambda: worker.statuses()["a"].reason_kind is not ReasonKind.DECISION, 30)
     worker.coordinator.send(events.ResumeRequested("a"))
 
 
 def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture) -> None:
     """Then it is not the records: here, everything fails."""
     world, store = parking_world("a", most_parked_share=0.05, share_window_records=100)
-    world.stream.append("a", *many(50))
+    world.write("a", 50)
     refusing = Refusing(world, *(f"k{number}" for number in range(50)))
     worker = world.worker()
     with caplog.at_level(logging.ERROR):
-        world.simulation.until(lambda: worker.statuses().get("a") and len(world.journal.shutdowns("a")) == 1, 60)
-        world.simulation.advance(30)
-
+        world.until(lambda: worker.statuses().get("a") and len(world.journal.shutdowns("a")) == 1, 60)
+        world.advance(30)
     assert store.ids == ["k0", "k1", "k2", "k3", "k4"]
     status = worker.statuses()["a"]
     assert status.reason.startswith(
@@ -568,16 +564,13 @@ def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture
 
 def test_a_hot_key_that_is_parked_stops_the_shard_rather_than_pour_itself_into_the_store() -> None:
     world, store = parking_world("a", most_parked_share=0.05, share_window_records=100)
-    world.stream.append("a", *records(*["bad", "x"] * 10))
+    world.stream.append("a", *named(*["bad", "x"] * 10))
     Refusing(world, "bad")
     worker = world.worker(max_records=2)
-    world.simulation.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
+    world.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
 
     assert store.ids == ["bad"] * 5
     assert "not tried: an earlier record of its key is parked" in worker.statuses()["a"].reason
-
-
-# --- anything may happen ----------------------------------------------------------------------------------------------
 
 
 def in_order(found: Iterable[Any]) -> bool:
@@ -606,7 +599,7 @@ def test_every_record_is_accepted_or_parked_in_order_per_key(seed: int) -> None:
     worker = world.worker("w0", max_records=dice.choice([3, 10, 50]))
     for number in range(0, 120, 20):
         world.stream.append("a", *written[number : number + 20])
-        world.simulation.advance(dice.uniform(0.1, 3))
+        world.advance(dice.uniform(0.1, 3))
         store.failures += dice.choice([0, 0, 1, 2])
         if dice.random() < 0.3:
             worker.kill()
@@ -616,8 +609,8 @@ def test_every_record_is_accepted_or_parked_in_order_per_key(seed: int) -> None:
     def dealt_with() -> set[int]:
         return {record.sequence_info.timestamp_micros for record in [*accepted, *(p.record for p in store.parked())]}
 
-    world.simulation.until(lambda: dealt_with() == places, 600)
-    world.simulation.advance(30)
+    world.until(lambda: dealt_with() == places, 600)
+    world.advance(30)
     parked = [each.record for each in store.parked()]
     assert broken <= {record.sequence_info.timestamp_micros for record in parked}
     for key in {record.primary_key for record in parked}:

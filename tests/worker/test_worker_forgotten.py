@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tablestore import CapacityUnit, Condition, OTSClient, ReservedThroughput, Row, TableMeta, TableOptions
+from tablestore import OTSClient
 
 from streamclient import ClientConfig, InitialPosition, StreamConfig, Worker
 from streamclient.interfaces import ShutdownReason
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi, with_limits
+from streamclient.tablestore import with_limits
 from streamclient.testing.simulation.scene import Journal
 from tests.forgetful_proxy import ForgetfulProxy, forgetful
 from tests.patience import FOREVER_SECONDS, until
+from tests.worker.stage import make_table, put
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -50,18 +51,12 @@ def test_records_after_a_rest_wait_for_no_forgotten_connection_and_no_lease_is_l
     waited for the answer over a forgotten connection would wait for ever.
     """
     writer = local.client()
-    TablestoreStreamApi(writer).create_table(
-        TableMeta("orders", [("id", "STRING")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        split_points=list(LETTERS[1:]),
-    )
+    make_table(writer, split_points=list(LETTERS[1:]))
     journal = Journal()
 
     def write(number: int) -> None:
         for letter in LETTERS:
-            writer.put_row("orders", Row([("id", f"{letter}{number}")], [("n", number)]), Condition("IGNORE"))
+            put(writer, f"{letter}{number}", n=number)
 
     def delivered() -> int:
         return sum(len(keys) for keys in list(journal.accepted.values()))

@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from attrs import evolve
-from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
+from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
@@ -40,7 +39,7 @@ from streamclient.core.events import (
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite, create, renew
-from streamclient.core.membership import WorkerRow, WorkerWrite, beat
+from streamclient.core.membership import WorkerRow, beat
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRetryStrategy
@@ -48,12 +47,12 @@ from streamclient.metrics import MemoryMetrics
 from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import InitialPosition, Lease, Shard
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import Journal, World
+from streamclient.testing.simulation.scene import Journal
 from streamclient.worker.health import CallWatchdog, HealthWatch
-from streamclient.worker.lease import WriteAnswer
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
+from tests.worker.stage import Stage, make_table, worker_on
 
 LIMIT_MILLIS = 300
 QUICK: dict[str, Any] = {
@@ -72,16 +71,11 @@ OUTAGE = DependencyException("no connection: refused", kind=ErrorKind.TRANSIENT)
 @pytest.fixture
 def local() -> Iterator[LocalTablestore]:
     with LocalTablestore() as local:
-        TablestoreStreamApi(local.client()).create_table(
-            TableMeta("orders", [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
+        make_table(local.client())
         yield local
 
 
-def worker_on(client: OTSClient, position: InitialPosition | None = None, **changes: Any) -> Worker:
+def worker_over(client: OTSClient, position: InitialPosition | None = None, **changes: Any) -> Worker:
     config = StreamConfig(
         client=client,
         data_table_name="orders",
@@ -177,8 +171,9 @@ def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
     assert watch.judge(100.0).is_healthy
 
 
-def watched() -> HealthWatch:
-    """A watch whose scans succeed."""
+@pytest.fixture
+def watch() -> HealthWatch:
+    """Its scans succeed."""
     watch = HealthWatch(60_000, 0.0, CallWatchdog("no read of the stream succeeded"))
     watch.answered(Answered(ReadRows(), Scan(())), 99.0)
     return watch
@@ -199,8 +194,9 @@ def waiting(cause: Cause) -> HeldLease:
         (ResolveAndCreate(Lease("s1", "stream"), 1), "no lease of a new shard was created for 70 s"),
     ],
 )
-def test_call_that_never_comes_back_is_missed_from_when_it_was_sent(command: Command, reason: str) -> None:
-    watch = watched()
+def test_call_that_never_comes_back_is_missed_from_when_it_was_sent(
+    watch: HealthWatch, command: Command, reason: str
+) -> None:
     watch.asked(command, 30.0)
     watch.watch([], 100.0)
 
@@ -208,8 +204,7 @@ def test_call_that_never_comes_back_is_missed_from_when_it_was_sent(command: Com
     assert watch.judge(100.0).reason == reason
 
 
-def test_beats_that_are_answered_hide_nothing_of_other_writes() -> None:
-    watch = watched()
+def test_beats_that_are_answered_hide_nothing_of_other_writes(watch: HealthWatch) -> None:
     for write in (RENEWAL, CREATION):
         watch.asked(write, 30.0)
         watch.answered(Answered(write, WriteOutcome.UNCERTAIN, error=OUTAGE), 30.0)
@@ -228,8 +223,7 @@ def test_beats_that_are_answered_hide_nothing_of_other_writes() -> None:
     ],
     ids=["another worker created it", "the shard is gone", "created"],
 )
-def test_lease_that_nobody_has_to_create_any_more_is_not_missed(seen: Answered[Any]) -> None:
-    watch = watched()
+def test_lease_that_nobody_has_to_create_any_more_is_not_missed(watch: HealthWatch, seen: Answered[Any]) -> None:
     watch.asked(CREATION, 10.0)
     watch.answered(Answered(CREATION, WriteOutcome.UNCERTAIN, error=OUTAGE), 10.0)
     watch.answered(Answered(ReadRows(), Scan((Lease("s2", "stream"),))), 90.0)
@@ -245,9 +239,8 @@ def test_lease_that_nobody_has_to_create_any_more_is_not_missed(seen: Answered[A
 )
 @pytest.mark.parametrize("outcome", [WriteOutcome.UNCERTAIN, WriteOutcome.REFUSED])
 def test_the_late_answer_to_a_creation_that_a_scan_has_shown_means_nothing(
-    seen: Answered[Any], outcome: WriteOutcome
+    watch: HealthWatch, seen: Answered[Any], outcome: WriteOutcome
 ) -> None:
-    watch = watched()
     watch.asked(CREATION, 10.0)
     watch.answered(seen, 12.0)
     watch.answered(Answered(CREATION, outcome, error=OUTAGE), 15.0)
@@ -256,8 +249,7 @@ def test_the_late_answer_to_a_creation_that_a_scan_has_shown_means_nothing(
     assert watch.judge(100.0).is_healthy
 
 
-def test_one_lease_that_was_created_does_not_hide_for_ever_that_others_cannot_be() -> None:
-    watch = watched()
+def test_one_lease_that_was_created_does_not_hide_for_ever_that_others_cannot_be(watch: HealthWatch) -> None:
     for key in ("s1", "s2"):
         watch.asked(ResolveAndCreate(Lease(key, "stream"), 1), 10.0)
     watch.answered(Answered(CREATION, WriteOutcome.ACCEPTED), 30.0)
@@ -266,8 +258,7 @@ def test_one_lease_that_was_created_does_not_hide_for_ever_that_others_cannot_be
     assert not watch.judge(91.0).is_healthy
 
 
-def test_epoch_is_missed_as_long_as_a_shard_waits_for_it() -> None:
-    watch = watched()
+def test_epoch_is_missed_as_long_as_a_shard_waits_for_it(watch: HealthWatch) -> None:
     watch.watch([waiting(Cause.EPOCH)], 30.0)
     watch.watch([waiting(Cause.EPOCH)], 100.0)
     assert watch.judge(100.0).reason == "no epoch was drawn for 70 s"
@@ -276,8 +267,7 @@ def test_epoch_is_missed_as_long_as_a_shard_waits_for_it() -> None:
     assert watch.judge(102.0).is_healthy
 
 
-def test_worker_without_leases_that_writes_none_any_more_is_not_judged_by_the_last_failure() -> None:
-    watch = watched()
+def test_worker_without_leases_that_writes_none_any_more_is_not_judged_by_the_last_failure(watch: HealthWatch) -> None:
     watch.asked(RENEWAL, 10.0)
     watch.answered(Answered(RENEWAL, WriteOutcome.UNCERTAIN, error=OUTAGE), 11.0)
     watch.watch([waiting(Cause.FINISHED)], 80.0)
@@ -297,30 +287,10 @@ def test_worker_without_leases_that_writes_none_any_more_is_not_judged_by_the_la
 def test_worker_that_never_reached_the_service_is_unhealthy_with_the_call_and_its_error(
     endpoint: str, error: str, deaf: str
 ) -> None:
-    with worker_on(silent(endpoint or deaf)) as worker:
+    with worker_over(silent(endpoint or deaf)) as worker:
         until(lambda: not worker.health.is_healthy and error in worker.health.reason)
         assert worker.health.reason.startswith("looking up the stream has not succeeded for ")
         assert worker.worker_status is WorkerStatus.RUNNING, "it goes on trying"
-
-
-def test_service_that_does_not_answer_at_all_makes_the_worker_unhealthy() -> None:
-    """No error ever comes: the call just takes for ever."""
-    asked = threading.Event()
-
-    class Mute(FakeStream):
-        def list_stream(self, table_name: str | None = None) -> Any:
-            asked.wait(PATIENCE_SECONDS)
-            return super().list_stream(table_name)
-
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
-    stream = Mute("orders", ("a",))
-    leases = MemoryLeaseManager(stream.stream_id)
-    with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
-        assert worker.health.is_healthy
-        until(lambda: not worker.health.is_healthy)
-        assert worker.health.reason.startswith("looking up the stream has not succeeded for ")
-        asked.set()
-        until(lambda: worker.health.is_healthy)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +311,7 @@ def test_call_that_the_service_refuses_for_long_makes_the_worker_unhealthy_until
     local: LocalTablestore, operation: str, code: str, what: str
 ) -> None:
     local.add_fault(FaultRule(operation, Fail(code)))
-    with worker_on(local.client()) as worker:
+    with worker_over(local.client()) as worker:
         until(lambda: what in worker.health.reason and code in worker.health.reason)
         local.clear_faults()
         until(lambda: worker.health.is_healthy)
@@ -353,7 +323,7 @@ def test_worker_that_may_not_look_up_where_to_begin_is_unhealthy_although_it_bea
 ) -> None:
     """No lease is ever created, so nothing is read; all else succeeds."""
     local.add_fault(FaultRule("GetShardIterator", Fail("OTSNoPermissionAccess")))
-    with worker_on(local.client(), position) as worker:
+    with worker_over(local.client(), position) as worker:
         until(lambda: "no lease of a new shard was created" in worker.health.reason)
         assert (
             "looking up the first position failed: DependencyException: OTSNoPermissionAccess" in worker.health.reason
@@ -369,51 +339,38 @@ def test_worker_whose_epochs_cannot_be_drawn_is_unhealthy_although_all_else_succ
 
     may_draw = threading.Event()
     stream = FakeStream("orders", ("a",))
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
-    leases = Undrawn(stream.stream_id)
-    with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
+    with worker_on(stream, leases=Undrawn(stream.stream_id), **QUICK) as worker:
         until(lambda: "no epoch was drawn" in worker.health.reason, lambda: worker.health)
         assert "connection: refused" in worker.health.reason
         may_draw.set()
         until(lambda: worker.health.is_healthy)
 
 
-class Hanging(MemoryLeaseManager):
-    """Does not come back from writing the leases of shards, until the test lets it."""
-
-    def __init__(self, stream_id: str) -> None:
-        super().__init__(stream_id)
-        self.go = threading.Event()
-
-    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        if any(isinstance(write, LeaseWrite) for write in writes):
-            self.go.wait(PATIENCE_SECONDS)
-        return super().write_many(writes)
-
-
-def test_lease_manager_that_hangs_makes_the_worker_unhealthy_without_any_error() -> None:
-    stream = FakeStream("orders", ("a",))
-    leases = Hanging(stream.stream_id)
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
-    with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
-        until(lambda: "no lease of a new shard was created" in worker.health.reason, lambda: worker.health)
-        leases.go.set()
-        until(lambda: worker.health.is_healthy)
-
-
-def test_stream_api_that_hangs_while_it_lists_shards_makes_the_worker_unhealthy() -> None:
-    go = threading.Event()
-
-    class Mute(FakeStream):
-        def describe_stream(self, stream_id: str) -> Any:
-            go.wait(PATIENCE_SECONDS)
-            return super().describe_stream(stream_id)
-
-    stream = Mute("orders", ("a",))
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("list_stream", "looking up the stream has not succeeded for "),
+        ("describe_stream", "no list of the stream's shards was read"),
+        ("write_many", "no lease of a new shard was created"),
+    ],
+)
+def test_call_that_hangs_makes_the_worker_unhealthy_without_any_error(
+    method: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, go = FakeStream("orders", ("a",)), threading.Event()
     leases = MemoryLeaseManager(stream.stream_id)
-    with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
-        until(lambda: "no list of the stream's shards was read" in worker.health.reason, lambda: worker.health)
+    of = leases if method == "write_many" else stream
+    call = getattr(of, method)
+
+    def hang(*given: Any) -> Any:
+        if of is stream or any(isinstance(write, LeaseWrite) for write in given[0]):
+            go.wait(PATIENCE_SECONDS)
+        return call(*given)
+
+    monkeypatch.setattr(of, method, hang)
+    with worker_on(stream, leases=leases, **QUICK) as worker:
+        assert worker.health.is_healthy
+        until(lambda: says in worker.health.reason, lambda: worker.health)
         go.set()
         until(lambda: worker.health.is_healthy)
 
@@ -423,7 +380,7 @@ def test_status_table_that_cannot_be_created_is_told_with_its_error_while_the_ca
 ) -> None:
     """The retry strategy lets an hour pass between two tries."""
     local.add_fault(FaultRule("DescribeTable", Fail("OTSServerBusy")))
-    with worker_on(local.client(), lease_manager_retry_strategy=Patient()) as worker:
+    with worker_over(local.client(), lease_manager_retry_strategy=Patient()) as worker:
         until(lambda: "OTSServerBusy" in worker.health.reason, lambda: worker.health)
         assert worker.health.reason.startswith("creating the status table has not succeeded for ")
 
@@ -439,9 +396,7 @@ def test_lease_manager_that_cannot_tell_what_holds_it_up_disturbs_nobody_who_ask
 
     may_be_ready = threading.Event()
     stream = FakeStream("orders", ("a",))
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
-    leases = Rude(stream.stream_id)
-    with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
+    with worker_on(stream, leases=Rude(stream.stream_id), **QUICK) as worker:
         until(lambda: "does not answer reads yet" in worker.health.reason, lambda: worker.health)
         may_be_ready.set()
         until(lambda: worker.has_begun)
@@ -469,7 +424,7 @@ def test_endpoint_where_something_else_answers_is_told_with_the_call_and_its_ans
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
-        worker = worker_on(silent(f"http://127.0.0.1:{server.server_port}"))
+        worker = worker_over(silent(f"http://127.0.0.1:{server.server_port}"))
         try:
             with suppress(WorkerFailedError), worker:
                 until(lambda: not worker.health.is_healthy, lambda: worker.health)
@@ -498,7 +453,7 @@ def test_default_retries_wait_out_throttling_at_every_step(local: LocalTablestor
 
 def test_worker_that_never_reached_the_service_is_measured_as_unhealthy(deaf: str) -> None:
     metrics = MemoryMetrics()
-    with worker_on(silent(deaf), metrics=metrics):
+    with worker_over(silent(deaf), metrics=metrics):
         until(lambda: metrics.value(UNHEALTHY, stream="orders", worker="w1") == 1, metrics.snapshot)
 
 
@@ -526,21 +481,16 @@ def test_stream_that_fails_is_measured_as_unhealthy_beside_one_that_is_read() ->
     assert metrics.value(UNHEALTHY, stream="orders") == 0
 
 
-def test_reads_that_fail_are_forgotten_when_the_shard_is_gone() -> None:
+def test_reads_that_fail_are_forgotten_when_the_shard_is_gone(world: Stage) -> None:
     """Nobody waits for a read any more."""
-    world = World("a")
-    worker = world.worker("w1")
-    world.simulation.until(lambda: worker.reads == {"a"}, 60)
+    worker = world.reader("w1")
     world.stream.append("a", make_record("k0", 0))
     world.stream.get_stream_record = lambda *_: (_ for _ in ()).throw(OUTAGE)  # type: ignore[method-assign]
-    world.simulation.until(lambda: not worker.worker.health.is_healthy, 200)
+    world.until(lambda: not worker.worker.health.is_healthy, 200)
     assert "no read of the stream succeeded" in worker.worker.health.reason
-    world.simulation.until(lambda: worker.coordinator.health.reason != "", 10)
+    world.until(lambda: worker.coordinator.health.reason != "", 10)
     worker.worker.pause("a")
-    world.simulation.until(lambda: worker.coordinator.health.is_healthy, 60)
-
-
-# --- an internal fault ------------------------------------------------------------------------------------------------
+    world.until(lambda: worker.coordinator.health.is_healthy, 60)
 
 
 def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_end(
@@ -556,13 +506,8 @@ def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_en
 
     journal.on_process = hang
     metrics = MemoryMetrics()
-    settings = evolve(
-        ClientConfig(**QUICK, metrics=metrics),
-        shutdown_timeout_millis=60_000,
-        max_duration_before_last_successful_renew_or_take_lease=60_000,
-    )
-    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
-    worker = Worker("w1", settings, config, journal.make, None, MemoryLeaseManager(stream.stream_id), stream_api=stream)
+    patient = {"shutdown_timeout_millis": 60_000, "max_duration_before_last_successful_renew_or_take_lease": 60_000}
+    worker = worker_on(stream, journal, metrics=metrics, **{**QUICK, **patient})
     raised: list[BaseException] = []
 
     def run() -> None:

@@ -36,7 +36,6 @@ def test_the_end_is_final() -> None:
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in (Phase.ENDED, Phase.CLOSING)])
 def test_a_stop_ends_every_phase_within_two_steps(phase: Phase) -> None:
     after = next_phase(phase, Outcome.STOPPED)
-
     assert after is Phase.ENDED or next_phase(after, Outcome.CLOSED) is Phase.ENDED
 
 
@@ -151,6 +150,5 @@ def test_the_default_strategy_makes_ten_retries_over_five_and_a_half_seconds() -
 
 def test_the_default_strategy_retries_nothing_that_must_fail_again() -> None:
     strategy = LeaseRetryStrategy()
-
     assert not strategy.should_retry(ACTION, DependencyException("denied", kind=ErrorKind.PERMANENT), 0)
     assert not strategy.should_retry(ACTION, StreamClientException("bug"), 0)

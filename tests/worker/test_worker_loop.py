@@ -19,19 +19,20 @@ from streamclient.worker import owner_loop as loop_module
 from streamclient.worker.owner_loop import OwnerLoop, Question
 from streamclient.worker.usercode import UserCode
 from tests.patience import PATIENCE_SECONDS, until
+from tests.worker.stage import Clock
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def test_messages_run_in_order_and_timers_when_due() -> None:
-    clock = Clock()
-    loop = OwnerLoop(clock)
+@pytest.fixture
+def loop(clock: Clock) -> OwnerLoop:
+    return OwnerLoop(clock)
+
+
+def test_messages_run_in_order_and_timers_when_due(loop: OwnerLoop, clock: Clock) -> None:
     ran: list[str] = []
     loop.call_later(5, lambda: ran.append("later"))
     cancelled = loop.call_later(1, lambda: ran.append("never"))
@@ -59,9 +60,7 @@ def test_a_timer_with_slack_is_due_within_it_and_never_late(
     assert slack > other_slack or due >= other
 
 
-def test_timers_with_slack_that_are_due_close_together_run_in_one_turn() -> None:
-    clock = Clock()
-    loop = OwnerLoop(clock)
+def test_timers_with_slack_that_are_due_close_together_run_in_one_turn(loop: OwnerLoop, clock: Clock) -> None:
     ran: list[float] = []
     for number in range(100):
         seconds = 4.0 + number / 100
@@ -74,8 +73,7 @@ def test_timers_with_slack_that_are_due_close_together_run_in_one_turn() -> None
     assert len(set(ran)) <= 9  # an eighth of a second is the widest grid within a twentieth of four
 
 
-def test_what_is_to_run_at_the_end_follows_messages_timers_and_the_look_around() -> None:
-    loop = OwnerLoop(Clock())
+def test_what_is_to_run_at_the_end_follows_messages_timers_and_the_look_around(loop: OwnerLoop) -> None:
     ran: list[str] = []
 
     def message() -> None:
@@ -91,8 +89,7 @@ def test_what_is_to_run_at_the_end_follows_messages_timers_and_the_look_around()
     assert ran == ["message", "second message", "timer", "look", "end", "what the end added"]
 
 
-def test_what_is_to_run_at_the_end_survives_a_message_that_raises_and_waits_for_nothing() -> None:
-    loop = OwnerLoop(Clock())
+def test_what_is_to_run_at_the_end_survives_a_message_that_raises_and_waits_for_nothing(loop: OwnerLoop) -> None:
     ran: list[str] = []
     loop.post(lambda: loop.at_end(lambda: ran.append("end")))
     loop.post(lambda: ran.append(str(1 // 0)))
@@ -104,8 +101,7 @@ def test_what_is_to_run_at_the_end_survives_a_message_that_raises_and_waits_for_
     assert (ran, loop.has_messages) == (["end"], False)
 
 
-def test_what_is_to_run_at_the_end_runs_when_the_loop_closes_and_at_once_from_then_on() -> None:
-    loop = OwnerLoop(Clock())
+def test_what_is_to_run_at_the_end_runs_when_the_loop_closes_and_at_once_from_then_on(loop: OwnerLoop) -> None:
     ran: list[str] = []
     loop.at_end(lambda: ran.append("before"))
     loop.close()
@@ -114,8 +110,7 @@ def test_what_is_to_run_at_the_end_runs_when_the_loop_closes_and_at_once_from_th
     assert ran == ["before", "after"]
 
 
-def test_a_call_that_is_taken_back_before_the_end_of_its_turn_never_reaches_the_executor() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_call_that_is_taken_back_before_the_end_of_its_turn_never_reaches_the_executor(loop: OwnerLoop) -> None:
     pool = DaemonPool("pool", 1)
     ran: list[object] = []
     code = UserCode(pool, loop)
@@ -127,8 +122,7 @@ def test_a_call_that_is_taken_back_before_the_end_of_its_turn_never_reaches_the_
     assert (ran, call.future) == ([], None)
 
 
-def test_a_call_that_the_executor_refused_cannot_be_taken_back_and_is_reported_once() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_call_that_the_executor_refused_cannot_be_taken_back_and_is_reported_once(loop: OwnerLoop) -> None:
     pool = DaemonPool("pool", 1)
     pool.shutdown(wait=True)
     told: list[Raised | None] = []
@@ -145,8 +139,7 @@ def test_a_call_that_the_executor_refused_cannot_be_taken_back_and_is_reported_o
     )
 
 
-def test_a_second_thread_in_the_loop_is_an_error() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_second_thread_in_the_loop_is_an_error(loop: OwnerLoop) -> None:
     caught: list[BaseException] = []
 
     def enter() -> None:
@@ -166,8 +159,7 @@ def test_a_second_thread_in_the_loop_is_an_error() -> None:
     assert "entered the owner loop" in str(caught[0])
 
 
-def test_a_message_that_raises_leaves_those_behind_it_in_the_inbox() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_message_that_raises_leaves_those_behind_it_in_the_inbox(loop: OwnerLoop) -> None:
     ran: list[int] = []
     loop.post(lambda: ran.append(1 // 0))
     loop.post(lambda: ran.append(2))
@@ -178,8 +170,7 @@ def test_a_message_that_raises_leaves_those_behind_it_in_the_inbox() -> None:
     assert ran == [2]
 
 
-def test_a_question_that_the_loop_closes_upon_is_refused_once_and_one_that_was_answered_is_not() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_question_that_the_loop_closes_upon_is_refused_once_and_one_that_was_answered_is_not(loop: OwnerLoop) -> None:
     heard: list[str] = []
     loop.post(Question(lambda: heard.append("answered"), lambda: heard.append("refused an answered one")))
     loop.turn(0)
@@ -206,8 +197,7 @@ def test_posting_to_a_full_inbox_waits_and_is_bounded(monkeypatch: pytest.Monkey
     assert ran == [1, 2, 4]
 
 
-def test_a_closed_loop_takes_nothing_more() -> None:
-    loop = OwnerLoop(Clock())
+def test_a_closed_loop_takes_nothing_more(loop: OwnerLoop) -> None:
     loop.post(lambda: None)
     loop.close()
 
@@ -293,9 +283,7 @@ def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
     assert pool.join(PATIENCE_SECONDS)
 
 
-def test_a_rate_does_not_drift_and_makes_up_for_one_run_of_those_missed() -> None:
-    clock = Clock()
-    loop = OwnerLoop(clock)
+def test_a_rate_does_not_drift_and_makes_up_for_one_run_of_those_missed(loop: OwnerLoop, clock: Clock) -> None:
     ticks: list[float] = []
     loop.call_every(6.0, lambda: ticks.append(clock.now))
     for moment in (100.0, 105.9, 106.1, 106.2, 111.9, 112.5, 200.0, 200.0, 201.9, 202.0, 207.9, 208.0):
@@ -330,9 +318,7 @@ def test_each_turn_runs_a_rate_once_if_a_moment_has_passed(interval: float, star
         assert whole == pytest.approx(round(whole), abs=0.000_1)
 
 
-def test_a_rate_goes_on_after_an_error_and_ends_with_the_loop() -> None:
-    clock = Clock()
-    loop = OwnerLoop(clock)
+def test_a_rate_goes_on_after_an_error_and_ends_with_the_loop(loop: OwnerLoop, clock: Clock) -> None:
     ticks: list[float] = []
 
     def tick() -> None:

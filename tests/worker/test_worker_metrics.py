@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,26 +20,24 @@ from streamclient.metrics import METRICS, MemoryMetrics, labelled
 from streamclient.metrics import metric_table as t
 from streamclient.model import Lease, Metric, OnFailure, ShardState
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments
 from streamclient.worker.lease import MemoryLeaseManager
 from streamclient.worker.parking import MemoryParkingStore
 from streamclient.worker.statuses import StreamFacts, lease_status
+from tests.worker.stage import Stage
 
 W1 = {"stream": "orders", "worker": "w1"}
 W2 = {"stream": "orders", "worker": "w2"}
 
 
-class MeasuredWorld(World):
+class MeasuredWorld(Stage):
     """A world whose workers are measured."""
 
     def __init__(self, *shard_ids: str, seed: int = 1, **config: Any) -> None:
         self.metrics = MemoryMetrics()
         super().__init__(*shard_ids, seed=seed, metrics=self.metrics, **config)
-
-    def write(self, shard_id: str, count: int, start: int = 0) -> None:
-        self.stream.append(shard_id, *[make_record(f"k{number}", number) for number in range(start, start + count)])
 
     def caught_up(self, *shard_ids: str) -> None:
         """Let everything be processed."""
@@ -60,12 +57,16 @@ class MeasuredWorld(World):
         }
 
 
+@pytest.fixture
+def world() -> MeasuredWorld:
+    return MeasuredWorld("a")
+
+
 @pytest.fixture(autouse=True)
-def _nothing_is_refused(caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> Iterator[None]:
+def _nothing_is_refused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No call with a metric that the table lacks, or with other labels: the store refuses those, and that is logged."""
     yield
-    if "broken" not in request.node.name:
-        assert [record.message for record in caplog.records if "figures are missing" in record.message] == []
+    assert [record.message for record in caplog.records if "figures are missing" in record.message] == []
 
 
 # --- records and user code -------------------------------------------------------------------------------------------
@@ -75,12 +76,7 @@ def test_records_batches_and_the_length_of_calls_are_measured() -> None:
     world = MeasuredWorld("a", "b")
     world.write("a", 5)
     world.write("b", 2)
-
-    def slowly(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        world.simulation.wait(threading.Event(), 3.0)
-        world.journal.checkpoint_batch(processor, given)
-
-    world.journal.on_process = slowly
+    world.dawdle(3.0)
     world.worker()
     world.caught_up("a", "b")
 
@@ -93,14 +89,7 @@ def test_records_batches_and_the_length_of_calls_are_measured() -> None:
 def test_failures_retries_and_restarts_are_counted_by_call() -> None:
     world = MeasuredWorld(failure_policy=FailurePolicy(retries=2, first_pause_millis=10))
     world.write("a", 1)
-    calls = iter(range(100))
-
-    def fail_at_first(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        if next(calls) < 4:
-            raise ValueError("not yet")
-        world.journal.checkpoint_batch(processor, given)
-
-    world.journal.on_process = fail_at_first
+    world.refuse(ValueError("not yet"), times=4)
     world.worker()
     world.caught_up("a")
 
@@ -131,12 +120,11 @@ def test_parked_records_are_counted_and_are_not_processed() -> None:
     assert world.metrics.value(t.REDELIVERIES) == world.metrics.value(t.BATCHES) - 1
 
 
-def test_an_end_that_is_not_stored_counts_as_a_failure() -> None:
-    world = MeasuredWorld()
+def test_an_end_that_is_not_stored_counts_as_a_failure(world: MeasuredWorld) -> None:
     world.stream.close("a")
     world.journal.on_shutdown = lambda processor, given: None
     world.worker()
-    world.simulation.advance(30)
+    world.advance(30)
 
     failures = world.metrics.value(t.USER_CODE_FAILURES, call="end_not_stored")
     assert failures is not None
@@ -147,8 +135,7 @@ def test_an_end_that_is_not_stored_counts_as_a_failure() -> None:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def test_reads_are_counted_by_result() -> None:
-    world = MeasuredWorld()
+def test_reads_are_counted_by_result(world: MeasuredWorld) -> None:
     world.write("a", 1)
     kinds = (ErrorKind.THROTTLED, ErrorKind.TRANSIENT, ErrorKind.AMBIGUOUS)
     errors = [DependencyException("no", kind=kind) for kind in kinds]
@@ -162,8 +149,7 @@ def test_reads_are_counted_by_result() -> None:
     assert world.metrics.value(t.READ_SECONDS) == world.metrics.value(t.READS)
 
 
-def test_a_read_behind_retention_counts_as_trimmed_and_waits_for_a_decision() -> None:
-    world = MeasuredWorld()
+def test_a_read_behind_retention_counts_as_trimmed_and_waits_for_a_decision(world: MeasuredWorld) -> None:
     world.write("a", 2)
     world.worker()
     world.caught_up("a")
@@ -171,24 +157,21 @@ def test_a_read_behind_retention_counts_as_trimmed_and_waits_for_a_decision() ->
     world.write("a", 2, start=2)
     world.stream.trim("a", 3)
     world.simulation.pool("w1-fetch").is_frozen = False
-    world.simulation.until(lambda: world.metrics.value(t.SHARDS, reason="decision") == 1)
+    world.until(lambda: world.metrics.value(t.SHARDS, reason="decision") == 1)
 
     assert world.metrics.value(t.READS, result="trimmed") == 1
     assert world.metrics.value(t.LEASES, state="waiting") == 1
 
 
-def test_lag_and_time_to_loss_follow_the_statuses_and_are_zero_or_absent_when_caught_up() -> None:
-    world = MeasuredWorld()
+def test_lag_and_time_to_loss_follow_the_statuses_and_are_zero_or_absent_when_caught_up(world: MeasuredWorld) -> None:
     worker = world.worker()
     world.caught_up("a")
     assert world.metrics.value(t.TIME_TO_LOSS_SECONDS) is None
-
     world.simulation.pool("w1-processor").is_frozen = True
     now_micros = 1_600_000_000_000_000 + int(world.simulation.now * 1_000_000)
     world.stream.append("a", make_record("late", now_micros))
-    world.simulation.advance(30)
+    world.advance(30)
     status = worker.statuses()["a"]
-
     assert status.lag_seconds == pytest.approx(30, abs=SAMPLE_SECONDS)
     assert world.metrics.value(t.LAG_SECONDS) == pytest.approx(status.lag_seconds, abs=SAMPLE_SECONDS)
     assert world.metrics.value(t.TIME_TO_LOSS_SECONDS) == pytest.approx(24 * 3600 - 30, abs=SAMPLE_SECONDS + 1)
@@ -198,13 +181,11 @@ def test_lag_and_time_to_loss_follow_the_statuses_and_are_zero_or_absent_when_ca
     assert world.metrics.value(t.TIME_TO_LOSS_SECONDS) is None
 
 
-def test_bytes_read_ahead_are_shown_while_they_wait() -> None:
-    world = MeasuredWorld()
+def test_bytes_read_ahead_are_shown_while_they_wait(world: MeasuredWorld) -> None:
     world.write("a", 30)
-    hold = threading.Event()
-    world.journal.on_process = lambda processor, given: world.simulation.wait(hold, 20.0) and None
+    hold = world.hang()
     world.worker(max_records=10)
-    world.simulation.until(lambda: (world.metrics.value(t.PREFETCH_BUFFER_BYTES) or 0) > 0)
+    world.until(lambda: (world.metrics.value(t.PREFETCH_BUFFER_BYTES) or 0) > 0)
     hold.set()
     world.caught_up("a")
 
@@ -219,34 +200,31 @@ def test_leases_are_counted_as_they_are_taken_handed_over_and_left() -> None:
     first = world.worker("w1")
     world.caught_up("a", "b")
     second = world.worker("w2")
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
+    world.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
     assert world.by(t.LEASE_MOVES, "move", **W1) == {"taken": 2, "handed_over": 1}
     assert world.by(t.LEASE_MOVES, "move", **W2) == {"taken": 1}
 
     first.stop()
-    world.simulation.until(lambda: first.is_over and world.metrics.value(t.LEASES, **W2, state="running") == 2)
-    second.stop()
-    world.simulation.until(lambda: second.is_over)
+    world.until(lambda: first.is_over and world.metrics.value(t.LEASES, **W2, state="running") == 2)
+    world.stop(second)
     assert world.by(t.LEASE_MOVES, "move", **W1) == {"taken": 2, "handed_over": 2}
     assert world.by(t.LEASE_MOVES, "move", **W2) == {"taken": 2, "left": 2}
 
 
-def test_a_lease_that_cannot_be_renewed_is_lost_and_the_worker_unhealthy() -> None:
-    world = MeasuredWorld("a")
+def test_a_lease_that_cannot_be_renewed_is_lost_and_the_worker_unhealthy(world: MeasuredWorld) -> None:
     leases = FaultyLeases(world.stream.stream_id)
     world.worker(lease_manager=leases)
     world.caught_up("a")
     assert world.metrics.value(t.UNHEALTHY) == 0
-
     leases.is_cut_off = True
-    world.simulation.until(lambda: world.metrics.value(t.UNHEALTHY) == 1)
+    world.until(lambda: world.metrics.value(t.UNHEALTHY) == 1)
     assert world.by(t.LEASE_MOVES, "move") == {"taken": 1, "lost": 1}
     assert world.metrics.value(t.LEASE_WRITES, kind="renew", outcome="uncertain") >= 1
     assert world.metrics.value(t.LEASES, state="running") == 0
 
     leases.is_cut_off = False
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, state="running") == 1)
-    world.simulation.until(lambda: world.metrics.value(t.UNHEALTHY) == 0)
+    world.until(lambda: world.metrics.value(t.LEASES, state="running") == 1)
+    world.until(lambda: world.metrics.value(t.UNHEALTHY) == 0)
     assert world.by(t.LEASE_MOVES, "move") == {"taken": 2, "lost": 1}
 
 
@@ -254,11 +232,10 @@ def test_a_finished_lease_that_is_given_away_is_told_from_a_handed_over_one() ->
     world = MeasuredWorld("a", "b", "c")
     world.stream.close("a")
     first = world.worker("w1")
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W1, state="finished") == 1)
+    world.until(lambda: world.metrics.value(t.LEASES, **W1, state="finished") == 1)
     second = world.worker("w2")
-    world.simulation.advance(60)
-    first.stop()
-    world.simulation.until(lambda: first.is_over)
+    world.advance(60)
+    world.stop(first)
 
     moves = world.by(t.LEASE_MOVES, "move", **W1)
     assert moves["handed_over"] + moves.get("given", 0) == moves["taken"]
@@ -270,10 +247,10 @@ def test_the_lease_of_a_shard_that_left_the_stream_counts_as_deleted() -> None:
     world = MeasuredWorld("a", "b")
     world.worker()
     world.stream.close("a")
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, state="finished") == 1)
+    world.until(lambda: world.metrics.value(t.LEASES, state="finished") == 1)
     world.stream.remove("a")
-    world.simulation.until(lambda: world.leases.get_lease("a") is None)
-    world.simulation.advance(SAMPLE_SECONDS)
+    world.until(lambda: world.leases.get_lease("a") is None)
+    world.advance(SAMPLE_SECONDS)
 
     assert world.by(t.LEASE_MOVES, "move") == {"taken": 3, "deleted": 1}
 
@@ -281,16 +258,15 @@ def test_the_lease_of_a_shard_that_left_the_stream_counts_as_deleted() -> None:
 def test_waiting_children_are_named_by_their_reason() -> None:
     world = MeasuredWorld("p")
     world.write("p", 1)
-    hold = threading.Event()
-    world.journal.on_process = lambda processor, given: world.simulation.wait(hold, 600.0) and None
+    hold = world.hang()
     world.stream.split("p", "c1", "c2")
     world.worker()
-    world.simulation.until(lambda: world.metrics.value(t.SHARDS, reason="parents") == 2)
+    world.until(lambda: world.metrics.value(t.SHARDS, reason="parents") == 2)
     assert world.by(t.LEASES, "state") == {"running": 1, "waiting": 2, "finished": 0}
     assert world.metrics.value(t.SHARDS, state="waiting_on_parent_shards", reason="parents") == 2
 
     hold.set()
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, state="running") == 2)
+    world.until(lambda: world.metrics.value(t.LEASES, state="running") == 2)
     assert world.by(t.LEASES, "state") == {"running": 2, "waiting": 0, "finished": 1}
     assert world.metrics.value(t.SHARDS, reason="parents") == 0
     assert world.metrics.value(t.SHARDS, reason="finished") == 1
@@ -301,7 +277,7 @@ def test_every_held_shard_is_counted_once_by_state_and_reason() -> None:
     worker = world.worker()
     world.caught_up("a", "b", "c")
     worker.worker.pause("b", reason="maintenance")
-    world.simulation.until(lambda: world.metrics.value(t.SHARDS, reason="paused") == 1)
+    world.until(lambda: world.metrics.value(t.SHARDS, reason="paused") == 1)
 
     assert world.metrics.value(t.SHARDS) == world.metrics.value(t.LEASES) == len(worker.statuses()) == 3
     assert world.metrics.value(t.SHARDS, state="paused") == 1
@@ -313,13 +289,12 @@ def test_the_gap_of_a_hand_over_ends_with_the_first_batch_or_an_empty_read() -> 
     world.worker("w1")
     world.caught_up("a", "b")
     assert world.metrics.value(t.HAND_OVER_GAP_SECONDS) is None
-
     world.worker("w2")
     world.simulation.pool("w2-fetch").is_frozen = True
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
-    world.simulation.advance(4.0)
+    world.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
+    world.advance(4.0)
     world.simulation.pool("w2-fetch").is_frozen = False
-    world.simulation.until(lambda: world.metrics.value(t.HAND_OVER_GAP_SECONDS) == 1)
+    world.until(lambda: world.metrics.value(t.HAND_OVER_GAP_SECONDS) == 1)
 
     (series,) = world.metrics.snapshot(t.HAND_OVER_GAP_SECONDS)
     assert series.labels == W2
@@ -375,12 +350,11 @@ def test_whatever_happens_leases_taken_less_those_gone_are_those_held(seed: int)
     CountedStorm(seed, metrics=MemoryMetrics()).run()
 
 
-def test_lease_writes_scans_and_epochs_are_counted() -> None:
-    world = MeasuredWorld("a")
+def test_lease_writes_scans_and_epochs_are_counted(world: MeasuredWorld) -> None:
     world.write("a", 1)
     world.worker()
     world.caught_up("a")
-    world.simulation.advance(60)
+    world.advance(60)
 
     writes = {
         (series.labels["kind"], series.labels["outcome"]): series.value
@@ -397,9 +371,9 @@ def test_sessions_beat_and_a_worker_that_stands_still_is_killed_by_another() -> 
     first = world.worker("w1")
     world.caught_up("a", "b")
     world.worker("w2")
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
+    world.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 1)
     first.kill()
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 2)
+    world.until(lambda: world.metrics.value(t.LEASES, **W2, state="running") == 2)
 
     writes = world.by(t.SESSION_WRITES, "kind", **W2, outcome="accepted")
     assert (writes["register"], writes["kill"]) == (1, 1)
@@ -407,9 +381,7 @@ def test_sessions_beat_and_a_worker_that_stands_still_is_killed_by_another() -> 
     assert world.metrics.value(t.WAKES, worker="w2") >= 1
 
 
-def test_a_failed_draw_of_an_epoch_is_counted_as_failed() -> None:
-    world = MeasuredWorld("a")
-
+def test_a_failed_draw_of_an_epoch_is_counted_as_failed(world: MeasuredWorld) -> None:
     class NoEpochsAtFirst(MemoryLeaseManager):
         failures = 2
 
@@ -428,17 +400,13 @@ def test_a_failed_draw_of_an_epoch_is_counted_as_failed() -> None:
 def test_a_stalled_consumer_is_counted() -> None:
     world = MeasuredWorld("a", limits=CallLimits(user_code_limit_millis=40_000))
     world.write("a", 1)
-    world.journal.on_process = lambda processor, given: world.simulation.wait(threading.Event(), 500.0) and None
+    world.hang(500.0)
     world.worker()
-    world.simulation.until(lambda: world.metrics.value(t.STALLS) == 1)
+    world.until(lambda: world.metrics.value(t.STALLS) == 1)
     assert world.metrics.value(t.SHARDS, reason="user_code") == 1 or world.metrics.value(t.SHARDS, reason="lease") == 1
 
 
-# --- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def test_checkpoints_are_counted_by_kind_and_outcome_and_timed() -> None:
-    world = MeasuredWorld("a")
+def test_checkpoints_are_counted_by_kind_and_outcome_and_timed(world: MeasuredWorld) -> None:
     world.write("a", 1)
 
     def in_two_phases(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -448,8 +416,8 @@ def test_checkpoints_are_counted_by_kind_and_outcome_and_timed() -> None:
 
     world.journal.on_process = in_two_phases
     world.worker()
-    world.simulation.until(lambda: world.simulation.pool("w1-status").is_frozen)
-    world.simulation.advance(2.0)
+    world.until(lambda: world.simulation.pool("w1-status").is_frozen)
+    world.advance(2.0)
     world.simulation.pool("w1-status").is_frozen = False
     world.caught_up("a")
 
@@ -464,8 +432,7 @@ def test_checkpoints_are_counted_by_kind_and_outcome_and_timed() -> None:
     assert 2.0 <= series.value <= 3.0
 
 
-def test_a_checkpoint_under_a_lost_lease_is_counted_as_such() -> None:
-    world = MeasuredWorld("a")
+def test_a_checkpoint_under_a_lost_lease_is_counted_as_such(world: MeasuredWorld) -> None:
     leases = FaultyLeases(world.stream.stream_id)
     world.write("a", 1)
 
@@ -475,7 +442,7 @@ def test_a_checkpoint_under_a_lost_lease_is_counted_as_such() -> None:
 
     world.journal.on_process = cut_off
     world.worker(lease_manager=leases, limits=CallLimits(checkpoint_timeout_millis=120_000))
-    world.simulation.until(lambda: world.metrics.value(t.CHECKPOINTS) is not None)
+    world.until(lambda: world.metrics.value(t.CHECKPOINTS) is not None)
 
     assert world.by(t.CHECKPOINTS, "outcome") == {"unknown": 1}
 
@@ -495,74 +462,49 @@ def hand_one_over() -> tuple[MeasuredWorld, SimulatedWorker, str]:
     world.worker("w1")
     world.caught_up("a", "b")
     second = world.worker("w2")
-    world.simulation.until(lambda: len(shards_of(world, t.LAG_SECONDS, "w2")) == 1)
+    world.until(lambda: len(shards_of(world, t.LAG_SECONDS, "w2")) == 1)
     (moved,) = shards_of(world, t.LAG_SECONDS, "w2")
     return world, second, moved
 
 
 def test_gauges_of_a_shard_end_at_once_when_it_leaves_and_its_counters_later() -> None:
     world, _, moved = hand_one_over()
-    world.simulation.advance(2 * SAMPLE_SECONDS)
+    world.advance(2 * SAMPLE_SECONDS)
     assert moved not in shards_of(world, t.LAG_SECONDS, "w1")
     assert shards_of(world, t.RECORDS_PROCESSED, "w1") == {"a", "b"}
 
-    world.simulation.advance(LINGER_SECONDS)
+    world.advance(LINGER_SECONDS)
     assert shards_of(world, t.RECORDS_PROCESSED, "w1") == {"a", "b"} - {moved}
     assert shards_of(world, t.RECORDS_SIZE_BYTES, "w1") == {"a", "b"} - {moved}
 
 
 def test_counters_of_a_shard_that_comes_back_in_time_go_on() -> None:
     world, second, moved = hand_one_over()
-    world.simulation.advance(LINGER_SECONDS / 4)
+    world.advance(LINGER_SECONDS / 4)
     second.stop()
-    world.simulation.until(lambda: world.metrics.value(t.LEASES, **W1, state="running") == 2)
+    world.until(lambda: world.metrics.value(t.LEASES, **W1, state="running") == 2)
     world.write(moved, 2, start=3)
     world.caught_up("a", "b")
-    world.simulation.advance(2 * LINGER_SECONDS)
+    world.advance(2 * LINGER_SECONDS)
 
     assert world.metrics.value(t.RECORDS_PROCESSED, worker="w1", shard=moved) == 5
 
 
-def test_a_worker_that_ended_shows_nothing_held_and_keeps_its_counters() -> None:
-    world = MeasuredWorld("a")
+def test_a_worker_that_ended_shows_nothing_held_and_keeps_its_counters(world: MeasuredWorld) -> None:
     world.write("a", 3)
     worker = world.worker()
     world.caught_up("a")
-    worker.stop()
-    world.simulation.until(lambda: worker.is_over)
+    world.stop(worker)
 
     assert world.metrics.value(t.LAG_SECONDS) is None
     assert (world.metrics.value(t.LEASES), world.metrics.value(t.SHARDS)) == (0, 0)
     assert world.metrics.value(t.RECORDS_PROCESSED) == 3
 
 
-# --- whoever listens -------------------------------------------------------------------------------------------------
-
-
-def test_broken_metrics_disturb_nothing_and_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(IMetrics):
-        def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
-            raise OSError("disk full")
-
-        set = observe = increment
-
-    world = World("a", metrics=Broken())
-    world.stream.append("a", make_record("k1", 1))
-    worker = world.worker()
-    with caplog.at_level(logging.ERROR, logger="streamclient"):
-        world.simulation.until(lambda: bool(world.journal.accepted["a"]))
-        world.simulation.advance(30)
-        worker.stop()
-        world.simulation.until(lambda: worker.is_over)
-
-    assert worker.error is None
-    assert len([record for record in caplog.records if "figures are missing" in record.message]) == 1
-
-
 def test_without_metrics_nothing_is_sampled() -> None:
-    world = World("a")
+    world = Stage("a")
     worker = world.worker()
-    world.simulation.advance(10)
+    world.advance(10)
 
     assert not worker.coordinator._instruments.is_on
 
@@ -586,7 +528,7 @@ def play(metrics: IMetrics) -> None:
     """Everything that can be measured without a real service, in a few virtual minutes."""
     store = MemoryParkingStore()
     policy = FailurePolicy(retries=1, first_pause_millis=1, then=OnFailure.PARK, parking=store, most_parked_share=1.0)
-    world = World("a", "b", metrics=metrics, failure_policy=policy, limits=CallLimits(user_code_limit_millis=30_000))
+    world = Stage("a", "b", metrics=metrics, failure_policy=policy, limits=CallLimits(user_code_limit_millis=30_000))
     now_micros = 1_600_000_000_000_000 + int(world.simulation.now * 1_000_000)
     for shard_id in ("a", "b"):
         world.stream.append(shard_id, *[make_record(f"k{number}", now_micros + number) for number in range(4)])
@@ -605,14 +547,14 @@ def play(metrics: IMetrics) -> None:
 
     world.journal.on_process, world.journal.on_initialize = process, initialize
     world.worker("w1")
-    world.simulation.advance(60)
+    world.advance(60)
     world.worker("w2")
-    world.simulation.advance(60)
+    world.advance(60)
     world.stream.append("a", make_record("hang", now_micros + 10))
-    world.simulation.advance(120)
+    world.advance(120)
     for worker in world.simulation.workers:
         worker.stop()
-    world.simulation.advance(60)
+    world.advance(60)
 
 
 @pytest.mark.slow

@@ -8,64 +8,43 @@ from test_worker_streams import Tables
 
 from streamclient.model import ShutdownReason
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import World
+from tests.worker.stage import Stage
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
 
 
 def test_a_paused_shard_keeps_its_lease_and_says_who_paused_it_and_why() -> None:
-    world = World("a", "b")
+    world = Stage("a", "b")
     worker = world.worker()
     world.stream.append("a", make_record("k0", 0))
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
     worker.worker.pause("a", reason="the database is being moved")
-    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.PAUSED], 60)
+    world.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.PAUSED], 60)
     for shard_id in ("a", "b"):
         world.stream.append(shard_id, make_record("k1", 1))
-    world.simulation.advance(300)
-
+    world.advance(300)
     assert world.journal.accepted == {"a": ["k0"], "b": ["k1"]}
     assert world.owner("a") == "w1"
     assert worker.statuses()["a"].reason == "paused by its own program: the database is being moved"
     assert "paused" not in worker.statuses()["b"].reason
 
     worker.worker.resume("a")
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0", "k1"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["k0", "k1"], 60)
     assert worker.statuses()["a"].reason == ""
 
 
-def test_the_whole_worker_is_paused_shards_it_takes_later_included() -> None:
-    """Also before it runs; and a pause of one shard outlives that of the worker."""
-    world = World("a")
-    world.stream.append("a", make_record("k0", 0))
-    worker = world.worker()
-    worker.worker.pause(reason="weekly maintenance")
-    worker.worker.pause("a")
-    world.simulation.advance(60)
-    assert world.owner("a") == "w1"
-    assert world.journal.entries == []
-
-    worker.worker.resume()
-    world.simulation.advance(60)
-    assert worker.statuses()["a"].reason == "paused by its own program: no reason given"
-    worker.worker.resume("a")
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
-
-
-def test_a_paused_worker_hands_its_shards_over_when_it_stops() -> None:
-    world = World("a")
+def test_a_paused_worker_hands_its_shards_over_when_it_stops(world: Stage) -> None:
     first, second = world.worker("w1"), world.worker("w2")
     first.worker.pause(reason="no more here")
     second.worker.pause(reason="nor here")
-    world.simulation.until(lambda: world.owner("a") != "", 60)
-    world.simulation.advance(30)
+    world.until(lambda: world.owner("a") != "", 60)
+    world.advance(30)
     owner, other = (first, second) if world.owner("a") == "w1" else (second, first)
-    owner.stop()
-    world.simulation.until(lambda: owner.is_over, 60)
+    world.stop(owner)
     other.worker.resume()
     world.stream.append("a", make_record("k0", 0))
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
 
     assert world.owner("a") == other.worker.worker_identifier
 

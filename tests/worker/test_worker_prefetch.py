@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
@@ -20,26 +18,13 @@ from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShutdownReason
 from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget, ReadQueue
+from tests.worker.stage import ManualPool, Stage, records
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
-
-
-class StandingPool(Executor):
-    """Keeps calls until the test runs them."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.calls.append(partial(fn, *args, **kwargs))
-        return Future()
-
-    def run_one(self) -> None:
-        self.calls.pop(0)()
 
 
 class Desk:
@@ -48,7 +33,7 @@ class Desk:
     def __init__(self, *shard_ids: str, limit: int = 10, ahead_bytes: int = 10**6, total_bytes: int = 10**6) -> None:
         self.stream = FakeStream("orders", shard_ids or ("a",))
         self.loop = OwnerLoop(lambda: 0.0)
-        self.pool = StandingPool()
+        self.pool = ManualPool()
         self.budget = PrefetchBudget(total_bytes)
         reads = OwnerReads(ReadQueue(self.pool), self.loop)
         self.fetchers = {
@@ -83,7 +68,7 @@ class Desk:
     def settle(self) -> None:
         """Let everything happen that can."""
         self.turn()
-        while self.pool.calls:
+        while self.pool.tasks:
             self.pool.run_one()
             self.turn()
 
@@ -96,8 +81,9 @@ class Desk:
         return page
 
 
-def records(count: int, start: int = 0) -> list[Any]:
-    return [make_record(f"k{number}", number) for number in range(start, start + count)]
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
 
 
 # --- one shard --------------------------------------------------------------------------------------------------------
@@ -108,12 +94,10 @@ def test_pages_behind_the_one_being_processed_are_read_ahead_up_to_the_limit() -
     desk.stream.append("a", *records(100))
     page = desk.deliver()
     desk.settle()
-
     assert len(page.records) == 10
     assert desk.stream.reads == 1 + 3
     assert desk.fetcher.ahead_bytes == desk.budget.used_bytes == 3 * 10 * LEAST_RECORD_BYTES
     assert desk.positions["a"] == Position.TRIM_HORIZON
-
     desk.advance(page)
     desk.ask()
 
@@ -139,16 +123,15 @@ def test_a_limit_of_zero_reads_nothing_ahead() -> None:
     assert desk.stream.reads == 1
 
 
-def test_a_read_ahead_under_way_answers_the_question_for_it() -> None:
-    desk = Desk()
+def test_a_read_ahead_under_way_answers_the_question_for_it(desk: Desk) -> None:
     desk.stream.append("a", *records(20))
     page = desk.deliver()
     desk.turn()
-    assert len(desk.pool.calls) == 1
+    assert len(desk.pool.tasks) == 1
     desk.advance(page)
     desk.ask()
     desk.turn()
-    assert len(desk.pool.calls) == 1
+    assert len(desk.pool.tasks) == 1
     desk.settle()
 
     assert [len(page.records) for page in desk.answers["a"]] == [10, 10]
@@ -162,15 +145,14 @@ def test_one_visit_to_the_pool_reads_several_pages_ahead_and_the_next_begins_whe
     desk.turn()
     desk.pool.run_one()
 
-    assert (desk.stream.reads, desk.pool.calls) == (1 + 4, [])
+    assert (desk.stream.reads, desk.pool.tasks) == (1 + 4, [])
     visits = []
     for _ in range(4):
         desk.advance(page)
         page = desk.deliver()
         desk.turn()
-        visits.append(len(desk.pool.calls))
-        while desk.pool.calls:
-            desk.pool.run_one()
+        visits.append(len(desk.pool.tasks))
+        desk.pool.run_all()
         desk.turn()
     assert visits == [0, 1, 0, 1]
     assert [len(page.records) for page in desk.answers["a"]] == [10] * 5
@@ -239,9 +221,8 @@ def test_a_visit_ends_when_nobody_wants_more_and_gives_all_its_bytes_back() -> N
     assert (len(reads), reading.is_over, desk.budget.used_bytes, desk.fetcher.ahead_bytes) == (1, True, 0, 0)
 
 
-def test_an_idle_shard_costs_no_reads_ahead() -> None:
+def test_an_idle_shard_costs_no_reads_ahead(desk: Desk) -> None:
     """A record now and then: the page came after an empty answer, so nothing waits behind it."""
-    desk = Desk()
     desk.ask()
     desk.settle()
     for number in range(5):
@@ -256,8 +237,7 @@ def test_an_idle_shard_costs_no_reads_ahead() -> None:
     assert desk.stream.reads == 1 + 5 * 2
 
 
-def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is() -> None:
-    desk = Desk()
+def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is(desk: Desk) -> None:
     desk.stream.append("a", *records(10))
     page = desk.deliver()
     desk.settle()
@@ -275,14 +255,12 @@ def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is() -> None:
     assert desk.answers["a"][-1].next_position.is_shard_end
 
 
-def test_a_failed_read_ahead_is_met_again_only_when_its_turn_comes() -> None:
-    desk = Desk()
+def test_a_failed_read_ahead_is_met_again_only_when_its_turn_comes(desk: Desk) -> None:
     desk.stream.append("a", *records(20))
     page = desk.deliver()
     desk.stream.fail_reads("a", TRANSIENT, TRANSIENT)
     desk.settle()
     assert (desk.stream.reads, desk.budget.used_bytes) == (2, 0)
-
     desk.advance(page)
     desk.ask()
     desk.settle()
@@ -306,26 +284,8 @@ def test_what_was_read_before_a_trim_is_delivered_and_then_the_loss_is_met() -> 
     assert page.is_a(TrimmedDataException)
 
 
-def test_discarding_gives_all_bytes_back_and_forgets_late_answers() -> None:
-    for steps in range(4):
-        desk = Desk()
-        desk.stream.append("a", *records(50))
-        desk.deliver()
-        for _ in range(steps):
-            desk.turn()
-            if desk.pool.calls:
-                desk.pool.run_one()
-        desk.fetcher.discard()
-        asked = len(desk.answers["a"])
-        desk.settle()
-
-        assert (desk.budget.used_bytes, desk.fetcher.ahead_bytes) == (0, 0)
-        assert len(desk.answers["a"]) == asked
-
-
-def test_a_page_that_was_cut_is_followed_by_a_read_at_the_cut() -> None:
+def test_a_page_that_was_cut_is_followed_by_a_read_at_the_cut(desk: Desk) -> None:
     """A position other than the next one makes what was read ahead worthless."""
-    desk = Desk()
     desk.stream.append("a", *records(50))
     page = desk.deliver()
     desk.settle()
@@ -389,7 +349,7 @@ class ReadingAhead(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        if self.desk.pool.calls:
+        if self.desk.pool.tasks:
             self.desk.pool.run_one()
 
     @rule()
@@ -464,7 +424,6 @@ def test_a_shard_that_waits_for_room_gets_it_before_one_that_asks_later() -> Non
         desk.deliver(name)
     desk.settle()
     assert (desk.fetchers["a"].ahead_bytes, desk.fetchers["b"].ahead_bytes) == (size, 0)
-
     desk.advance(desk.answers["a"][-1])
     desk.deliver("a")
     desk.settle()
@@ -475,9 +434,8 @@ def test_a_shard_that_waits_for_room_gets_it_before_one_that_asks_later() -> Non
 # --- in a worker ------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_during_processing_never_covers_what_was_only_read_ahead() -> None:
-    world = World("a")
-    world.stream.append("a", *records(30))
+def test_a_checkpoint_during_processing_never_covers_what_was_only_read_ahead(world: Stage) -> None:
+    world.write("a", 30)
     seen: list[str] = []
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -487,16 +445,15 @@ def test_a_checkpoint_during_processing_never_covers_what_was_only_read_ahead() 
 
     world.journal.on_process = process
     world.worker(max_records=10)
-    world.simulation.until(lambda: len(seen) == 3, 60)
+    world.until(lambda: len(seen) == 3, 60)
 
     assert seen == ["a@10", "a@20", "a@30"]
     assert world.journal.delivered("a") == [f"k{number}" for number in range(30)]
 
 
-def test_the_next_page_is_there_when_a_batch_is_done() -> None:
+def test_the_next_page_is_there_when_a_batch_is_done(world: Stage) -> None:
     """While user code works, the page behind is read; so the reads are over long before the work is."""
-    world = World("a")
-    world.stream.append("a", *records(30))
+    world.write("a", 30)
     reads_at_start: list[int] = []
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -505,14 +462,14 @@ def test_the_next_page_is_there_when_a_batch_is_done() -> None:
 
     world.journal.on_process = process
     world.worker(max_records=10)
-    world.simulation.until(lambda: len(reads_at_start) == 1, 60)
+    world.until(lambda: len(reads_at_start) == 1, 60)
 
     assert reads_at_start[0] >= 3
 
 
 def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint() -> None:
-    world = World("a", backoff=Backoff(restart_backoff_min_millis=100))
-    world.stream.append("a", *records(30))
+    world = Stage("a", backoff=Backoff(restart_backoff_min_millis=100))
+    world.write("a", 30)
     failures = iter([True])
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -523,29 +480,23 @@ def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint(
 
     world.journal.on_process = process
     worker = world.worker(max_records=10)
-    world.simulation.until(lambda: len(world.journal.accepted["a"]) == 30, 60)
+    world.until(lambda: len(world.journal.accepted["a"]) == 30, 60)
 
     assert world.journal.delivered("a") == [f"k{number}" for number in [*range(10), *range(30)]]
-    world.simulation.advance(1)
+    world.advance(1)
     assert worker.coordinator._around.prefetch.used_bytes == 0
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
-def test_a_stop_and_a_lost_lease_give_everything_back(reason: ShutdownReason) -> None:
-    world = World("a")
-    world.stream.append("a", *records(30))
-    release = threading.Event()
-
-    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        world.simulation.wait(release, 1_000.0)
-
-    world.journal.on_process = process
+def test_a_stop_and_a_lost_lease_give_everything_back(world: Stage, reason: ShutdownReason) -> None:
+    world.write("a", 30)
+    release = world.hang()
     world.journal.on_shutdown = lambda processor, given: None
     worker = world.worker(max_records=10)
-    world.simulation.until(lambda: worker.coordinator._around.prefetch.used_bytes > 0, 60)
+    world.until(lambda: worker.coordinator._around.prefetch.used_bytes > 0, 60)
     (consumer,) = worker.coordinator._consumers.values()
     consumer.stop(reason)
     release.set()
-    world.simulation.until(lambda: reason in world.journal.shutdowns("a"), 60)
+    world.until(lambda: reason in world.journal.shutdowns("a"), 60)
 
     assert worker.coordinator._around.prefetch.used_bytes == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from streamclient import (
     ErrorKind,
     IRecordProcessor,
     IRecordProcessorFactory,
-    MemoryLeaseManager,
     ShardState,
     ShutdownReason,
     StreamClientException,
@@ -28,50 +27,17 @@ from streamclient import (
     WorkerStatus,
 )
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from tests.at_once import AtOnce
 from tests.interrupts import interrupted_after
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
-
-QUICK = {"taker_interval_millis": 50, "renewer_interval_millis": 500, "sync_shard_interval_millis": 100}
-
-
-class Scene:
-    """A stream, leases and a journal whose changes can be awaited."""
-
-    def __init__(self, *shard_ids: str) -> None:
-        self.stream = FakeStream("orders", shard_ids or ("a",))
-        self.leases = MemoryLeaseManager(self.stream.stream_id)
-        self.journal = Journal()
-        self.changed = threading.Condition()
-        note = self.journal.note
-
-        def announce(*entry: Any) -> None:
-            with self.changed:
-                note(*entry)
-                self.changed.notify_all()
-
-        self.journal.note = announce  # type: ignore[method-assign]
-
-    def worker(self, name: str = "w1", executor: Executor | None = None, **config: Any) -> Worker:
-        return Worker(
-            name,
-            ClientConfig(**{**QUICK, **config}),
-            StreamConfig(client=None, data_table_name="orders", status_table_name="s", max_records=5),
-            self.journal.make,
-            executor,
-            self.leases,
-            stream_api=self.stream,
-        )
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, PATIENCE_SECONDS), self.journal.entries
+from tests.worker.stage import Scene, records
 
 
-def records(count: int) -> list[Any]:
-    return [make_record(f"k{number}", number) for number in range(count)]
+@pytest.fixture
+def scene() -> Scene:
+    return Scene("a")
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +52,15 @@ def no_thread_is_left() -> Iterator[None]:
     until(lambda: not left(), left)
 
 
+def started(worker: Worker) -> threading.Thread:
+    runner = threading.Thread(target=worker.run, daemon=True)
+    runner.start()
+    return runner
+
+
 def test_a_worker_reads_its_shards_and_hands_over_on_exit() -> None:
     scene = Scene("a", "b")
-    scene.stream.append("a", *records(12))
+    scene.write("a", 12)
     with scene.worker() as worker:
         scene.until(lambda: len(scene.journal.delivered("a")) == 12 and "b" in scene.journal.by_shard)
         assert worker.worker_status is WorkerStatus.RUNNING
@@ -118,7 +90,7 @@ def test_no_shard_waits_for_the_read_of_another() -> None:
 
     scene.stream.before_read = begin
     for name in names:
-        scene.stream.append(name, *records(1))
+        scene.write(name, 1)
     with scene.worker():
         came = have_all_begun.wait(PATIENCE_SECONDS)
         have_all_begun.set()
@@ -143,7 +115,7 @@ def test_no_idle_shard_waits_for_the_read_of_another_that_hangs() -> None:
     with scene.worker(worker_idle_time_millis=300, max_idle_poll_interval_millis=300):
         came = has_hung.wait(PATIENCE_SECONDS)
         for name in names:
-            scene.stream.append(name, *records(1))
+            scene.write(name, 1)
         scene.until(lambda: all(scene.journal.delivered(name) for name in names[1:]))
         was_delivered = scene.journal.delivered(names[0])
         may_go_on.set()
@@ -155,11 +127,11 @@ def test_no_idle_shard_waits_for_the_read_of_another_that_hangs() -> None:
 def test_an_executor_of_one_thread_is_enough() -> None:
     """Shards that end together, checkpoints and children, all over a single thread."""
     scene = Scene("p", "q")
-    scene.stream.append("p", *records(3))
+    scene.write("p", 3)
     scene.stream.split("p", "c1", "c2")
     scene.stream.merge("c1", "q", "d")
     scene.stream.append("c2", *records(2))
-    scene.stream.append("d", *records(4))
+    scene.write("d", 4)
     with ThreadPoolExecutor(1) as executor, scene.worker(executor=executor):
         scene.until(lambda: len(scene.journal.delivered("d")) == 4 and len(scene.journal.delivered("c2")) == 2)
 
@@ -167,13 +139,12 @@ def test_an_executor_of_one_thread_is_enough() -> None:
     assert scene.journal.shutdowns("p") == scene.journal.shutdowns("c1") == [ShutdownReason.TERMINATE]
 
 
-def test_running_a_second_time_disturbs_nothing() -> None:
-    scene = Scene("a")
+def test_running_a_second_time_disturbs_nothing(scene: Scene) -> None:
     with scene.worker() as worker:
         scene.until(lambda: "a" in scene.journal.by_shard)
         with pytest.raises(StreamClientException, match="w1 is RUNNING and runs only once"):
             worker.run()
-        scene.stream.append("a", *records(2))
+        scene.write("a", 2)
         scene.until(lambda: len(scene.journal.delivered("a")) == 2)
         assert worker.worker_status is WorkerStatus.RUNNING
         assert worker.exception is None
@@ -192,14 +163,12 @@ def test_shutdown_before_run_is_final() -> None:
         worker.run()
 
 
-def test_shutdown_from_user_code_does_not_wait_for_itself() -> None:
-    scene = Scene("a")
+def test_shutdown_from_user_code_does_not_wait_for_itself(scene: Scene) -> None:
     answers: list[bool] = []
     scene.journal.on_process = lambda processor, given: answers.append(worker.shutdown())
-    scene.stream.append("a", *records(1))
+    scene.write("a", 1)
     worker = scene.worker(executor=None, shutdown_timeout_millis=FOREVER_MILLIS)
-    runner = threading.Thread(target=worker.run, daemon=True)
-    runner.start()
+    runner = started(worker)
     runner.join(PATIENCE_SECONDS)
 
     assert answers == [False]
@@ -208,9 +177,8 @@ def test_shutdown_from_user_code_does_not_wait_for_itself() -> None:
 
 
 @pytest.mark.slow
-def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
+def test_shutdown_is_bounded_and_idempotent_from_many_threads(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """A processor that hangs costs the time-out, once, and blocks neither the caller nor the exit."""
-    scene = Scene("a")
     hang, returned = threading.Event(), threading.Event()
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -218,10 +186,9 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
         returned.set()
 
     scene.journal.on_process = process
-    scene.stream.append("a", *records(1))
+    scene.write("a", 1)
     worker = scene.worker(shutdown_timeout_millis=300)
-    runner = threading.Thread(target=worker.run)
-    runner.start()
+    runner = started(worker)
     scene.until(lambda: scene.journal.delivered("a") != [])
     answers: list[bool] = []
     callers = [threading.Thread(target=lambda: answers.append(worker.shutdown())) for _ in range(4)]
@@ -233,6 +200,7 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
     hang.set()
 
     assert answers == [True] * 4
+    assert "gave up waiting for <consumer of a, delivering" in caplog.text
     left = worker.shard_statuses()["a"]
     assert (left.state, left.reason) == (ShardState.SHUTTING_DOWN, "being handed over: its worker gives it away")
     assert worker.worker_status is WorkerStatus.SHUTDOWN
@@ -241,10 +209,9 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
 def test_no_user_code_begins_after_the_worker_ended() -> None:
     """A call that still waits in the user's executor when the time is up is taken back."""
     scene = Scene("a", "b")
-    hang = threading.Event()
-    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
-    scene.stream.append("a", *records(1))
-    scene.stream.append("b", *records(1))
+    hang = scene.hang()
+    scene.write("a", 1)
+    scene.write("b", 1)
     with ThreadPoolExecutor(1) as executor:
         with scene.worker(executor=executor, shutdown_timeout_millis=200):
             scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
@@ -255,11 +222,9 @@ def test_no_user_code_begins_after_the_worker_ended() -> None:
     assert len(scene.journal.entries) == told
 
 
-def test_shutdown_without_waiting_returns_at_once() -> None:
-    scene = Scene("a")
+def test_shutdown_without_waiting_returns_at_once(scene: Scene) -> None:
     worker = scene.worker()
-    runner = threading.Thread(target=worker.run)
-    runner.start()
+    runner = started(worker)
     scene.until(lambda: "a" in scene.journal.by_shard)
     worker.shutdown(wait=False)
     runner.join(PATIENCE_SECONDS)
@@ -298,31 +263,11 @@ def test_wrong_permission_at_start_ends_the_worker_in_error(caplog: pytest.LogCa
     assert "Traceback" not in caplog.text
 
 
-def test_a_table_without_stream_is_named() -> None:
-    scene = Scene()
-    scene.stream.table_name = "other"
-    worker = scene.worker()
-    with pytest.raises(WorkerFailedError):
-        worker.run()
-
-    assert isinstance(worker.exception, ConfigurationError)
-    assert "data table 'orders' has no stream" in str(worker.exception)
-
-
-@pytest.mark.slow
-def test_passing_trouble_at_start_is_waited_out() -> None:
-    scene = Scene("shard-1")
-    scene.stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 2)
-    with scene.worker():
-        scene.until(lambda: "shard-1" in scene.journal.by_shard)
-
-
 def test_a_worker_that_waits_for_the_service_can_be_stopped() -> None:
     scene = Scene()
     scene.stream = stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 1_000_000)
     worker = scene.worker()
-    runner = threading.Thread(target=worker.run)
-    runner.start()
+    runner = started(worker)
     until(lambda: stream.left < 1_000_000)
     assert worker.shutdown()
     runner.join(PATIENCE_SECONDS)
@@ -335,8 +280,7 @@ def says(worker: Worker, words: str) -> bool:
     return any(words in status.reason for status in worker.shard_statuses().values())
 
 
-def test_an_executor_that_cannot_work_is_named_and_harms_no_lease() -> None:
-    scene = Scene("a")
+def test_an_executor_that_cannot_work_is_named_and_harms_no_lease(scene: Scene) -> None:
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
     for executor, reason in ((closed, "cannot schedule new futures"), (AtOnce(), "threads of its own")):
@@ -349,10 +293,9 @@ def test_an_executor_that_cannot_work_is_named_and_harms_no_lease() -> None:
 def test_a_call_that_the_executor_gives_up_is_noticed() -> None:
     """An executor that is shut down under the worker cancels its waiting calls; nobody waits for them for ever."""
     scene = Scene("a", "b")
-    hang = threading.Event()
-    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
-    scene.stream.append("a", *records(1))
-    scene.stream.append("b", *records(1))
+    hang = scene.hang()
+    scene.write("a", 1)
+    scene.write("b", 1)
     executor = ThreadPoolExecutor(1)
     with scene.worker(executor=executor, shutdown_timeout_millis=FOREVER_MILLIS) as worker:
         scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
@@ -364,9 +307,8 @@ def test_a_call_that_the_executor_gives_up_is_noticed() -> None:
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
-def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
+def test_an_interrupt_hands_over_before_it_is_raised_again(scene: Scene) -> None:
     """Ctrl-C in a program that just calls ``run()``."""
-    scene = Scene("a")
     worker = scene.worker()
     with interrupted_after(lambda: scene.until(lambda: "a" in scene.journal.by_shard)):
         worker.run()
@@ -376,9 +318,8 @@ def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop() -> None:
+def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop(scene: Scene) -> None:
     """Threads that the interrupt struck while they were waited for still count as running."""
-    scene = Scene("a")
     checkpoint_end = scene.journal.on_shutdown
 
     def shut_down(processor: RecordingProcessor, given: ShutdownInput) -> None:
@@ -393,21 +334,6 @@ def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop() -> Non
 
     assert scene.journal.by_shard["a"][-1] == ("stopped", None)
     assert (worker.worker_status, worker.exception) == (WorkerStatus.SHUTDOWN, None)
-
-
-@pytest.mark.slow
-def test_a_processor_thread_waiting_in_a_queue_is_visible() -> None:
-    scene = Scene("a", "b")
-    hang = threading.Event()
-    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
-    scene.stream.append("a", *records(1))
-    scene.stream.append("b", *records(1))
-    with ThreadPoolExecutor(1) as executor, scene.worker(executor=executor) as worker:
-        scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
-        blocked = "b" if scene.journal.delivered("a") else "a"
-        waits = "for a free thread of the executor"
-        until(lambda: waits in worker.shard_statuses()[blocked].reason, worker.shard_statuses)
-        hang.set()
 
 
 class Factory(IRecordProcessorFactory):
@@ -437,13 +363,12 @@ class DuckProcessor:
         self.told.append("shutdown")
 
 
-def test_factories_may_be_objects_or_callables_or_processor_classes() -> None:
-    scene = Scene("a")
-    scene.stream.append("a", *records(1))
-    settings = ClientConfig(**QUICK), StreamConfig(client=None, data_table_name="orders", status_table_name="s")
+def test_factories_may_be_objects_or_callables_or_processor_classes(scene: Scene) -> None:
+    scene.write("a", 1)
+    settings = ClientConfig(), StreamConfig(client=None, data_table_name="orders", status_table_name="s")
     with Worker("w1", *settings, Factory(scene.journal), None, scene.leases, stream_api=scene.stream):
         scene.until(lambda: scene.journal.delivered("a") == ["k0"])
-    scene.stream.append("a", *records(1))
+    scene.write("a", 1)
     with Worker("w1", *settings, DuckProcessor, None, scene.leases, stream_api=scene.stream):  # type: ignore[arg-type]
         assert DuckProcessor.changed.wait(PATIENCE_SECONDS)
 
@@ -479,11 +404,10 @@ def test_wrong_arguments_are_named_before_anything_happens(change: dict[str, Any
     assert message in str(caught.value)
 
 
-def test_only_changes_of_state_are_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene("a")
+def test_only_changes_of_state_are_logged_at_info(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "streamclient"), scene.worker():
         scene.until(lambda: "a" in scene.journal.by_shard)
         quiet = len(caplog.records)
-        scene.stream.append("a", *records(50))
+        scene.write("a", 50)
         scene.until(lambda: len(scene.journal.delivered("a")) == 50)
         assert len(caplog.records) == quiet

@@ -81,7 +81,6 @@ def test_the_shards_that_need_somebody_are_named_and_of_those_that_were_left_the
     shards |= {f"a{number}": ShardTrouble("r", "reading") for number in range(2)}
     left = tuple(f"l{number}" for number in range(MOST_LEFT + 9))
     told = WorkerInfo.from_json(WorkerInfo(shards=shards, left=left).to_json())
-
     assert shards.keys() - told.shards.keys() == {"z0", f"b{MOST_SHARDS - 7:03}"}
     assert told.unnamed == 2
     assert (told.left, told.left_unnamed) == (left[9:], 9)

@@ -21,10 +21,11 @@ from streamclient.model import OnFailure, ParkedKey, TrimmedDataPolicy
 from streamclient.tablestore import RecordPage
 from streamclient.tablestore.stream_api import StreamDescription, StreamStatus
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import FaultyLeases, World
+from streamclient.testing.simulation.scene import FaultyLeases
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore
+from tests.worker.stage import Stage
 
 
 class Rude(DependencyException):
@@ -83,30 +84,30 @@ class RudeStore(MemoryParkingStore):
             rude()
 
 
-def _initialize(world: World) -> None:
+def _initialize(world: Stage) -> None:
     world.journal.on_initialize = _in_shard_a(rude, lambda *_: None)
 
 
-def _process(world: World) -> None:
+def _process(world: Stage) -> None:
     world.journal.on_process = _in_shard_a(rude, world.journal.checkpoint_batch)
 
 
-def _shutdown(world: World) -> None:
+def _shutdown(world: Stage) -> None:
     world.stream.close("a")
     world.journal.on_process = _in_shard_a(lambda *_: None, world.journal.checkpoint_batch)
     world.journal.on_shutdown = _in_shard_a(rude, world.journal.checkpoint_end)
 
 
-def _read(world: World) -> None:
+def _read(world: Stage) -> None:
     world.stream.fail_reads("a", *[Rude("never seen")] * 20)
 
 
-def _strategy(world: World) -> None:
+def _strategy(world: Stage) -> None:
     _process(world)
     world.config["task_retry_strategy"] = RudeStrategy()
 
 
-def _store(world: World) -> None:
+def _store(world: Stage) -> None:
     _process(world)
     world.config["failure_policy"] = FailurePolicy(
         then=OnFailure.PARK, parking=RudeStore(), retries=0, first_pause_millis=100
@@ -129,9 +130,9 @@ def _in_shard_a(bad: Callable[..., None], good: Callable[..., None]) -> Any:
     ],
 )
 def test_an_error_without_words_costs_its_shard_alone_and_is_asked_nothing_by_the_owner(
-    misbehave: Callable[[World], None], says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    misbehave: Callable[[Stage], None], says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World("a", "b")
+    world = Stage("a", "b")
     world.stream.append("a", make_record("a0", 0))
     misbehave(world)
     worker = world.worker()
@@ -140,7 +141,7 @@ def test_an_error_without_words_costs_its_shard_alone_and_is_asked_nothing_by_th
     told: set[str] = set()
     with caplog.at_level(logging.DEBUG):
         for number in range(300):
-            world.simulation.advance(0.1)
+            world.advance(0.1)
             told.add(worker.statuses()["a"].reason)
             if number % 100 == 0:
                 world.stream.append("b", make_record(f"b{number}", number))
@@ -165,7 +166,7 @@ class EncodedLeases(MemoryLeaseManager):
 @pytest.mark.parametrize("where", ["exception", "pause"])
 def test_a_text_that_utf8_has_no_bytes_for_costs_no_lease(where: str) -> None:
     """A file name of another encoding, for example, as ``os.listdir`` gives it."""
-    world = World("a", "b")
+    world = Stage("a", "b")
     world.stream.append("a", make_record("a0", 0))
     leases = EncodedLeases(world.stream.stream_id)
     worker = world.worker(lease_manager=leases)
@@ -174,9 +175,9 @@ def test_a_text_that_utf8_has_no_bytes_for_costs_no_lease(where: str) -> None:
     else:
         worker.worker.pause("a", reason="as caf\udce9.txt says")
     for number in range(10):
-        world.simulation.advance(20)
+        world.advance(20)
         world.stream.append("b", make_record(f"b{number}", number))
-    world.simulation.advance(10)
+    world.advance(10)
 
     assert world.journal.shutdowns("b") == []
     assert len(world.journal.accepted["b"]) == 10
@@ -187,11 +188,11 @@ def test_a_text_that_utf8_has_no_bytes_for_costs_no_lease(where: str) -> None:
 
 def test_a_record_that_failed_with_such_a_text_is_parked(tmp_path: Path) -> None:
     store = FileParkingStore(tmp_path)
-    world = World("a", failure_policy=FailurePolicy(then=OnFailure.PARK, parking=store, retries=0))
+    world = Stage("a", failure_policy=FailurePolicy(then=OnFailure.PARK, parking=store, retries=0))
     world.stream.append("a", make_record("a0", 0), make_record("a1", 1))
     world.journal.on_process = _open_file
     world.worker()
-    world.simulation.until(lambda: len(list(store.parked())) == 2, 60)
+    world.until(lambda: len(list(store.parked())) == 2, 60)
 
     assert {parked.error for parked in store.parked()} == {"OSError: no such file: caf\\udce9.txt"}
     assert all("caf\\udce9.txt" in parked.traceback for parked in store.parked())
@@ -214,12 +215,11 @@ def test_an_error_is_told_within_bounds_and_whole() -> None:
     assert Raised.of(KeyError("k")).is_a(LookupError)
 
 
-def test_a_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    world = World("a")
+def test_a_failure_is_logged_with_its_traceback(world: Stage, caplog: pytest.LogCaptureFixture) -> None:
     world.stream.append("a", make_record("a0", 0))
     world.journal.on_process = _open_file
     world.worker()
-    world.simulation.until(lambda: bool(world.journal.shutdowns("a")), 60)
+    world.until(lambda: bool(world.journal.shutdowns("a")), 60)
     line = next(record for record in caplog.records if record.levelname == "ERROR")
 
     assert line.getMessage() == ("shard a: process_records (failure 1 in a row): OSError: no such file: caf\\udce9.txt")
@@ -230,8 +230,7 @@ def test_a_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture
     caplog.text.encode()
 
 
-def test_a_reason_that_is_no_text_is_refused() -> None:
-    world = World("a")
+def test_a_reason_that_is_no_text_is_refused(world: Stage) -> None:
     with pytest.raises(ConfigurationError, match="reason must be a string, not 5"):
         world.worker().worker.pause(reason=5)  # type: ignore[arg-type]
 
@@ -256,17 +255,17 @@ class UnhashableKey(tuple[Any, ...]):
 def test_parked_keys_that_are_none_are_a_failure_of_the_store(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryParkingStore()
     monkeypatch.setattr(store, "parked_keys", lambda stream_id: answer)
-    world = World("a", failure_policy=FailurePolicy(then=OnFailure.PARK, parking=store))
+    world = Stage("a", failure_policy=FailurePolicy(then=OnFailure.PARK, parking=store))
     world.stream.append("a", make_record("a0", 0))
     worker = world.worker()
-    world.simulation.advance(5)
+    world.advance(5)
 
     assert worker.error is None
     reason = worker.statuses()["a"].reason
     assert "asking for parked keys: " in reason
     assert answer is None or "each of parked_keys must be a ParkedKey of a primary key, two ids and a" in reason
     monkeypatch.undo()
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["a0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["a0"], 60)
 
 
 @pytest.mark.parametrize(
@@ -277,17 +276,16 @@ def test_parked_keys_that_are_none_are_a_failure_of_the_store(answer: Any, monke
         RecordPage(None, Position("a@1")),  # type: ignore[arg-type]
     ],
 )
-def test_a_page_that_is_none_is_a_read_that_failed(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World("a")
+def test_a_page_that_is_none_is_a_read_that_failed(world: Stage, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world.stream.append("a", make_record("a0", 0))
     monkeypatch.setattr(world.stream, "get_stream_record", lambda iterator, limit: page)
     worker = world.worker()
-    world.simulation.advance(5)
+    world.advance(5)
 
     assert worker.error is None
     assert "StreamClientException: get_stream_record answered " in worker.statuses()["a"].reason
     monkeypatch.undo()
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["a0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["a0"], 60)
 
 
 @pytest.mark.parametrize(
@@ -300,29 +298,27 @@ def test_a_page_that_is_none_is_a_read_that_failed(page: Any, monkeypatch: pytes
     ],
 )
 def test_what_is_no_lease_and_no_stream_is_a_call_that_failed(
-    of: str, method: str, answer: Any, monkeypatch: pytest.MonkeyPatch
+    world: Stage, of: str, method: str, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World("a")
     world.stream.append("a", make_record("a0", 0))
     leases = FaultyLeases(world.stream.stream_id)
     worker = world.worker(lease_manager=leases)
-    world.simulation.advance(0.5)
+    world.advance(0.5)
     monkeypatch.setattr(leases if of == "leases" else world.stream, method, lambda *_, **__: answer)
     leases.lose_answers_of = {WriteKind.RENEW}  # so that a row has to be read
-    world.simulation.advance(120)
+    world.advance(120)
 
     assert worker.error is None
     monkeypatch.undo()
     world.stream.append("a", make_record("a1", 1))
-    world.simulation.until(lambda: "a1" in world.journal.accepted["a"], 60)
+    world.until(lambda: "a1" in world.journal.accepted["a"], 60)
 
 
-def test_a_pool_that_takes_no_reads_is_a_read_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_takes_no_reads_is_a_read_that_failed(world: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the worker looks for what a loss left; what waits is read when the pool takes reads again."""
-    world = World("a")
     world.stream.append("a", *(make_record(f"a{number}", number) for number in range(3)))
     worker = world.worker(max_records=1, trimmed_data_policy=TrimmedDataPolicy.RESTART_AT_OLDEST)
-    world.simulation.until(lambda: len(world.journal.accepted["a"]) == 1, 60)
+    world.until(lambda: len(world.journal.accepted["a"]) == 1, 60)
     pool, told = world.simulation.pool("w1-fetch"), set[str]()
 
     def refuse(*_: object) -> Any:
@@ -330,7 +326,7 @@ def test_a_pool_that_takes_no_reads_is_a_read_that_failed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pool, "submit", refuse)
     for _ in range(100):
-        world.simulation.advance(0.1)
+        world.advance(0.1)
         told.add(worker.statuses()["a"].reason)
     assert worker.error is None
     assert any("reading failed 2 times: StreamClientException: the read executor" in reason for reason in told)
@@ -347,9 +343,9 @@ def test_a_pool_that_takes_no_reads_is_a_read_that_failed(monkeypatch: pytest.Mo
             monkeypatch.setattr(pool, "submit", refuse)
 
     monkeypatch.setattr(pool, "run_one", run_one)
-    world.simulation.until(lambda: bool(trimmed), 60)
-    world.simulation.advance(5)
+    world.until(lambda: bool(trimmed), 60)
+    world.advance(5)
     assert worker.error is None
     assert "RuntimeError: no thread" in worker.statuses()["a"].reason
     monkeypatch.undo()
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["a0", "a1", "a2"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["a0", "a1", "a2"], 60)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,34 +15,12 @@ from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
 from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import World
 from streamclient.testing.simulation.workers import SMALLEST_STEP_SECONDS
 from streamclient.worker.fetcher import DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import FAIR_TURN, PATIENT_SECONDS, OwnerReads, PrefetchBudget, ReadQueue
 from streamclient.worker.shard_consumer import IDLE_SLACK
-
-
-class TaskPool(Executor):
-    """Keeps tasks until the test gives one of them a thread."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.tasks.append(partial(fn, *args, **kwargs))
-        return Future()
-
-    def run_one(self) -> None:
-        self.tasks.pop(0)()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.worker.stage import Clock, ManualPool, Stage
 
 
 class WakeCountingLoop(OwnerLoop):
@@ -63,7 +39,7 @@ class WakeCountingLoop(OwnerLoop):
 
 
 def test_patient_reads_are_done_by_one_thread_one_after_the_other() -> None:
-    pool, done = TaskPool(), list[int]()
+    pool, done = ManualPool(), list[int]()
     queue = ReadQueue(pool)
     for number in range(5):
         queue.submit(0.0, partial(done.append, number), 10.0)
@@ -77,7 +53,7 @@ def test_patient_reads_are_done_by_one_thread_one_after_the_other() -> None:
 
 
 def test_a_read_that_the_pool_refuses_is_forgotten_and_disturbs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, done = TaskPool(), list[str]()
+    pool, done = ManualPool(), list[str]()
     queue = ReadQueue(pool)
     queue.submit(0.0, partial(done.append, "first"))
     queue.submit(0.0, partial(done.append, "patient"), 10.0)
@@ -89,14 +65,13 @@ def test_a_read_that_the_pool_refuses_is_forgotten_and_disturbs_no_other(monkeyp
 
     assert queue.hurry(20.0)
     assert len(pool.tasks) == 2
-    pool.run_one()
-    pool.run_one()
+    pool.run_all()
     assert sorted(done) == ["first", "patient"]
     assert not queue.hurry(20.0)
 
 
 def test_a_patient_read_goes_to_a_thread_at_work_and_another_one_to_a_thread_of_its_own() -> None:
-    pool, done = TaskPool(), list[str]()
+    pool, done = ManualPool(), list[str]()
     queue = ReadQueue(pool)
 
     def read() -> None:
@@ -115,7 +90,7 @@ def test_a_patient_read_goes_to_a_thread_at_work_and_another_one_to_a_thread_of_
 
 def test_behind_a_read_that_hangs_more_and_more_threads_are_sent_for() -> None:
     """As many as are at work already; never more than reads wait, and none before the reads were patient."""
-    pool = TaskPool()
+    pool = ManualPool()
     queue = ReadQueue(pool)
     sent: list[int] = []
 
@@ -125,8 +100,7 @@ def test_behind_a_read_that_hangs_more_and_more_threads_are_sent_for() -> None:
             assert pool.tasks == []
         assert queue.hurry(10.0)
         sent.append(len(pool.tasks))
-        while pool.tasks:
-            pool.run_one()
+        pool.run_all()
 
     for _ in range(9):
         queue.submit(0.0, hang, 10.0)
@@ -137,7 +111,7 @@ def test_behind_a_read_that_hangs_more_and_more_threads_are_sent_for() -> None:
 
 
 def test_a_read_that_raises_does_not_count_as_one_under_way() -> None:
-    pool = TaskPool()
+    pool = ManualPool()
     queue = ReadQueue(pool)
 
     def fail() -> None:
@@ -162,7 +136,7 @@ def test_a_read_that_raises_does_not_count_as_one_under_way() -> None:
     )
 )
 def test_each_read_is_done_once_whatever_the_order_of_things(steps: list[tuple[str, bool, float]]) -> None:
-    pool, done, submitted = TaskPool(), list[int](), 0
+    pool, done, submitted = ManualPool(), list[int](), 0
     queue = ReadQueue(pool)
     for what, is_patient, value in steps:
         if what == "submit":
@@ -174,14 +148,13 @@ def test_each_read_is_done_once_whatever_the_order_of_things(steps: list[tuple[s
             pool.run_one()
         assert bool(pool.tasks) == queue.has_waiting, "somebody comes for what waits, and nobody for nothing"
         assert len(pool.tasks) <= submitted - len(done)
-    while pool.tasks:
-        pool.run_one()
+    pool.run_all()
 
     assert sorted(done) == list(range(submitted))
 
 
 def test_the_order_of_loss_is_kept_in_little_room_however_many_take_the_fair_turn() -> None:
-    pool = TaskPool()
+    pool = ManualPool()
     queue = ReadQueue(pool)
     for number in range(1_000):
         queue.submit(-float(number), lambda: None)
@@ -195,7 +168,7 @@ def test_the_order_of_loss_is_kept_in_little_room_however_many_take_the_fair_tur
 
 
 def test_the_owner_looks_after_patient_reads_until_none_is_under_way() -> None:
-    clock, pool, done = Clock(), TaskPool(), list[str]()
+    clock, pool, done = Clock(), ManualPool(), list[str]()
     loop = OwnerLoop(clock)
     reads = OwnerReads(ReadQueue(pool), loop)
 
@@ -223,7 +196,7 @@ class IdleShards:
     """Fetchers that ask patiently, on a loop and a pool that the test moves by hand."""
 
     def __init__(self, *names: str) -> None:
-        self.clock, self.pool = Clock(), TaskPool()
+        self.clock, self.pool = Clock(), ManualPool()
         self.loop = WakeCountingLoop(self.clock)
         self.stream = FakeStream("orders", names)
         self.pages: list[RecordPage] = []
@@ -247,8 +220,7 @@ class IdleShards:
             fetcher.fetch(Position.TRIM_HORIZON, self.pages.append, self.errors.append, is_patient=is_patient)
         self.loop.turn(0.0)
         self.loop.wakes = 0
-        while self.pool.tasks:
-            self.pool.run_one()
+        self.pool.run_all()
 
 
 def test_the_answers_of_idle_shards_wake_the_owner_once() -> None:
@@ -285,28 +257,24 @@ def test_a_record_of_a_waking_shard_wakes_the_owner_at_once_and_so_does_an_error
 def test_reads_that_are_in_a_hurry_have_threads_and_wakes_of_their_own() -> None:
     shards = IdleShards("a", "b", "c")
     shards.ask(is_patient=False)
-
     assert shards.loop.wakes == 3
-
-
-# --- the worker -------------------------------------------------------------------------------------------------------
 
 
 def test_idle_shards_are_read_together_and_none_later_than_its_pause() -> None:
     """However long the pause. On simulated time a read takes none, so a pause is what lies between two reads."""
     names = [f"shard-{number}" for number in range(40)]
-    world = World(*names, max_idle_poll_interval_millis=1_000)
+    world = Stage(*names, max_idle_poll_interval_millis=1_000)
     read_at: dict[str, list[float]] = {name: [] for name in names}
     world.stream.before_read = lambda shard_id: read_at[shard_id].append(world.simulation.now)
     dice, worker = random.Random(1), world.worker()
-    world.simulation.until(lambda: worker.reads == set(names))
+    world.until(lambda: worker.reads == set(names))
     for name in names:  # each has a rhythm of its own from now on
-        world.simulation.advance(dice.random() / 10)
+        world.advance(dice.random() / 10)
         world.stream.append(name, make_record("k", 1))
-    world.simulation.advance(30.0)
+    world.advance(30.0)
     for moments in read_at.values():
         moments.clear()
-    world.simulation.advance(10.0)
+    world.advance(10.0)
 
     gaps = [later - earlier for moments in read_at.values() for earlier, later in pairwise(moments)]
     assert max(gaps) <= 1.0 + SMALLEST_STEP_SECONDS
@@ -317,13 +285,12 @@ def test_idle_shards_are_read_together_and_none_later_than_its_pause() -> None:
 
 def test_a_record_of_an_idle_shard_comes_within_its_pause() -> None:
     names = [f"shard-{number}" for number in range(10)]
-    world = World(*names)
-    worker = world.worker()
-    world.simulation.until(lambda: worker.reads == set(names))
-    world.simulation.advance(700.0)
+    world = Stage(*names)
+    world.reader()
+    world.advance(700.0)
     for number, name in enumerate(names):
-        world.simulation.advance(0.37)
+        world.advance(0.37)
         written_at = world.simulation.now
         world.stream.append(name, make_record("k", number))
-        world.simulation.until(lambda name=name: bool(world.journal.delivered(name)))  # type: ignore[misc]
+        world.until(lambda name=name: bool(world.journal.delivered(name)))  # type: ignore[misc]
         assert world.simulation.now - written_at <= 5.0 + SMALLEST_STEP_SECONDS

@@ -16,9 +16,8 @@ from streamclient.model import ReasonKind
 from streamclient.server import LocalTablestore
 from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import World
 from tests.patience import PATIENCE_SECONDS
-from tests.worker.test_worker_public import Scene, records
+from tests.worker.stage import Scene, Stage, records
 
 OUTAGE = DependencyException("no answer: timed out", kind=ErrorKind.TRANSIENT)
 
@@ -95,14 +94,13 @@ def test_a_slow_strategy_is_asked_in_the_executor_and_costs_no_lease(what: str) 
 
 
 def test_a_stop_waits_for_a_strategy_that_is_being_asked_and_then_closes_the_processor() -> None:
-    world, scene_stream = World("a"), Outage("orders", ("a",))
+    world, scene_stream = Stage("a"), Outage("orders", ("a",))
     world.stream = scene_stream
     asked: list[int] = []
     strategy = Asked(lambda: bool(asked.append(1)) or True, lambda: 3_600_000)
     worker = world.worker("w1", task_retry_strategy=strategy)
-    world.simulation.until(lambda: bool(asked), 60)
-    worker.stop()
-    world.simulation.until(lambda: worker.is_over, 60)
+    world.until(lambda: bool(asked), 60)
+    world.stop(worker)
 
     assert world.journal.shutdowns("a") == [ShutdownReason.STOLEN]
     assert worker.error is None
@@ -120,9 +118,8 @@ def test_a_stop_waits_for_a_strategy_that_is_being_asked_and_then_closes_the_pro
     ],
 )
 def test_while_it_is_asked_the_status_says_so_and_nothing_of_another_attempt(
-    what: str, error: str, failed: str
+    world: Stage, what: str, error: str, failed: str
 ) -> None:
-    world = World("a")
     if what == "reading":
         world.stream = Outage("orders", ("a",))
     world.journal.on_process = fail
@@ -130,12 +127,12 @@ def test_while_it_is_asked_the_status_says_so_and_nothing_of_another_attempt(
     nothing, asked = threading.Event(), list[int]()
     strategy = Asked(lambda: bool(asked.append(1)) or world.simulation.wait(nothing, 2.0) or True)
     worker = world.worker("w1", task_retry_strategy=strategy)
-    world.simulation.until(lambda: bool(asked), 60)
-    world.simulation.advance(1.0)
+    world.until(lambda: bool(asked), 60)
+    world.advance(1.0)
 
     assert strategy.asked == [(error, 0)]
     assert reason_of(worker) == f"{failed}; the retry strategy is being asked what follows"
-    world.simulation.until(lambda: "attempt" in reason_of(worker), 60)
+    world.until(lambda: "attempt" in reason_of(worker), 60)
     assert "strategy" not in reason_of(worker)
 
 
@@ -154,16 +151,16 @@ def test_while_it_is_asked_the_status_says_so_and_nothing_of_another_attempt(
     ids=["should_retry raises", "backoff_millis raises", "None", "negative", "not a number"],
 )
 def test_a_strategy_that_fails_is_named_and_ends_nothing(strategy: Asked, said: str) -> None:
-    world, stream = World("a"), Outage("orders", ("a",))
+    world, stream = Stage("a"), Outage("orders", ("a",))
     world.stream = stream
     worker = world.worker("w1", task_retry_strategy=strategy)
-    world.simulation.until(lambda: said in reason_of(worker), 60)
+    world.until(lambda: said in reason_of(worker), 60)
 
     assert reason_of(worker).startswith("reading failed once: DependencyException: no answer: timed out; ")
     assert worker.statuses()["a"].reason_kind is ReasonKind.READING
     stream.is_down = False
     stream.append("a", make_record("k0", 0))
-    world.simulation.until(lambda: world.journal.delivered("a") == ["k0"], 60)
+    world.until(lambda: world.journal.delivered("a") == ["k0"], 60)
     assert worker.error is None
     assert worker.reads == {"a"}
 
@@ -173,21 +170,12 @@ def reason_of(worker: Any) -> str:
     return "" if status is None else str(status.reason)
 
 
-def test_a_strategy_that_fails_over_a_failed_batch_leaves_it_to_the_failure_policy() -> None:
-    world = World("a")
-    failures = iter([ValueError("not yet")])
-
-    def process(processor: Any, given: Any) -> None:
-        error = next(failures, None)
-        if error is not None:
-            raise error
-        world.journal.checkpoint_batch(processor, given)
-
-    world.journal.on_process = process
+def test_a_strategy_that_fails_over_a_failed_batch_leaves_it_to_the_failure_policy(world: Stage) -> None:
+    world.refuse(ValueError("not yet"), times=1)
     world.stream.append("a", make_record("k0", 0))
     strategy = Asked(should=fail)
     worker = world.worker("w1", task_retry_strategy=strategy)
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
+    world.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
 
     assert strategy.asked == [("process_records of shard a raised ValueError: not yet", 0)]
     assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART], "no retries are configured"
@@ -195,10 +183,10 @@ def test_a_strategy_that_fails_over_a_failed_batch_leaves_it_to_the_failure_poli
 
 
 def test_a_strategy_that_gives_reading_up_has_the_processor_replaced() -> None:
-    world, stream = World("a"), Outage("orders", ("a",))
+    world, stream = Stage("a"), Outage("orders", ("a",))
     world.stream = stream
     worker = world.worker("w1", task_retry_strategy=Asked(should=lambda: False))
-    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART], 60)
+    world.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART], 60)
 
     assert worker.error is None
 
@@ -212,9 +200,6 @@ def test_pause_of_a_strategy_is_taken_as_it_is(millis: float) -> None:
 def test_pause_that_is_none_is_refused(millis: object) -> None:
     with pytest.raises(ConfigurationError, match="backoff_millis"):
         decision_of(Asked(millis=lambda: millis), RetryableAction.TASK_PROCESS, OUTAGE, 0)
-
-
-# --- the lease manager's ----------------------------------------------------------------------------------------------
 
 
 def test_a_lease_managers_strategy_that_fails_is_logged_and_the_services_error_is_raised(

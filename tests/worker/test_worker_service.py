@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from streamclient.base.reasons import Cause
 from streamclient.core import events
 from streamclient.core.leases import LeaseWrite, create, renew, steal
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.interfaces import ILeaseManager
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import World
 from streamclient.testing.simulation.workers import Simulation
-from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.worker.lease import WriteAnswer
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.service_calls import (
     DRAWS_PER_REQUEST,
@@ -26,6 +23,8 @@ from streamclient.worker.service_calls import (
     ServiceCalls,
 )
 from tests.at_once import AtOnce
+from tests.contracts.test_lease_manager_of_a_user import SqliteLeaseManager
+from tests.worker.stage import Stage
 
 BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)
 
@@ -162,7 +161,6 @@ def test_a_lease_counts_from_before_the_request_left() -> None:
 def test_a_store_that_breaks_its_promise_leaves_every_write_uncertain(answer: Callable[..., Any]) -> None:
     calls = Calls(answer)
     calls.service.write([renew(row) for row in leases(2)])
-
     assert [event.value for event in calls.turn()] == [WriteOutcome.UNCERTAIN] * 2
 
 
@@ -224,78 +222,18 @@ def test_a_failed_look_up_answers_the_creation() -> None:
     assert calls.store.requests == []
 
 
-def test_listing_trouble_delays_ends_and_new_shards_only() -> None:
-    """With the listing away, what is held goes on; afterwards the end is believed and the children are found."""
-    world = World("a")
-    worker = world.worker()
-    world.simulation.until(lambda: worker.reads == {"a"}, 30)
-    described = world.stream.describe_stream
-
-    def fail(stream_id: str) -> Any:
-        raise BUSY
-
-    world.stream.describe_stream = fail  # type: ignore[method-assign]
-    world.stream.append("a", make_record("k1", 1))
-    world.simulation.until(lambda: world.journal.delivered("a") == ["k1"], 30)
-    world.stream.split("a", "b", "c")
-    world.simulation.advance(60)
-    assert worker.error is None
-    assert worker.statuses()["a"].reasons[0].cause is Cause.END_NOT_SHOWN
-    world.stream.describe_stream = described  # type: ignore[method-assign]
-    world.simulation.until(lambda: worker.reads == {"b", "c"}, 60)
-    assert world.checkpoint("a") == "SHARD_END"
-
-
-class OwnLeases(ILeaseManager):
-    """What a user writes: the verbs alone."""
-
-    def __init__(self) -> None:
-        self.inner = MemoryLeaseManager()
-
-    def create_lease_table_if_not_exists(self) -> bool:
-        return True
-
-    def wait_until_lease_table_ready(self) -> bool:
-        return True
-
-    def list_leases(self) -> Sequence[Lease]:
-        return self.inner.list_leases()
-
-    def create_lease(self, lease: Lease) -> bool:
-        return self.inner.create_lease(lease)
-
-    def get_lease(self, lease_key: str) -> Lease | None:
-        return self.inner.get_lease(lease_key)
-
-    def renew_lease(self, lease: Lease) -> bool:
-        return self.inner.renew_lease(lease)
-
-    def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
-        return self.inner.take_lease(lease, owner, checkpoint=checkpoint)
-
-    def steal_lease(self, lease: Lease, stealer: str) -> bool:
-        return self.inner.steal_lease(lease, stealer)
-
-    def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
-        return self.inner.transfer_lease(lease, new_owner)
-
-    def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        return self.inner.update_lease(lease, checkpoint)
-
-    def delete_lease(self, lease: Lease) -> bool:
-        return self.inner.delete_lease(lease)
-
-
 def test_a_lease_manager_of_the_user_is_enough() -> None:
-    world = World("a", "b")
-    manager = OwnLeases()
+    world = Stage("a", "b")
+    manager = SqliteLeaseManager(world.stream.stream_id)
+    manager.create_lease_table_if_not_exists()
     first = world.worker("w1", lease_manager=manager)
     second = world.worker("w2", lease_manager=manager)
-    world.simulation.until(lambda: len(first.reads) == len(second.reads) == 1, 200)
+    world.until(lambda: len(first.reads) == len(second.reads) == 1, 200)
     world.stream.append("a", make_record("k1", 1))
-    world.simulation.until(lambda: world.journal.accepted["a"] == ["k1"], 10)
+    world.until(lambda: world.journal.accepted["a"] == ["k1"], 10)
     first.stop()
-    world.simulation.until(lambda: first.is_over and len(second.reads) == 2, 60)
+    world.until(lambda: first.is_over and len(second.reads) == 2, 60)
+    manager.close()
 
 
 @pytest.mark.parametrize(
@@ -306,14 +244,14 @@ def test_a_lease_manager_of_the_user_is_enough() -> None:
         (InitialPosition.latest(), ["k3"]),
     ],
 )
-def test_reading_starts_where_the_configuration_says(position: InitialPosition, expected: list[str]) -> None:
-    world = World("a")
+def test_reading_starts_where_the_configuration_says(
+    world: Stage, position: InitialPosition, expected: list[str]
+) -> None:
     world.stream.append("a", make_record("k1", 100), make_record("k2", 200))
-    worker = world.worker(initial_position=position)
-    world.simulation.until(lambda: worker.reads == {"a"}, 30)
-    world.simulation.advance(2)
+    world.reader(initial_position=position)
+    world.advance(2)
     world.stream.append("a", make_record("k3", 2_000_000_000_000_000))
-    world.simulation.until(lambda: world.journal.delivered("a")[-1:] == ["k3"], 10)
+    world.until(lambda: world.journal.delivered("a")[-1:] == ["k3"], 10)
 
     assert world.journal.delivered("a") == expected
 
@@ -323,12 +261,12 @@ def test_simulations_repeat_exactly() -> None:
     """What the other tests of this room rest on."""
 
     def run() -> list[Any]:
-        world = World("a", "b", "c", seed=4)
+        world = Stage("a", "b", "c", seed=4)
         for name in "abc":
             world.stream.append(name, *[make_record(f"k{number}", number) for number in range(9)])
         for name in ("w1", "w2"):
             world.worker(name, max_records=2)
-        world.simulation.advance(60)
+        world.advance(60)
         return world.journal.entries
 
     assert run() == run()

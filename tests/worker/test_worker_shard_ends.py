@@ -15,7 +15,7 @@ from streamclient.errors import DependencyException, DisorderError, ErrorKind, S
 from streamclient.model import Pause, Shard
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import World
+from tests.worker.stage import Stage
 
 Change = Callable[[RecordPage, str], RecordPage]
 BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)
@@ -82,7 +82,7 @@ def keys(count: int) -> list[str]:
 def test_a_page_that_cannot_be_true_is_read_again_and_nothing_is_lost_or_delivered_twice(
     change: Change, times: int
 ) -> None:
-    world = World("a", "other")
+    world = Stage("a", "other")
     left = [times]
 
     def is_on() -> bool:
@@ -92,15 +92,15 @@ def test_a_page_that_cannot_be_true_is_read_again_and_nothing_is_lost_or_deliver
     disturb(world.stream, change, is_on)
     world.stream.append("a", *records(10))
     worker = world.worker(max_records=3)
-    world.simulation.until(lambda: len(world.journal.delivered("a")) >= 10, 120)
-    world.simulation.advance(60)
+    world.until(lambda: len(world.journal.delivered("a")) >= 10, 120)
+    world.advance(60)
 
     assert world.journal.delivered("a") == keys(10)
     assert world.checkpoint("a") == "a@10"
     assert worker.error is None
     assert worker.statuses()["a"].reason == ""
     world.stream.append("a", *records(2, 11))
-    world.simulation.until(lambda: world.journal.delivered("a") == keys(12), 60)
+    world.until(lambda: world.journal.delivered("a") == keys(12), 60)
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,17 @@ def test_a_page_that_cannot_be_true_is_read_again_and_nothing_is_lost_or_deliver
 def test_a_shard_whose_pages_stay_untrue_is_named_in_status_and_health_and_others_go_on(
     change: Change, cause: Cause
 ) -> None:
-    world = World("a", "other")
+    world = Stage("a", "other")
     disturb(world.stream, change, lambda: True)
     world.stream.append("a", *records(10))
     worker = world.worker(max_records=3, max_duration_before_last_successful_renew_or_take_lease=60_000)
-    world.simulation.advance(HEALTH_SECONDS / 2)
+    world.advance(HEALTH_SECONDS / 2)
     assert worker.statuses()["a"].reasons[0].cause is cause
     assert worker.worker.health.is_healthy
     reads = world.stream.reads
-    world.simulation.advance(HEALTH_SECONDS)
+    world.advance(HEALTH_SECONDS)
     world.stream.append("other", make_record("x", 1))
-    world.simulation.until(lambda: world.journal.delivered("other") == ["x"], 60)
+    world.until(lambda: world.journal.delivered("other") == ["x"], 60)
 
     assert world.journal.delivered("a") in ([], keys(3))
     assert world.checkpoint("a") != "SHARD_END"
@@ -131,30 +131,28 @@ def test_a_shard_whose_pages_stay_untrue_is_named_in_status_and_health_and_other
 def test_an_end_that_a_listing_shows_already_costs_no_listing_and_ends_at_once_share_one() -> None:
     """Also the one that was made after each finished shard, for children that were listed before."""
     names = [f"p{number}" for number in range(10)]
-    world = World(*names)
+    world = Stage(*names)
     for name in names:
         world.stream.append(name, make_record("k1", 1))
         world.stream.split(name, f"{name}-l", f"{name}-r")
     listings = count_listings(world.stream)
     worker = world.worker(sync_shard_interval_millis=3_600_000)
-    world.simulation.until(lambda: all(world.leases.get_lease(name) is not None for name in names), 60)
-    world.simulation.until(lambda: all(world.checkpoint(name) == "SHARD_END" for name in names), 60)
+    world.until(lambda: all(world.leases.get_lease(name) is not None for name in names), 60)
+    world.until(lambda: all(world.checkpoint(name) == "SHARD_END" for name in names), 60)
     history = listings[0]
     assert history <= 2, "the worker's own"
     leaves = [f"{name}-l" for name in names]
-    world.simulation.until(lambda: set(leaves) <= worker.reads, 60)
+    world.until(lambda: set(leaves) <= worker.reads, 60)
     before = listings[0]
     for name in leaves:
         world.stream.split(name, f"{name}-l", f"{name}-r")
-    world.simulation.until(lambda: all(world.checkpoint(name) == "SHARD_END" for name in leaves), 60)
+    world.until(lambda: all(world.checkpoint(name) == "SHARD_END" for name in leaves), 60)
 
     assert listings[0] - before <= 3
 
 
-def test_children_that_are_listed_late_are_waited_for_and_read_at_once_then() -> None:
-    world = World("a")
-    worker = world.worker()
-    world.simulation.until(lambda: worker.reads == {"a"}, 30)
+def test_children_that_are_listed_late_are_waited_for_and_read_at_once_then(world: Stage) -> None:
+    worker = world.reader()
     describe, is_late = world.stream.describe_stream, [True]
 
     def describe_stream(stream_id: str) -> StreamDescription:
@@ -165,19 +163,18 @@ def test_children_that_are_listed_late_are_waited_for_and_read_at_once_then() ->
     world.stream.describe_stream = describe_stream  # type: ignore[method-assign]
     world.stream.append("a", *records(3))
     world.stream.split("a", "b", "c")
-    world.simulation.advance(100)
+    world.advance(100)
     assert world.checkpoint("a") != "SHARD_END"
     is_late[0] = False
-    world.simulation.until(lambda: worker.reads == {"b", "c"}, 30)
+    world.until(lambda: worker.reads == {"b", "c"}, 30)
 
     assert world.journal.delivered("a") == keys(3)
     assert world.checkpoint("a") == "SHARD_END"
 
 
 def test_a_shard_that_two_listings_lack_has_ended_and_one_that_a_single_listing_lacks_has_not() -> None:
-    world = World("a", "b")
-    worker = world.worker(sync_shard_interval_millis=3_600_000)
-    world.simulation.until(lambda: worker.reads == {"a", "b"}, 30)
+    world = Stage("a", "b")
+    world.reader(sync_shard_interval_millis=3_600_000)
     describe, hidden = world.stream.describe_stream, ["one"]
 
     def describe_stream(stream_id: str) -> StreamDescription:
@@ -191,42 +188,41 @@ def test_a_shard_that_two_listings_lack_has_ended_and_one_that_a_single_listing_
     world.stream.describe_stream = describe_stream  # type: ignore[method-assign]
     world.stream.append("a", *records(3))
     world.stream.close("a", child="")
-    world.simulation.advance(100)
+    world.advance(100)
     assert world.checkpoint("a") != "SHARD_END", "one answer lacked it"
     hidden.append("all")
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
+    world.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
 
     assert world.journal.delivered("a") == keys(3)
 
 
 def test_an_end_that_nothing_shows_is_accepted_by_the_program() -> None:
-    world = World("a", "b")
+    world = Stage("a", "b")
     world.stream.append("a", *records(3))
     world.stream.close("a", child="")
     worker = world.worker()
-    world.simulation.advance(100)
+    world.advance(100)
     assert world.journal.delivered("a") == []
     with pytest.raises(StreamClientException, match="b does not wait for its end"):
         worker.worker.accept_end("b")
     worker.worker.accept_end("a")
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 5)
+    world.until(lambda: world.checkpoint("a") == "SHARD_END", 5)
 
     assert world.journal.delivered("a") == keys(3)
 
 
 @pytest.mark.parametrize(("age_seconds", "is_accepted"), [(60, True), (3_600, False)])
 def test_an_operators_order_in_the_row_accepts_the_end_for_a_while(age_seconds: int, is_accepted: bool) -> None:
-    world = World("a", "b")
+    world = Stage("a", "b")
     world.stream.append("a", *records(3))
     world.stream.close("a", child="")
     world.worker()
-    world.simulation.advance(100)
-    lease = world.leases.get_lease("a")
-    assert lease is not None
+    world.advance(100)
+    lease = world.lease()
     now = world.simulation.runtime().wall_micros()
     order = Pause("o1", "ann", "it was closed", now - age_seconds * 1_000_000, accepts_end=True)
     world.leases.write_many([rule.set_pause(lease, order)])
-    world.simulation.advance(100)
+    world.advance(100)
 
     assert (world.checkpoint("a") == "SHARD_END") is is_accepted
     assert world.journal.delivered("a") == (keys(3) if is_accepted else [])
@@ -241,7 +237,7 @@ def test_an_operators_order_in_the_row_accepts_the_end_for_a_while(age_seconds: 
     ],
 )
 def test_circles_of_parents_are_named_and_other_shards_go_on(circle: list[tuple[str, str, str | None]]) -> None:
-    world = World("a", "b")
+    world = Stage("a", "b")
     describe = world.stream.describe_stream
     shards = [Shard(*each) for each in (*circle, ("own", "own", None), ("twice", "b", "b"))]
 
@@ -252,8 +248,8 @@ def test_circles_of_parents_are_named_and_other_shards_go_on(circle: list[tuple[
     world.stream.split("a", "left", "right")
     world.stream.describe_stream = describe_stream  # type: ignore[method-assign]
     worker = world.worker(max_duration_before_last_successful_renew_or_take_lease=60_000)
-    world.simulation.until(lambda: {"left", "right", "b"} <= worker.reads, 60)
-    world.simulation.advance(2 * HEALTH_SECONDS)
+    world.until(lambda: {"left", "right", "b"} <= worker.reads, 60)
+    world.advance(2 * HEALTH_SECONDS)
 
     names = ", ".join(sorted({each[0] for each in circle}))
     assert f"lists the shard before itself: {names} are each other's parents" in worker.worker.health.reason

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
@@ -16,18 +14,14 @@ from streamclient import CallLimits
 from streamclient.base.reasons import Cause, Reason, ReasonKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShardState, ShutdownReason
-from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.health import CallWatch
 from streamclient.worker.read_calls import FAIR_TURN, ReadQueue
+from tests.worker.stage import ManualPool, Stage
 
 
-def records(count: int) -> list[Any]:
-    return [make_record(f"k{number}", number) for number in range(count)]
-
-
-def hanging(world: World) -> threading.Event:
+def hanging(world: Stage) -> threading.Event:
     """The processor hangs in its first batch until the event is set."""
     go_on = threading.Event()
 
@@ -47,12 +41,12 @@ def seconds_in(reason: str) -> float:
 
 
 def test_a_long_call_is_named_and_logged_with_its_stack_at_each_doubling(caplog: pytest.LogCaptureFixture) -> None:
-    world = World("a", limits=CallLimits(slow_processor_warning_millis=10_000))
-    world.stream.append("a", *records(1))
+    world = Stage("a", limits=CallLimits(slow_processor_warning_millis=10_000))
+    world.write("a", 1)
     hanging(world)
     worker = world.worker()
     with caplog.at_level(logging.WARNING):
-        world.simulation.advance(100)
+        world.advance(100)
 
     warnings = [record.getMessage() for record in caplog.records if "process_records has been" in record.getMessage()]
     assert [round(seconds_in(text), -1) for text in warnings] == [10, 20, 50] or len(warnings) in (3, 4)
@@ -64,15 +58,15 @@ def test_a_long_call_is_named_and_logged_with_its_stack_at_each_doubling(caplog:
 
 def test_a_call_over_its_limit_loses_the_lease_and_another_worker_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """Heartbeats alone would keep the shard here, unread, until its records are deleted."""
-    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
-    world.stream.append("a", *records(1))
+    world = Stage("a", limits=CallLimits(user_code_limit_millis=60_000))
+    world.write("a", 1)
     hanging(world)
     first = world.worker("first")
-    world.simulation.until(lambda: world.journal.delivered("a") != [], 20)
+    world.until(lambda: world.journal.delivered("a") != [], 20)
     second = world.worker("second")
     world.journal.on_process = world.journal.checkpoint_batch
     with caplog.at_level(logging.ERROR):
-        world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 300)
+        world.until(lambda: world.journal.accepted["a"] == ["k0"], 300)
 
     assert world.owner("a") == "second"
     assert second.statuses()["a"].reason == ""
@@ -84,8 +78,8 @@ def test_a_call_over_its_limit_loses_the_lease_and_another_worker_goes_on(caplog
 
 
 def test_the_worker_of_a_stalled_call_reads_its_other_shards() -> None:
-    world = World("a", "b", limits=CallLimits(user_code_limit_millis=60_000))
-    world.stream.append("a", *records(1))
+    world = Stage("a", "b", limits=CallLimits(user_code_limit_millis=60_000))
+    world.write("a", 1)
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
         if processor.shard_id == "a":
@@ -94,31 +88,31 @@ def test_the_worker_of_a_stalled_call_reads_its_other_shards() -> None:
 
     world.journal.on_process = process
     world.worker()
-    world.simulation.advance(120)
-    world.stream.append("b", *records(3))
-    world.simulation.until(lambda: len(world.journal.accepted["b"]) == 3, 10)
+    world.advance(120)
+    world.write("b", 3)
+    world.until(lambda: len(world.journal.accepted["b"]) == 3, 10)
 
 
 def test_a_call_that_returns_in_time_costs_nothing() -> None:
-    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
-    world.stream.append("a", *records(1))
+    world = Stage("a", limits=CallLimits(user_code_limit_millis=60_000))
+    world.write("a", 1)
     go_on = hanging(world)
     worker = world.worker()
-    world.simulation.until(lambda: world.journal.delivered("a") != [], 20)
-    world.simulation.advance(50)
+    world.until(lambda: world.journal.delivered("a") != [], 20)
+    world.advance(50)
     go_on.set()
-    world.simulation.advance(100)
+    world.advance(100)
 
     assert world.journal.shutdowns("a") == []
     assert worker.statuses()["a"].reason == ""
 
 
 def test_without_a_limit_a_call_may_take_for_ever() -> None:
-    world = World("a", limits=CallLimits(user_code_limit_millis=0))
-    world.stream.append("a", *records(1))
+    world = Stage("a", limits=CallLimits(user_code_limit_millis=0))
+    world.write("a", 1)
     hanging(world)
     world.worker()
-    world.simulation.advance(3_000)
+    world.advance(3_000)
 
     assert world.owner("a") == "w1"
     assert world.journal.shutdowns("a") == []
@@ -126,16 +120,15 @@ def test_without_a_limit_a_call_may_take_for_ever() -> None:
 
 def test_a_call_that_waits_for_a_thread_is_named_and_counts() -> None:
     """An executor whose threads all hang holds up every shard; others may have them."""
-    world = World("a", limits=CallLimits(user_code_limit_millis=60_000))
-    world.stream.append("a", *records(1))
-    worker = world.worker()
-    world.simulation.until(lambda: worker.reads == {"a"}, 20)
+    world = Stage("a", limits=CallLimits(user_code_limit_millis=60_000))
+    world.write("a", 1)
+    worker = world.reader()
     world.simulation.pool("w1-processor").is_frozen = True
-    world.simulation.advance(30)
+    world.advance(30)
     status = worker.statuses()["a"]
     assert "for a free thread of the executor" in status.reason
     assert status.reason_kind is ReasonKind.USER_CODE
-    world.simulation.advance(60)
+    world.advance(60)
 
     assert world.journal.delivered("a") == []
     assert worker.statuses()["a"].reason.startswith("the lease is lost")
@@ -144,14 +137,13 @@ def test_a_call_that_waits_for_a_thread_is_named_and_counts() -> None:
 # --- reads ------------------------------------------------------------------------------------------------------------
 
 
-def reading(seconds: float, **config: Any) -> tuple[World, SimulatedWorker]:
+def reading(seconds: float, **config: Any) -> tuple[Stage, SimulatedWorker]:
     """The fetch pool does nothing any more, for so long."""
-    world = World("a", **config)
-    world.stream.append("a", *records(1))
-    worker = world.worker()
-    world.simulation.until(lambda: worker.reads == {"a"}, 20)
+    world = Stage("a", **config)
+    world.write("a", 1)
+    worker = world.reader()
     world.simulation.pool("w1-fetch").is_frozen = True
-    world.simulation.advance(seconds)
+    world.advance(seconds)
     return world, worker
 
 
@@ -211,27 +203,12 @@ def test_a_short_wait_is_not_worth_telling() -> None:
 # --- whose turn it is -------------------------------------------------------------------------------------------------
 
 
-class ManualPool(Executor):
-    """Gives threads away one at a time, when told to."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.tasks.append(lambda: fn(*args, **kwargs))
-        return Future()
-
-    def run_one(self) -> None:
-        self.tasks.pop(0)()
-
-
 def test_the_shard_nearest_to_loss_reads_first() -> None:
     pool, done = ManualPool(), list[str]()
     queue = ReadQueue(pool)
     for loss, name in ((300.0, "late"), (100.0, "first"), (200.0, "second")):
         queue.submit(loss, partial(done.append, name))
-    while pool.tasks:
-        pool.run_one()
+    pool.run_all()
 
     assert done == ["first", "second", "late"]
 
@@ -286,5 +263,4 @@ def lost_seconds(in_order_of_loss: bool) -> float:
 def test_reading_by_nearness_to_loss_loses_less_than_taking_turns() -> None:
     """The proof of the rule: the same shards, the same thread, the same moments."""
     by_loss, in_turn = lost_seconds(in_order_of_loss=True), lost_seconds(in_order_of_loss=False)
-
     assert by_loss < in_turn / 2, (by_loss, in_turn)

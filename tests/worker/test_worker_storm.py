@@ -10,7 +10,8 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.testing.fakes import make_record
 from streamclient.testing.history import Delivered, Fact, History, ReaderBegan
-from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor
+from tests.worker.stage import Stage
 
 TURNS = 40
 
@@ -19,7 +20,7 @@ class Storm:
     """Writes, splits and merges; kills, stops and replaces workers; loses answers; lets processors fail."""
 
     def __init__(self, seed: int, **config: Any) -> None:
-        self.world = World(
+        self.world = Stage(
             "s0",
             "s1",
             seed=seed,
@@ -91,12 +92,12 @@ class Storm:
         calm = lambda: None  # noqa: E731
         choices = [self.split, self.merge, self.lose_an_answer, self.lose_an_answer, self.replace, *[calm] * 5]
         for _ in range(TURNS):
-            self.world.simulation.advance(self.dice.choice([0.2, 1.0, 5.0]))
+            self.world.advance(self.dice.choice([0.2, 1.0, 5.0]))
             self.write()
             self.dice.choice(choices)()
         for name in self.open:
             self.world.stream.close(name)
-        self.world.simulation.until(self.is_finished, 2_000)
+        self.world.until(self.is_finished, 2_000)
 
     def is_finished(self) -> bool:
         """Whether all that were written to are: a closed shard has a child, which is empty and open at the end."""

@@ -8,16 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
@@ -32,8 +23,9 @@ from streamclient import (
 )
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from tests.patience import until
+from tests.worker.stage import make_table, put
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -58,12 +50,7 @@ class Tables:
         self.seen: dict[str, list[int]] = defaultdict(list)
         self.shutdowns: dict[str, list[ShutdownReason]] = defaultdict(list)
         for name in names:
-            TablestoreStreamApi(self.client).create_table(
-                TableMeta(name, [("id", "INTEGER")]),
-                TableOptions(),
-                ReservedThroughput(CapacityUnit(0, 0)),
-                stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-            )
+            make_table(self.client, name, "INTEGER")
 
     def config(self, name: str, /, **changes: Any) -> StreamConfig:
         return StreamConfig(
@@ -75,7 +62,7 @@ class Tables:
 
     def write(self, name: str, *numbers: int) -> None:
         for number in numbers:
-            self.client.put_row(name, Row([("id", number)], [("n", 1)]), Condition(RowExistenceExpectation.IGNORE))
+            put(self.client, number, name, n=1)
 
     def until(self, condition: Callable[[], bool]) -> None:
         until(condition, lambda: (dict(self.seen), dict(self.shutdowns)))
@@ -98,6 +85,11 @@ class Noting(IRecordProcessor):
         self.tables.shutdowns[self.table].append(shutdown_input.shutdown_reason)
 
 
+@pytest.fixture
+def tables(local: LocalTablestore) -> Tables:
+    return Tables(local, "orders")
+
+
 def test_two_tables_are_read_by_one_worker_and_one_factory(local: LocalTablestore) -> None:
     tables = Tables(local, "orders", "visits")
     tables.write("orders", 1, 2)
@@ -118,8 +110,7 @@ def test_two_tables_are_read_by_one_worker_and_one_factory(local: LocalTablestor
     assert not any(thread.name.startswith("w1-") for thread in threading.enumerate())
 
 
-def test_a_worker_at_rest_has_its_owner_and_threads_for_calls(local: LocalTablestore) -> None:
-    tables = Tables(local, "orders")
+def test_a_worker_at_rest_has_its_owner_and_threads_for_calls(tables: Tables) -> None:
     before = set(threading.enumerate())
     with Worker("w1", ClientConfig(**QUICK), tables.config("orders"), lambda: Noting(tables)) as worker:
         until(lambda: len(worker.shard_statuses()) == 1)
@@ -134,9 +125,8 @@ KINDS_OF_THREADS = {"scan", "status", "renew", "fetch", "processor"}
 """Of each there are as many as calls were under way at once in the last minute."""
 
 
-def test_each_stream_may_have_a_factory_and_a_lease_manager_of_its_own(local: LocalTablestore) -> None:
+def test_each_stream_may_have_a_factory_and_a_lease_manager_of_its_own(tables: Tables) -> None:
     """Also one table twice, under two names: two applications with progress of their own."""
-    tables = Tables(local, "orders")
     (summary,) = TablestoreStreamApi(tables.client).list_stream("orders")
     leases = MemoryLeaseManager(summary.stream_id)
     tables.write("orders", 1)
@@ -151,8 +141,7 @@ def test_each_stream_may_have_a_factory_and_a_lease_manager_of_its_own(local: Lo
         assert lease.owner == "w1"
 
 
-def test_a_stream_that_cannot_be_found_is_named_and_does_not_stop_the_other(local: LocalTablestore) -> None:
-    tables = Tables(local, "orders")
+def test_a_stream_that_cannot_be_found_is_named_and_does_not_stop_the_other(tables: Tables) -> None:
     worker = tables.worker(tables.config("missing"), tables.config("orders"))
 
     def work() -> None:

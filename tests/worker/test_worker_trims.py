@@ -7,20 +7,19 @@ import threading
 from typing import Any
 
 import pytest
-from tablestore import Condition, Row, RowExistenceExpectation
 
-from streamclient import ClientConfig, IRecordProcessor, Prefetch, StreamConfig, Worker
+from streamclient import ClientConfig, Prefetch, StreamConfig, Worker
 from streamclient.base.reasons import ReasonKind
 from streamclient.errors import StreamClientException, TrimmedDataException
-from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.interfaces import ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import until
+from tests.worker.stage import Stage, keys, make_table, put
 
 HOUR = 3_600_000_000
 START = 1_600_000_000_000_000
@@ -31,17 +30,13 @@ def many(count: int, start: int = 0) -> list[Any]:
     return [make_record(f"k{number}", START + number * 1_000_000) for number in range(start, start + count)]
 
 
-def keys(count: int, start: int = 0) -> list[str]:
-    return [f"k{number}" for number in range(start, start + count)]
-
-
-def trimmed(*, kept: int = 2, **config: Any) -> tuple[World, SimulatedWorker]:
+def trimmed(*, kept: int = 2, **config: Any) -> tuple[Stage, SimulatedWorker]:
     """The first worker stored a checkpoint behind four records and died; some of six later ones are kept."""
-    world = World("a", "other", **config)
+    world = Stage("a", "other", **config)
     world.stream.append("a", *many(4))
     first = world.worker("first")
-    world.simulation.until(lambda: world.journal.accepted["a"] == keys(4), 20)
-    world.simulation.advance(1)
+    world.until(lambda: world.journal.accepted["a"] == keys(4), 20)
+    world.advance(1)
     first.kill()
     world.journal.by_shard.clear()
     world.journal.accepted.clear()
@@ -50,18 +45,18 @@ def trimmed(*, kept: int = 2, **config: Any) -> tuple[World, SimulatedWorker]:
     return world, world.worker("second")
 
 
-def halted(world: World, worker: SimulatedWorker) -> TrimmedRange:
-    world.simulation.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 120)
+def halted(world: Stage, worker: SimulatedWorker) -> TrimmedRange:
+    world.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 120)
     lost = worker.statuses()["a"].lost
     assert lost is not None
     return lost
 
 
-def accept(world: World, worker: SimulatedWorker) -> TrimmedRange:
+def accept(world: Stage, worker: SimulatedWorker) -> TrimmedRange:
     """In a thread of its own, as a program does, while the simulation goes on."""
     found: list[TrimmedRange] = []
     world.simulation._pool("operator", 1).submit(lambda: found.append(worker.worker.accept_loss("a")))
-    world.simulation.until(lambda: found != [], 10)
+    world.until(lambda: found != [], 10)
     return found[0]
 
 
@@ -87,13 +82,15 @@ def test_the_lost_range_is_named_from_the_last_processed_to_the_first_record_lef
     )
     assert status.reason_kind is ReasonKind.DECISION
     assert str(lost) in caplog.text
-    world.simulation.advance(60)
+    world.advance(60)
     assert worker.statuses()["a"].state is ShardState.SHUTDOWN_COMPLETE
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
     assert world.journal.delivered("a") == []
+    assert world.owner("a") == "second"
 
 
 def test_the_worker_that_processed_the_last_record_names_its_place() -> None:
-    world = World("a", prefetch=Prefetch(prefetch_bytes=0))
+    world = Stage("a", prefetch=Prefetch(prefetch_bytes=0))
     world.stream.append("a", *many(6))
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -111,7 +108,6 @@ def test_the_worker_that_processed_the_last_record_names_its_place() -> None:
 
 def test_nothing_known_of_the_last_record_is_said_as_such() -> None:
     lost = TrimmedRange("a", "i9", None, None, None)
-
     assert "from after a position with no processed record known before it" in str(lost)
 
 
@@ -120,11 +116,11 @@ def test_an_accepted_loss_lets_the_shard_go_on_at_the_oldest_record(rest_seconds
     """At once, while the old processor is still being closed, or later."""
     world, worker = trimmed()
     lost = halted(world, worker)
-    world.simulation.advance(rest_seconds)
+    world.advance(rest_seconds)
 
     assert accept(world, worker) == lost
-    world.simulation.until(lambda: world.journal.accepted["a"] == keys(2, 8), 30)
-    world.simulation.advance(1)
+    world.until(lambda: world.journal.accepted["a"] == keys(2, 8), 30)
+    world.advance(1)
     status = worker.statuses()["a"]
     assert (status.reason, status.lost, status.checkpoint) == ("", None, "a@10")
     assert world.journal.by_shard["a"][:2] == [
@@ -147,7 +143,7 @@ def test_a_late_checkpoint_of_the_closing_processor_does_not_undo_the_decision()
     halted(world, worker)
     accept(world, worker)
     go_on.set()
-    world.simulation.until(lambda: world.journal.accepted["a"] == keys(2, 8), 30)
+    world.until(lambda: world.journal.accepted["a"] == keys(2, 8), 30)
 
     assert [what for what in world.journal.by_shard["a"] if what[0] == "initialize"] == [
         ("initialize", "a@4"),
@@ -159,18 +155,10 @@ def test_what_was_accepted_stays_accepted_until_a_checkpoint_is_stored() -> None
     """A processor that fails before it stored anything must not bring the old position back."""
     world, worker = trimmed()
     halted(world, worker)
-    left = [2]
-
-    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise ValueError("not yet")
-        world.journal.checkpoint_batch(processor, given)
-
-    world.journal.on_process = process
+    world.refuse(ValueError("not yet"), times=2)
     world.journal.on_shutdown = lambda processor, given: None
     accept(world, worker)
-    world.simulation.until(lambda: world.journal.accepted["a"] == keys(2, 8), 60)
+    world.until(lambda: world.journal.accepted["a"] == keys(2, 8), 60)
 
     assert worker.statuses()["a"].lost is None
 
@@ -179,12 +167,10 @@ def test_the_next_worker_meets_the_same_loss_and_stops_too() -> None:
     """Until somebody decides: a restart is no decision."""
     world, worker = trimmed()
     lost = halted(world, worker)
-    worker.stop()
-    world.simulation.until(lambda: worker.is_over, 40)
-    third = world.worker("third")
+    world.stop(worker)
 
-    assert halted(world, third) == lost
-    world.simulation.advance(60)
+    assert halted(world, world.worker("third")) == lost
+    world.advance(60)
     assert world.journal.delivered("a") == []
 
 
@@ -201,7 +187,7 @@ def test_there_is_no_loss_to_accept_where_none_was_met() -> None:
 
     for shard_id in ("other", "unknown"):
         world.simulation._pool("operator", 1).submit(ask, shard_id)
-    world.simulation.until(lambda: len(errors) == 2, 60)
+    world.until(lambda: len(errors) == 2, 60)
 
     assert "shard other has no loss to accept on worker second" in str(errors)
     assert worker.statuses()["a"].lost is not None
@@ -219,22 +205,22 @@ def test_an_unreadable_stream_delays_the_report_and_does_not_falsify_it() -> Non
 def test_a_policy_may_accept_every_loss_and_then_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         world, worker = trimmed(trimmed_data_policy=TrimmedDataPolicy.RESTART_AT_OLDEST)
-        world.simulation.until(lambda: world.journal.accepted["a"] == keys(2, 8), 60)
+        world.until(lambda: world.journal.accepted["a"] == keys(2, 8), 60)
 
     (reported,) = [record.getMessage() for record in caplog.records if "and lost" in record.getMessage()]
     assert "(policy RESTART_AT_OLDEST)" in reported
-    world.simulation.advance(1)
+    world.advance(1)
     assert worker.statuses()["a"].lost is None
+    assert world.checkpoint("a") == "a@10"
 
 
 # --- lag and retention ------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_that_is_caught_up_has_no_lag() -> None:
-    world = World("a")
+def test_a_shard_that_is_caught_up_has_no_lag(world: Stage) -> None:
     world.stream.append("a", *many(3))
     worker = world.worker()
-    world.simulation.advance(20)
+    world.advance(20)
     status = worker.statuses()["a"]
 
     assert (status.lag_seconds, status.time_to_loss_seconds, status.forecast, status.reason) == (
@@ -243,18 +229,13 @@ def test_a_shard_that_is_caught_up_has_no_lag() -> None:
     )
 
 
-def test_a_shard_that_does_not_move_says_how_long_its_records_last() -> None:
+def test_a_shard_that_does_not_move_says_how_long_its_records_last(world: Stage) -> None:
     """The stream keeps them for a day; the oldest unread one is three hours old."""
-    world = World("a")
     now_micros = world.simulation.runtime().wall_micros()
     world.stream.append("a", *(make_record(f"k{n}", now_micros - 3 * HOUR + n) for n in range(5)))
-
-    def refuse(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        raise ValueError("no")
-
-    world.journal.on_process = refuse
+    world.refuse(ValueError("no"))
     worker = world.worker()
-    world.simulation.advance(120)
+    world.advance(120)
     status = worker.statuses()["a"]
 
     assert status.lag_seconds == pytest.approx(3 * 3_600 + 120, abs=2)
@@ -262,59 +243,32 @@ def test_a_shard_that_does_not_move_says_how_long_its_records_last() -> None:
     assert status.forecast == "stands still: records are lost in about 21 h"
 
 
-def test_a_shard_that_catches_up_says_when() -> None:
+def test_a_shard_that_catches_up_says_when(world: Stage) -> None:
     """A minute of records for each ten seconds."""
-    world = World("a")
     now_micros = world.simulation.runtime().wall_micros()
     world.stream.append("a", *(make_record(f"k{n}", now_micros - HOUR + n * 60_000_000) for n in range(61)))
-    nothing = threading.Event()
-
-    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        world.simulation.wait(nothing, 10.0)
-
-    world.journal.on_process = process
+    world.dawdle(10.0)
     worker = world.worker(max_records=1)
-    world.simulation.advance(300)
+    world.advance(300)
     status = worker.statuses()["a"]
 
     assert status.lag_seconds == pytest.approx(3_600 - 5 * 300, abs=90)
     assert status.forecast in ("catches up in about 7 min", "catches up in about 8 min")
 
 
-def test_a_paused_shard_goes_on_ageing() -> None:
+def test_a_paused_shard_goes_on_ageing(world: Stage) -> None:
     """It has no consumer; its stored progress tells how old its unread records may be."""
-    world = World("a")
     now_micros = world.simulation.runtime().wall_micros()
     world.stream.append("a", *(make_record(f"k{n}", now_micros - HOUR + n) for n in range(3)))
     worker = world.worker()
-    world.simulation.until(lambda: len(world.journal.accepted["a"]) == 3, 20)
+    world.until(lambda: len(world.journal.accepted["a"]) == 3, 20)
     worker.worker.pause("a", reason="looking")
-    world.simulation.advance(60)
+    world.advance(60)
     status = worker.statuses()["a"]
 
     assert (status.state, status.reason_kind) == (ShardState.PAUSED, ReasonKind.PAUSED)
     assert status.lag_seconds == pytest.approx(3_660, abs=30)
     assert status.time_to_loss_seconds == pytest.approx(23 * 3_600 - 60, abs=30)
-
-
-# --- the real thing ---------------------------------------------------------------------------------------------------
-
-
-class Collecting(IRecordProcessor):
-    """Remembers keys, and checkpoints each batch."""
-
-    def __init__(self, found: list[int]) -> None:
-        self.found = found
-
-    def initialize(self, initialization_input: InitializationInput) -> None:
-        pass
-
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        self.found += [int(record.key["id"]) for record in process_records_input.records]
-        process_records_input.checkpointer.checkpoint()
-
-    def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        pass
 
 
 QUICK = ClientConfig(renewer_interval_millis=500, taker_interval_millis=500)
@@ -323,30 +277,23 @@ QUICK = ClientConfig(renewer_interval_millis=500, taker_interval_millis=500)
 @pytest.mark.slow
 def test_on_a_server_that_trims_the_loss_is_exact_and_accepting_it_goes_on(local: LocalTablestore) -> None:
     """Over HTTP: read some, stop, write more, let retention take a part, start again."""
-    from tablestore import CapacityUnit, ReservedThroughput, TableMeta, TableOptions
-
     client = local.client()
-    api = TablestoreStreamApi(client)
-    api.create_table(
-        TableMeta("orders", [("id", "INTEGER")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-    )
+    make_table(client, kind="INTEGER")
 
     def write(numbers: range) -> None:
         for number in numbers:
-            client.put_row("orders", Row([("id", number)], [("n", 1)]), Condition(RowExistenceExpectation.IGNORE))
+            put(client, number, n=1)
 
-    found: list[int] = []
+    journal = Journal()
+    found = lambda: [number for accepted in list(journal.accepted.values()) for number in accepted]  # noqa: E731
     config = StreamConfig(client=client, data_table_name="orders", status_table_name="status")
     write(range(5))
-    with Worker("w1", QUICK, config, lambda: Collecting(found)):
-        until(lambda: found == list(range(5)))
+    with Worker("w1", QUICK, config, journal.make):
+        until(lambda: found() == list(range(5)))
     local.advance_clock(25 * 3_600)
     write(range(5, 12))
     local.trim("orders", keep_last=3)
-    with Worker("w1", QUICK, config, lambda: Collecting(found)) as worker:
+    with Worker("w1", QUICK, config, journal.make) as worker:
         until(lambda: any(status.lost for status in worker.shard_statuses().values()))
         (status,) = worker.shard_statuses().values()
         assert status.lost is not None
@@ -356,5 +303,5 @@ def test_on_a_server_that_trims_the_loss_is_exact_and_accepting_it_goes_on(local
         assert status.lost.first_left.timestamp_micros - status.lost.last_processed_micros > 25 * HOUR
         accepted = worker.accept_loss(status.shard_id)
         assert accepted == status.lost
-        until(lambda: found == [*range(5), 9, 10, 11])
+        until(lambda: found() == [*range(5), 9, 10, 11])
         until(lambda: worker.shard_statuses()[status.shard_id].forecast == "caught up")

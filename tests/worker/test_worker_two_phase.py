@@ -15,17 +15,9 @@ from streamclient.interfaces import InitializationInput, ProcessRecordsInput
 from streamclient.model import PendingCheckpoint, ShutdownReason, TrimmedDataPolicy
 from streamclient.records import SequenceInfo
 from streamclient.tablestore import RecordPage
-from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
-
-
-def many(count: int, start: int = 0) -> list[Any]:
-    return [make_record(f"k{number}", number) for number in range(start, start + count)]
-
-
-def keys(count: int, start: int = 0) -> list[str]:
-    return [f"k{number}" for number in range(start, start + count)]
+from tests.worker.stage import Stage, keys, records
 
 
 class Crash(BaseException):
@@ -47,7 +39,7 @@ class Sink:
 class TwoPhase:
     """Writes each batch in one transaction, between the two phases; ``stop_at`` names a moment to die."""
 
-    def __init__(self, world: World, sink: Sink) -> None:
+    def __init__(self, world: Stage, sink: Sink) -> None:
         self.world, self.sink = world, sink
         self.seen: list[PendingCheckpoint | None] = []
         self.batches: list[list[str]] = []
@@ -81,16 +73,27 @@ class TwoPhase:
             raise Crash(moment)
 
 
-def scene(max_records: int = 4, **config: Any) -> tuple[World, Sink, TwoPhase, SimulatedWorker]:
-    world, sink = World("a", **config), Sink()
+def scene(max_records: int = 4, **config: Any) -> tuple[Stage, Sink, TwoPhase, SimulatedWorker]:
+    world, sink = Stage("a", **config), Sink()
     processor = TwoPhase(world, sink)
-    world.stream.append("a", *many(10))
+    world.write("a", 10)
     return world, sink, processor, world.worker("first", max_records=max_records)
 
 
-def reached(world: World, sink: Sink, count: int) -> None:
-    world.simulation.until(lambda: len(sink.rows) >= count, 200)
-    world.simulation.advance(2)
+def died(moment: str, max_records: int, *, is_closed: bool = False, **config: Any) -> tuple[Stage, Sink, TwoPhase]:
+    """Have the first worker die at a moment of its first batch."""
+    world, sink, processor, first = scene(max_records, **config)
+    if is_closed:
+        world.stream.close("a")
+    processor.stop_at = moment
+    world.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    return world, sink, processor
+
+
+def reached(world: Stage, sink: Sink, count: int) -> None:
+    world.until(lambda: len(sink.rows) >= count, 200)
+    world.advance(2)
 
 
 # --- restarts within one worker ---------------------------------------------------------------------------------------
@@ -132,12 +135,12 @@ def test_a_start_that_fails_forgets_nothing_of_what_was_prepared() -> None:
 def test_a_repeated_batch_ends_at_the_very_record_though_pages_are_cut_otherwise() -> None:
     """The next worker reads more records at once; the stream has more by now."""
     world, sink, processor, first = scene(max_records=4)
-    world.simulation.until(lambda: processor.batches != [], 30)
-    world.simulation.until(lambda: len(sink.rows) == 4, 30)
+    world.until(lambda: processor.batches != [], 30)
+    world.until(lambda: len(sink.rows) == 4, 30)
     processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
+    world.until(lambda: processor.stop_at == "", 30)
     first.kill()
-    world.stream.append("a", *many(20, 10))
+    world.write("a", 20, 10)
     world.worker("second", max_records=1_000)
     reached(world, sink, 30)
 
@@ -150,10 +153,7 @@ def test_a_repeated_batch_ends_at_the_very_record_though_pages_are_cut_otherwise
 
 
 def test_small_pages_add_up_to_the_prepared_record() -> None:
-    world, sink, processor, first = scene(max_records=8)
-    processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
+    world, sink, processor = died("prepared", max_records=8)
     processor.batches.clear()
     world.worker("second", max_records=3)
     reached(world, sink, 10)
@@ -162,52 +162,30 @@ def test_small_pages_add_up_to_the_prepared_record() -> None:
 
 
 def test_a_committed_batch_is_completed_by_another_worker() -> None:
-    world, sink, processor, first = scene(max_records=8)
-    processor.stop_at = "committed"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
+    world, sink, processor = died("committed", max_records=8)
     world.worker("second", max_records=3)
     reached(world, sink, 10)
 
     assert sink.rows == keys(10)
     assert processor.batches[-1] == keys(2, 8)
-    lease = world.leases.get_lease("a")
-    assert lease is not None
+    lease = world.lease()
     assert (lease.checkpoint, lease.pending) == ("a@10", None)
 
 
-def test_the_last_batch_of_a_shard_is_completed_and_ends_it() -> None:
-    world, sink, processor, first = scene(max_records=100)
-    world.stream.close("a")
-    processor.stop_at = "committed"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
-    world.worker("second")
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
-    world.simulation.advance(2)
+@pytest.mark.parametrize(("moment", "max_records"), [("committed", 1_000), ("prepared", 3)])
+def test_the_last_batch_of_a_shard_is_completed_or_repeated_and_ends_it(moment: str, max_records: int) -> None:
+    world, sink, _ = died(moment, 100, is_closed=True)
+    world.worker("second", max_records=max_records)
+    world.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
+    world.advance(2)
 
     assert sink.rows == keys(10)
     assert world.journal.shutdowns("a")[-1] is ShutdownReason.TERMINATE
 
 
-def test_the_last_batch_of_a_shard_is_repeated_and_ends_it() -> None:
-    world, sink, processor, first = scene(max_records=100)
-    world.stream.close("a")
-    processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
-    world.worker("second", max_records=3)
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
-
-    assert sink.rows == keys(10)
-
-
 def test_what_was_offered_may_not_be_stored_once_initialize_is_over() -> None:
     """From then on the batches lead there."""
-    world, sink, processor, first = scene(max_records=8)
-    processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
+    world, sink, processor = died("prepared", max_records=8)
     errors: list[Exception] = []
 
     def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -234,20 +212,17 @@ def test_any_stored_checkpoint_removes_what_was_prepared() -> None:
         given.checkpointer.checkpoint()
 
     world.journal.on_process = process
-    world.simulation.until(lambda: world.leases.get_lease("a") is not None and world.checkpoint("a") == "a@10", 60)
+    world.until(lambda: world.leases.get_lease("a") is not None and world.checkpoint("a") == "a@10", 60)
     first.kill()
     world.worker("second")
-    world.simulation.until(lambda: len(processor.seen) == 2, 60)
+    world.until(lambda: len(processor.seen) == 2, 60)
 
     assert processor.seen == [None, None]
 
 
 def test_a_new_processor_knows_nothing_of_a_cut_that_was_given_up() -> None:
     """Storing progress on the way gives up what was prepared; after a failure, reading goes on from there uncut."""
-    world, sink, processor, first = scene(max_records=8)
-    processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
+    world, sink, _ = died("prepared", max_records=8)
     calls: list[list[str]] = []
 
     def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -274,13 +249,13 @@ def test_preparing_again_replaces_and_counts_from_the_stored_checkpoint() -> Non
         prepared.append(given.checkpointer.prepare_checkpoint(None, b"both").pending)
 
     world.journal.on_process = process
-    world.simulation.until(lambda: len(prepared) == 3, 60)
+    world.until(lambda: len(prepared) == 3, 60)
     assert [(pending.value, pending.records) for pending in prepared] == [("a@4", 4), ("a@8", 8), ("a@10", 10)]
     assert prepared[0].epoch == prepared[2].epoch > 0
     first.kill()
     processor.batches.clear()
     world.journal.on_process = processor.process
-    world.stream.append("a", *many(5, 10))
+    world.write("a", 5, 10)
     world.worker("second", max_records=100)
     reached(world, sink, 15)
 
@@ -290,18 +265,14 @@ def test_preparing_again_replaces_and_counts_from_the_stored_checkpoint() -> Non
 def test_progress_is_stored_with_each_checkpoint_and_goes_on_in_the_next_worker() -> None:
     world, sink, _, first = scene(max_records=4)
     reached(world, sink, 10)
-    lease = world.leases.get_lease("a")
-    assert lease is not None
-    assert lease.progress is not None
+    lease = world.lease()
     assert (lease.progress.records, lease.progress.record_micros) == (10, 9)
     first.kill()
-    world.stream.append("a", *many(5, 10))
+    world.write("a", 5, 10)
     world.worker("second")
     reached(world, sink, 15)
 
-    lease = world.leases.get_lease("a")
-    assert lease is not None
-    assert lease.progress is not None
+    lease = world.lease()
     assert (lease.progress.records, lease.progress.record_micros) == (15, 14)
 
 
@@ -313,13 +284,13 @@ def test_progress_is_stored_with_each_checkpoint_and_goes_on_in_the_next_worker(
 def test_every_record_is_committed_exactly_once(seed: int) -> None:
     """Processors that fail and workers that die, at any moment; pages of any size; leases in other hands."""
     dice = random.Random(seed)
-    world, sink = World("a", seed=seed), Sink()
+    world, sink = Stage("a", seed=seed), Sink()
     processor = TwoPhase(world, sink)
     worker = world.worker("w0", max_records=dice.randint(1, 9))
     for number in range(12):
-        world.stream.append("a", *many(dice.randint(0, 15), len(world.stream._shards["a"].records)))
+        world.stream.append("a", *records(dice.randint(0, 15), len(world.stream._shards["a"].records)))
         processor.stop_at = dice.choice(["", "before", "prepared", "committed"])
-        world.simulation.advance(dice.uniform(0.01, 4))
+        world.advance(dice.uniform(0.01, 4))
         what = dice.random()
         if what < 0.3:
             worker.kill()
@@ -330,7 +301,7 @@ def test_every_record_is_committed_exactly_once(seed: int) -> None:
     processor.stop_at = ""
     total = len(world.stream._shards["a"].records)
     reached(world, sink, total)
-    world.simulation.advance(30)
+    world.advance(30)
 
     assert sink.rows == keys(total)
 
@@ -338,7 +309,7 @@ def test_every_record_is_committed_exactly_once(seed: int) -> None:
 class Gathering(TwoPhase):
     """Commits several batches at once, or not yet; what it gathered is gone with it."""
 
-    def __init__(self, world: World, sink: Sink, dice: random.Random) -> None:
+    def __init__(self, world: Stage, sink: Sink, dice: random.Random) -> None:
         super().__init__(world, sink)
         self.dice = dice
         self.gathered: list[str] = []
@@ -368,26 +339,26 @@ def test_a_sink_that_commits_several_batches_at_once_has_every_record_once(seed:
     """What was prepared may be larger than what is committed the next time, or smaller."""
     dice = random.Random(seed)
     world, sink = (
-        World("a", seed=seed, backoff=Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=20)),
+        Stage("a", seed=seed, backoff=Backoff(restart_backoff_min_millis=20, restart_backoff_max_millis=20)),
         Sink(),
     )
     processor = Gathering(world, sink, dice)
     worker = world.worker("w0", max_records=dice.randint(1, 3))
     for number in range(12):
-        world.stream.append("a", *many(dice.randint(0, 40), len(world.stream._shards["a"].records)))
+        world.stream.append("a", *records(dice.randint(0, 40), len(world.stream._shards["a"].records)))
         for _ in range(20):
             processor.stop_at = dice.choice(["", "before", "prepared", "committed"])
-            world.simulation.advance(dice.uniform(0.01, 0.2))
+            world.advance(dice.uniform(0.01, 0.2))
         if dice.random() < 0.4:
             worker.kill()
             worker = world.worker(f"w{number + 1}", max_records=dice.randint(1, 3))
     processor.stop_at = ""
     dice.random = lambda: 1.0  # type: ignore[method-assign]
     total = len(world.stream._shards["a"].records)
-    world.simulation.advance(60)
-    world.stream.append("a", *many(1, total))
+    world.advance(60)
+    world.write("a", 1, total)
     reached(world, sink, total + 1)
-    world.simulation.advance(30)
+    world.advance(30)
 
     assert sink.rows == keys(total + 1)
 
@@ -395,13 +366,10 @@ def test_a_sink_that_commits_several_batches_at_once_has_every_record_once(seed:
 # --- records that left the stream while a batch was prepared ----------------------------------------------------------
 
 
-def prepared_and_trimmed(gone: int, policy: TrimmedDataPolicy) -> tuple[World, Sink, TwoPhase, SimulatedWorker]:
+def prepared_and_trimmed(gone: int, policy: TrimmedDataPolicy) -> tuple[Stage, Sink, TwoPhase, SimulatedWorker]:
     """Six records are prepared from the oldest one on, by a worker that dies; then the oldest ``gone`` are trimmed."""
-    world, sink, processor, first = scene(max_records=6, trimmed_data_policy=policy)
-    processor.stop_at = "prepared"
-    world.simulation.until(lambda: processor.stop_at == "", 30)
-    first.kill()
-    world.simulation.advance(1)
+    world, sink, processor = died("prepared", 6, trimmed_data_policy=policy)
+    world.advance(1)
     processor.batches.clear()
     world.stream.trim("a", gone)
     return world, sink, processor, world.worker("second", max_records=1_000)
@@ -422,7 +390,7 @@ def test_a_prepared_batch_ends_at_its_last_record_though_the_oldest_are_gone(
 
 def test_a_prepared_batch_that_has_lost_records_waits_for_somebody_to_accept_it() -> None:
     world, sink, processor, worker = prepared_and_trimmed(2, TrimmedDataPolicy.STOP_SHARD)
-    world.simulation.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
+    world.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
     lost = worker.statuses()["a"].lost
     assert lost is not None
     assert (lost.position, lost.first_left) == ("TRIM_HORIZON", SequenceInfo(1, 2, 0))
@@ -437,10 +405,10 @@ def test_a_prepared_batch_that_has_lost_records_waits_for_somebody_to_accept_it(
 def test_a_prepared_batch_that_is_gone_with_the_whole_shard_is_told_at_its_end() -> None:
     world, _, processor, worker = prepared_and_trimmed(10, TrimmedDataPolicy.STOP_SHARD)
     world.stream.close("a")
-    world.simulation.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
+    world.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
     world.journal.on_shutdown = world.journal.checkpoint_end
     world.simulation._pool("operator", 1).submit(lambda: worker.worker.accept_loss("a"))
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 60)
+    world.until(lambda: world.checkpoint("a") == "SHARD_END", 60)
 
     assert processor.batches == []
 
@@ -451,18 +419,18 @@ def test_where_a_prepared_batch_ends_is_found_by_its_last_record_or_else_by_coun
     sizes: list[int], knows_last: bool
 ) -> None:
     """Workers that do not know the column of the last record prepare without it."""
-    records, seen = many(10), []
-    last = records[5].sequence_info if knows_last else None
+    written, seen = records(10), []
+    last = written[5].sequence_info if knows_last else None
     cut: PendingCut | None = PendingCut.of(PendingCheckpoint("a@6", b"", 6, 1, last), "TRIM_HORIZON")
     for size in sizes:
         if cut is None:
             break
         start = sum(map(len, seen))
-        whole = RecordPage(records[start : start + size], Position(f"a@{start + size}"))
+        whole = RecordPage(written[start : start + size], Position(f"a@{start + size}"))
         assert not cut.lacks_records(whole)
         page, cut = cut.apply(whole)
         seen.append(page.records)
 
     assert cut is None
-    assert [record for part in seen for record in part] == records[:6]
+    assert [record for part in seen for record in part] == written[:6]
     assert page.next_position == Position("a@6")
