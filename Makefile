@@ -19,7 +19,8 @@ TESTS ?=
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
-	@echo "make test      lint, types, all tests, documentation"
+	@echo "make test      lint, types, documentation, all tests but the long ones"
+	@echo "make test-long the tests that are marked as long: minutes each, and each with a shorter one of its kind in make test"
 	@echo "make check     lint, types, documentation"
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
@@ -48,7 +49,7 @@ help:
 	@echo "make fuzz-codec       damaged pages, puts and heads against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make test-lowest      destinations, mirrors and Spark with the lowest versions that setup.cfg allows, on Python 3.10"
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
-	@echo "make test-all  test, test-lowest, mirror-pythons, hostile-all and test-wheels, in this order"
+	@echo "make test-all  test, test-long, test-lowest, mirror-pythons, hostile-all and test-wheels, in this order"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -58,20 +59,28 @@ demo:
 
 # Many tests wait for processes and clocks of others, so two cores have room for six at once. A file's tests share what
 # they start, and the order of the files is that of tests/conftest.py.
+TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 test: check
-	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m 'not long' $(TOGETHER)
+
+# Rounds of kill -9 through Spark, the source on a standalone cluster and killed over a tunnel, a replication by stream,
+# which waits for a margin of clocks, further seeds of rounds and mirrors, rates of Spark and of other decoders beside
+# ours, the examples of docs/spark.md and the sample of the streaming source. Shorter ones of their kinds are in make test.
+test-long:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m pytest -m long $(TOGETHER)
 
 test-twenty:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.twenty --times $(TIMES) -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m tests.twenty --times $(TIMES) $(TOGETHER) $(TESTS)
 
 test-busy:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.busy -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m tests.busy $(TOGETHER) $(TESTS)
 
 test-late:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.late -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m tests.late $(TOGETHER) $(TESTS)
 
 # What the process around a worker does to it; the core of it is part of the tests.
 hostile-process:
@@ -209,7 +218,7 @@ test-wheels:
 	@$(BIN)/python -m tests.wire.wheels
 
 # One after the other, as each needs all processors.
-ALL = test test-lowest mirror-pythons hostile-all test-wheels
+ALL = test test-long test-lowest mirror-pythons hostile-all test-wheels
 test-all:
 	@for target in $(ALL); do $(MAKE) --no-print-directory $$target || { echo "make $$target failed" >&2; exit 1; }; done
 

@@ -29,9 +29,12 @@ COMPUTING = {"spark", "interop"}
 ONE_SPARK = "_spark"
 """In the names of files whose tests use the Spark of their process: one process runs them all, and starts one."""
 
-CASES = "_cases"
-"""At the end of names of files whose tests are cases of a table. Those with the same text before the first colon of
-their names stay together, and share what they start; the others need nothing of each other."""
+SPREAD = ("_cases", "_drill", "_rounds", "_benchmarks", "_examples")
+"""At the end of names of files whose tests are spread. Those of a file with the same text before the first colon of
+their names stay together, and share what they start: cases of a table. The others need nothing of each other."""
+
+INSTALLS = "test_first_hour.py"
+"""Builds and installs the wheel, for which tests of other files wait then, so it begins early."""
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("streamclient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,12 +78,17 @@ def uses_the_spark_of_its_process(file: str) -> bool:
     return ONE_SPARK in PurePath(file).name
 
 
+def is_spread(file: str) -> bool:
+    """By the name of the file."""
+    return PurePath(file).stem.endswith(SPREAD)
+
+
 def together(nodeid: str) -> str:
     """Tests for which this is the same are run by one process."""
     file, _, test = nodeid.partition("::")
     if uses_the_spark_of_its_process(file):
         return ONE_SPARK
-    return f"{file}::{test.partition(':')[0]}" if PurePath(file).stem.endswith(CASES) else file
+    return f"{file}::{test.partition(':')[0]}" if is_spread(file) else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -144,14 +152,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with long tests first, since whoever begins one last leaves the other processors idle.
 
     First of all come those that one process runs. Others that compute are spread over the first half of the rest, most
-    of which wait: so a few Sparks run at any time, and never all of them.
+    of which wait: so a few Sparks run at any time, and never all of them. The rest begins with the wheel, then drills.
     """
     marks = {item.path: set[str]() for item in items}
     for item in items:
         marks[item.path].update(mark.name for mark in item.iter_markers())
     first = [path for path in marks if uses_the_spark_of_its_process(str(path))]
     computing = [path for path in marks if marks[path] & COMPUTING and path not in first]
-    others = sorted(marks.keys() - {*first, *computing}, key=lambda path: ("slow" not in marks[path], path))
+    rest = marks.keys() - {*first, *computing}
+
+    def order(path: Path) -> tuple[bool, bool, bool, Path]:
+        return path.name != INSTALLS, not is_spread(path.name), "slow" not in marks[path], path
+
+    others = sorted(rest, key=order)
     step = max(1, len(others) // 2 // max(1, len(computing)))
     # The tests of a file stay together, so each has a place of its own.
     places = {path: (number, 1) for number, path in enumerate(others)}

@@ -95,9 +95,9 @@ def install(place: Path) -> Installed:
     venv = place / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)}))
-    subprocess.run(
-        [*pip, "--python", str(venv / "bin" / "python"), "install", "--quiet", "--no-deps", str(wheel)], check=True
-    )
+    # What is imported is compiled then; most of it never is.
+    install = ["--python", str(venv / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-compile", str(wheel)]
+    subprocess.run([*pip, *install], check=True)
     # Dependencies, not the checkout: only site-packages, behind the environment's own.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return Installed(venv)

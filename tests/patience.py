@@ -27,12 +27,19 @@ NOT_STARTED = "Python worker failed to connect back"
 
 
 def until(condition: Callable[[], bool], what: str | Callable[[], object] = "what was waited for") -> None:
-    """Return as soon as the condition holds. ``what`` says, or tells when asked, what did not come."""
+    """Return as soon as the condition holds. ``what`` says, or tells when asked, what did not come.
+
+    The pauses are twice as long as the looks: what is waited for needs the processor meanwhile.
+    """
     pause, deadline = threading.Event(), time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        looked = time.monotonic()
+        if looked > deadline:
             raise AssertionError(f"not within {PATIENCE_SECONDS:.0f} s: {what() if callable(what) else what}")
-        pause.wait(0.01)
+        pause.wait(max(0.01, 2 * (looked - began)))
 
 
 def with_planners(run: Callable[[], _Result]) -> _Result:

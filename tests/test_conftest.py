@@ -77,9 +77,10 @@ def test_loggers_of_spark_leave_those_of_the_tests_alone(tmp_path: Path) -> None
     assert "2 passed" in printed, printed
 
 
-def test_cases_of_a_table_are_spread_and_others_stay_with_their_file() -> None:
+def test_cases_of_a_table_and_drills_are_spread_and_others_stay_with_their_file() -> None:
     case = "tests/hostile/test_hostile_cases.py::test_nothing_is_lost[worker: cut head at GetRow, MD5 over http, once]"
 
     assert together(case) == "tests/hostile/test_hostile_cases.py::test_nothing_is_lost[worker"
     assert together("tests/mirror/test_mirror.py::test_it[a: b]") == "tests/mirror/test_mirror.py"
+    assert together("tests/a/test_a_drill.py::test_it[one]") != together("tests/a/test_a_drill.py::test_it[two]")
     assert together("tests/a/test_spark_flow.py::test_it") == together("tests/b/test_spark_fold.py::test_it")

@@ -70,6 +70,7 @@ def test_cost_rows_are_measured_for_each_operation_storage_and_kind_of_shards(st
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_decode_rows_are_measured_for_each_shape(stage: Stage) -> None:
     """Each shape has the SDK's Python decoder and ours, those in C where they load, and Java or why it is not here."""
     names = [line.name for line in lines_of(stage, "decode")]

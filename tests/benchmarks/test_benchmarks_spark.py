@@ -11,6 +11,7 @@ from tests.patience import with_planners
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
+@pytest.mark.long
 def test_parquet_rows_are_measured_with_and_without_arrow(stage: Stage, spark: object) -> None:
     *lines, copied, memory, loose, server = lines_of(stage, "parquet")
     names = [line.name for line in lines]
@@ -22,6 +23,7 @@ def test_parquet_rows_are_measured_with_and_without_arrow(stage: Stage, spark: o
     assert sum("without Arrow" in name for name in names) == 4
 
 
+@pytest.mark.long
 def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> None:
     """Into nothing; what Spark reads beside it, the source has written into files."""
     lines = with_planners(lambda: lines_of(stage, "source"))

@@ -14,7 +14,7 @@ from tests.installed import ROOT, Installed
 WRITES_AND_IMPORTS = """
 import os, sys
 from pathlib import Path
-import pyspark.sql, streamclient.server.local, streamclient.worker.worker  # most of them need these
+import pyspark.sql, tablestore, streamclient.server.local, streamclient.worker.worker  # most of them need these
 from streamclient.cli.main import main
 
 here = Path.cwd()

@@ -7,7 +7,6 @@ workers whose executors are processes of their own and have nothing of this pack
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -23,28 +22,22 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import define, field
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import Row
 
 from streamclient.destinations.rows.change_rows import ADDED, COMMIT, added_types, records_of
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
+from tests.drill_kit import IGNORE, STREAM, make_table, merge, open_shards, options, split
 from tests.patience import NOT_STARTED, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,14 +90,8 @@ class Source:
 
     def __attrs_post_init__(self) -> None:
         self.dice, self.client = random.Random(self.seed), self.local.client()
-        streaming = StreamSpecification(enable_stream=True, expiration_time_hours=24)
-        for name, stream in (("changes", streaming), ("copy", None)):
-            TablestoreStreamApi(self.client).create_table(
-                TableMeta(name, [("pk", "INTEGER")]),
-                TableOptions(max_version=2),
-                ReservedThroughput(CapacityUnit(0, 0)),
-                stream=stream,
-            )
+        for name, stream in (("changes", STREAM), ("copy", None)):
+            make_table(self.client, name, [("pk", "INTEGER")], stream=stream, max_version=2)
 
     def tunnel(self) -> dict[str, str]:
         """The options that read a tunnel of the table's changes, of which a batch has whole pages."""
@@ -113,23 +100,20 @@ class Source:
 
     def write(self, count: int) -> None:
         for _ in range(count):
-            key, anything = [("pk", self.dice.randrange(200))], Condition(RowExistenceExpectation.IGNORE)
+            key = [("pk", self.dice.randrange(200))]
             value = self.dice.choice([self.dice.randrange(1_000), "text", self.dice.random(), bytearray(b"\0\xff")])
             what = self.dice.random()
             if what < 0.5:
-                self.client.put_row("changes", Row(key, [("v", value), ("n", self.dice.randrange(9))]), anything)
+                self.client.put_row("changes", Row(key, [("v", value), ("n", self.dice.randrange(9))]), IGNORE)
             elif what < 0.85:
-                self.client.update_row("changes", Row(key, {"put": [("v", value)], "delete_all": ["n"]}), anything)
+                self.client.update_row("changes", Row(key, {"put": [("v", value)], "delete_all": ["n"]}), IGNORE)
             else:
-                self.client.delete_row("changes", Row(key), anything)
+                self.client.delete_row("changes", Row(key), IGNORE)
 
     def reshard(self) -> None:
-        shards = [shard.shard_id for shard in self.local.shards("changes") if shard.is_open]
-        if len(shards) > 2 or (len(shards) == 2 and self.dice.random() < 0.5):
-            first = self.dice.randrange(len(shards) - 1)
-            self.local.merge("changes", shards[first], shards[first + 1])
-        else:
-            self.local.split("changes", self.dice.choice(shards))
+        shards = len(open_shards(self.local, "changes"))
+        is_merge = shards > 2 or (shards == 2 and self.dice.random() < 0.5)
+        (merge if is_merge else split)(self.local, "changes", self.dice.random())
 
     def records(self) -> list[StreamRecord]:
         """Every change, read without Spark."""
@@ -162,14 +146,18 @@ def written_by_spark(out: Path) -> list[StreamRecord]:
     for path in sorted((out / "changes" / "_spark_metadata").glob("[0-9]*")):
         for line in path.read_text().splitlines()[1:]:
             named.add(json.loads(line)["path"].removeprefix("file://"))
-    tables = [pq.read_table(path) for path in sorted(named)]
-    records = []
-    for table in tables:
-        if table.num_rows:
-            stamps = table.column("_timestamp").cast(pa.timestamp("us", tz="UTC"))
-            whole = table.set_column(table.column_names.index("_timestamp"), "_timestamp", stamps)
-            records += records_of(whole.append_column(COMMIT, pa.nulls(table.num_rows, pa.int64())))
-    return records
+    return [record for path in sorted(named) for record in records_in(path)]
+
+
+@cache
+def records_in(path: str) -> list[StreamRecord]:
+    """The records in a file, none of which Spark changes: each look of a drill reads new files only."""
+    table = pq.read_table(path)
+    if not table.num_rows:
+        return []
+    stamps = table.column("_timestamp").cast(pa.timestamp("us", tz="UTC"))
+    whole = table.set_column(table.column_names.index("_timestamp"), "_timestamp", stamps)
+    return list(records_of(whole.append_column(COMMIT, pa.nulls(table.num_rows, pa.int64()))))
 
 
 def canonical(record: StreamRecord) -> str:
@@ -256,42 +244,26 @@ def cluster(environment: dict[str, str]) -> Iterator[str]:
     home = Path(environment.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     scratch = Path(tempfile.mkdtemp(prefix="cluster-"))
     started: list[subprocess.Popen[bytes]] = []
-    log = scratch / "master.log"
+    log = scratch / "Master.log"
     settings = environment | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
 
-    def run(name: str, *arguments: str) -> None:
+    def run(name: str, words: str, kind: str) -> None:
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *words.split()]
         with (scratch / f"{name}.log").open("wb") as out:
-            command = [str(home / "bin" / "spark-class"), *arguments]
             started.append(
                 subprocess.Popen(command, stdout=out, stderr=out, env=settings, cwd=scratch, start_new_session=True)
             )
 
+    def address() -> str:
+        words = [word for word in log.read_text().split() if word.startswith("spark://")]
+        return words[0].rstrip(".,") if words else ""
+
     try:
-        run(
-            "master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
-        )
-
-        def address() -> str:
-            words = [word for word in log.read_text().split() if word.startswith("spark://")]
-            return words[0].rstrip(".,") if words else ""
-
+        run("Master", "--host 127.0.0.1 --port 0 --webui-port 0", "Master")
         until(lambda: bool(address()), log.read_text)
-        for number in (1, 2):
-            name = f"worker{number}"
-            work = str(scratch / name)
-            arguments = [
-                "--host",
-                "127.0.0.1",
-                "--webui-port",
-                "0",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--work-dir",
-                work,
-            ]
-            run(name, "org.apache.spark.deploy.worker.Worker", *arguments, address())
+        for name in ("one", "two"):
+            words = f"--host 127.0.0.1 --webui-port 0 --cores 1 --memory 1g --work-dir {scratch / name} {address()}"
+            run(name, words, "Worker")
         until(lambda: log.read_text().count("Registering worker") >= 2, log.read_text)
         yield address()
     finally:
@@ -421,14 +393,7 @@ def run_drill(restarts: int, seed: int, *, on_cluster: bool, by_tunnel: bool) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.datasource.drill")
-    parser.add_argument("--restarts", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--cluster", action="store_true", help="on a standalone cluster, with the package shipped to it"
-    )
-    parser.add_argument("--tunnel", action="store_true", help="read a tunnel in place of the stream")
-    given = parser.parse_args()
+    given = options(restarts=50, seed=1, cluster=False, tunnel=False)
     print(run_drill(given.restarts, given.seed, on_cluster=given.cluster, by_tunnel=given.tunnel))
 
 

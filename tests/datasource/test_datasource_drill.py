@@ -9,7 +9,9 @@ from tests.datasource.drill import RECORDS, drill
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("by_tunnel", [False, True], ids=["stream", "tunnel"])
+@pytest.mark.parametrize(
+    "by_tunnel", [pytest.param(False, id="stream"), pytest.param(True, id="tunnel", marks=pytest.mark.long)]
+)
 def test_a_query_survives_a_kill(by_tunnel: bool) -> None:
     """By ``kill -9`` of driver, Java and workers at once; then every change is compared with the stream's."""
     with drill(1, on_cluster=False, by_tunnel=by_tunnel) as made:
@@ -19,6 +21,7 @@ def test_a_query_survives_a_kill(by_tunnel: bool) -> None:
         assert made.compare() == 3 * RECORDS
 
 
+@pytest.mark.long
 def test_a_standalone_cluster_runs_what_is_shipped_to_it() -> None:
     """Master, workers and executors are processes of their own, which have the package from the driver alone.
 

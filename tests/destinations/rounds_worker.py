@@ -9,7 +9,8 @@ transform.
 
 usage: python rounds_worker.py maintain PLACE
 
-Compacts and cleans a Delta table again and again, until its parent closes the pipe, and clears as much as it can.
+Compacts and cleans a Delta table again and again, once at the least and until its parent closes the pipe, and clears
+as much as it can.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ def maintain(place: str) -> None:
     """Says at the end how often it compacted and cleaned, and how many entries of the log it removed."""
     destination = DeltaDestination(place, answer_seconds=60.0)
     rounds = compacted = cleared = 0
-    while not select.select([sys.stdin], [], [], MAINTENANCE_PAUSE_SECONDS)[0]:
+    while not select.select([sys.stdin], [], [], MAINTENANCE_PAUSE_SECONDS)[0] or not rounds:
         if destination.columns() is None:
             continue
         if not rounds:

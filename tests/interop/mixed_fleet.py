@@ -11,19 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 from java_worker import JavaWorker
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
@@ -40,10 +28,11 @@ from streamclient import (
 from streamclient.model import Lease
 from streamclient.records import RecordType, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, key_text, read_history, unread
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import parse_parents
+from tests.drill_kit import STREAM, make_table, put, write
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "changes"
@@ -164,21 +153,11 @@ class Scene:
         self._step = 0
         self._writer: threading.Thread | None = None
         self._writer_stops = threading.Event()
-        self._make_tables(split_points)
+        make_table(self.client, TABLE, [("id", "STRING")], split_points=list(split_points))
+        LeaseManager(self.client, STATUS_TABLE, "any").create_lease_table_if_not_exists()
+        self.api.update_table(STATUS_TABLE, stream=STREAM)
         self.stream_id = self.api.list_stream(TABLE)[0].stream_id
         self.leases = LeaseManager(self.client, STATUS_TABLE, self.stream_id)
-
-    def _make_tables(self, split_points: Sequence[str]) -> None:
-        stream = StreamSpecification(enable_stream=True, expiration_time_hours=24)
-        self.api.create_table(
-            TableMeta(TABLE, [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=stream,
-            split_points=list(split_points),
-        )
-        LeaseManager(self.client, STATUS_TABLE, "any").create_lease_table_if_not_exists()
-        self.api.update_table(STATUS_TABLE, stream=stream)
 
     # --- workers -------------------------------------------------------------------------------------------------
 
@@ -224,14 +203,11 @@ class Scene:
         """Write batches of rows, over all keys in turn."""
         for _ in range(batches):
             self._step += 1
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(TABLE, [self._item(offset) for offset in range(BATCH_ROWS)]))
-            assert self.client.batch_write_row(request).is_all_succeed()
+            write(self.client, TABLE, [self._item(offset) for offset in range(BATCH_ROWS)])
 
-    def _item(self, offset: int) -> PutRowItem:
+    def _item(self, offset: int) -> object:
         number = (self._step * BATCH_ROWS + offset) * 37 % KEYS
-        row = Row([("id", f"{number * 5:03}")], [("n", self._step)])
-        return PutRowItem(row, Condition(RowExistenceExpectation.IGNORE))
+        return put(f"{number * 5:03}", ("n", self._step))
 
     def start_writing(self) -> None:
         """Write without a pause to speak of, until ``stop_writing``."""

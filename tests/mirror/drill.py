@@ -7,14 +7,9 @@ written; rounds are counted in writes, so the machine decides only how fast.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,16 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from tablestore import (
-    CapacityUnit,
-    DeleteRowItem,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    TableMeta,
-    TableOptions,
-    UpdateRowItem,
-)
+from tablestore import DeleteRowItem, PutRowItem, Row, UpdateRowItem
 
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_settings import load_mirror_settings
@@ -42,10 +28,10 @@ from streamclient.destinations.proof.verification import verify
 from streamclient.errors import StreamClientException
 from streamclient.server import LocalTablestore
 from streamclient.server.server_errors import ServiceError
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.testing.fleet import Fleet, WorkerProcess
 from tests.destinations.postgres_server import PostgresServer
+from tests.drill_kit import IGNORE, directory_of, make_table, merge, open_shards, options, split, write
 from tests.patience import PATIENCE_SECONDS
-from tests.replicate.drill import IGNORE, write
 
 TABLE, STATUS = "orders", "orders_mirror_status"
 ROWS = 400
@@ -126,11 +112,11 @@ class MirrorDrill:
 
     kind: str
     seed: int
-    directory: Path
+    fleet: Fleet
     max_versions: int
     said: Counter[str] = field(factory=Counter)
-    running: list[subprocess.Popen[bytes]] = field(factory=list)
-    frozen: subprocess.Popen[bytes] | None = None
+    started: int = 0
+    frozen: WorkerProcess | None = None
     last_look: str = ""
 
     def run(self, rounds: int, minutes: float) -> str:
@@ -140,23 +126,24 @@ class MirrorDrill:
         with ExitStack() as stack:
             server = stack.enter_context(LocalTablestore())
             postgres = stack.enter_context(PostgresServer()) if self.kind == "postgres" else None
-            make_table(server, self.max_versions)
+            key = [("part", "STRING"), ("id", "INTEGER")]
+            make_table(server.client(), TABLE, key, max_version=self.max_versions)
             writer = RandomWriter(server.client(), dice)
             for _ in range(FIRST_ROWS // BATCH):
                 writer.batch()
             config = self.configuration(server, "" if postgres is None else postgres.conninfo)
-            stack.callback(self.stop)
+            stack.enter_context(self.fleet)
             while self.said["rounds"] < rounds or time.monotonic() - started < minutes * 60:
                 self.round(server, writer, config, dice)
                 self.said["rounds"] += 1
                 self.caught_up(mirror_of(config), PENDING_MAX)
-            return self.compare(server, writer, config)
+            return self.compare(writer, config)
 
     def configuration(self, server: LocalTablestore, conninfo: str) -> Path:
         where = (
             {"kind": "postgres", "conninfo": conninfo, "table": "mirror"}
             if self.kind == "postgres"
-            else {"kind": "delta", "url": str(self.directory / "mirror")}
+            else {"kind": "delta", "url": str(self.fleet.directory / "mirror")}
         )
         sections = {
             "source": {
@@ -175,71 +162,59 @@ class MirrorDrill:
             for name, section in sections.items()
             for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items()))
         ]
-        path = self.directory / "mirror.toml"
+        path = self.fleet.directory / "mirror.toml"
         path.write_text("\n".join(lines))
         return path
 
     def start(self, config: Path) -> None:
-        command = [sys.executable, "-m", "streamclient.cli.main", "mirror", str(config)]
-        log = (self.directory / "mirror.log").open("ab")
-        with log:
-            self.running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        """Start as many processes as are missing."""
+        for _ in range(len(self.fleet.processes), PROCESSES):
+            self.started += 1
+            command = ["-m", "streamclient.cli.main", "mirror", str(config)]
+            self.fleet.start(f"mirror-{self.started}", command)
 
     def round(self, server: LocalTablestore, writer: RandomWriter, config: Path, dice: random.Random) -> None:
-        while len(self.running) < PROCESSES:
-            self.start(config)
+        self.start(config)
         pause = threading.Event()
         for _ in range(dice.randint(1, WRITES_A_ROUND)):
             writer.batch()
             pause.wait(PAUSE_SECONDS)
         self.thaw()
-        victim = dice.choice(self.running)
+        victim = dice.choice(self.fleet.running())
         event = dice.choice(["kill", "kill", "freeze", "split", "merge", "stop"])
-        if event == "kill":
-            victim.kill()
-            self.end(victim)
-        elif event == "stop":
-            victim.terminate()
-            self.end(victim)
-        elif event == "freeze":
-            victim.send_signal(signal.SIGSTOP)
+        if event == "freeze":
+            victim.freeze()
             self.frozen = victim
+        elif event in {"kill", "stop"}:
+            victim.kill() if event == "kill" else victim.ask_to_stop()
+            victim.wait(PATIENCE_SECONDS)
+            del self.fleet.processes[victim.name]
         else:
             self.reshape(server, event, dice)
         self.said[event] += 1
 
     def reshape(self, server: LocalTablestore, event: str, dice: random.Random) -> None:
-        shards = [one.shard_id for one in server.shards(TABLE) if one.is_open]
+        shards = len(open_shards(server, TABLE))
         try:
-            if event == "split" and len(shards) < SHARDS_MAX:
-                server.split(TABLE, dice.choice(shards))
-            elif event == "merge" and len(shards) > 1:
-                server.merge(TABLE, *shards[:2])
+            if event == "split" and shards < SHARDS_MAX:
+                split(server, TABLE, dice.random())
+            elif event == "merge" and shards > 1:
+                merge(server, TABLE, 0.0)
         except ServiceError:  # a shard of one row has no median, and shards that do not touch do not merge
             self.said[f"refused {event}"] += 1
 
     def thaw(self) -> None:
         if self.frozen is not None:
-            self.frozen.send_signal(signal.SIGCONT)
+            self.frozen.thaw()
             self.frozen = None
 
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        process.wait(PATIENCE_SECONDS)
-        self.running.remove(process)
-
-    def stop(self) -> None:
-        for process in list(self.running):
-            process.kill()
-            process.send_signal(signal.SIGCONT)
-            self.end(process)
-
-    def compare(self, server: LocalTablestore, writer: RandomWriter, config: Path) -> str:
+    def compare(self, writer: RandomWriter, config: Path) -> str:
         self.thaw()
-        while len(self.running) < PROCESSES:
-            self.start(config)
+        self.start(config)
         made = mirror_of(config)
         self.caught_up(made, 0)
-        self.stop()
+        for process in self.fleet.running():
+            process.kill()
         found = made.verify()
         listed = "\n".join(map(str, found.differences[:20]))
         assert found.is_equal, f"{found}\n{listed}"
@@ -250,7 +225,7 @@ class MirrorDrill:
         return f"{self.kind}, {self.max_versions} version(s), {writer.changes} changes; {done}; {found.rows} rows equal"
 
     def caught_up(self, made: Mirror, most: int) -> None:
-        """Wait until at most so many changes are behind the mirror's position."""
+        """Wait until at most `most` changes are after the mirror's position."""
 
         def is_there() -> bool:
             try:
@@ -263,11 +238,11 @@ class MirrorDrill:
 
         started = time.monotonic()
         while not is_there():
-            log = (self.directory / "mirror.log").read_text(errors="replace")[-3_000:]
             late = time.monotonic() - started > PATIENCE_SECONDS * 5
-            assert not late, f"the mirror does not catch up: {self.last_look}\n{log}"
-            for process in self.running:
-                assert process.poll() is None, f"a process ended with {process.returncode}:\n{log}"
+            assert not late, f"the mirror does not catch up: {self.last_look}"
+            for process in self.fleet.processes.values():
+                log = process.log.read_text(errors="replace")[-3_000:]
+                assert process.is_running, f"a process ended with {process.exit_code}:\n{log}"
             threading.Event().wait(LOOK_SECONDS)
 
     def check_history(self, made: Mirror) -> None:
@@ -288,45 +263,18 @@ def mirror_of(config: Path) -> Mirror:
     return made
 
 
-def make_table(server: LocalTablestore, max_versions: int) -> None:
-    TablestoreStreamApi(server.client()).create_table(
-        TableMeta(TABLE, [("part", "STRING"), ("id", "INTEGER")]),
-        TableOptions(max_version=max_versions),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-    )
-
-
 def drill(kind: str, seed: int, directory: Path, *, rounds: int, minutes: float = 0.0, max_versions: int = 1) -> str:
     """One drill; what it did."""
-    directory.mkdir(parents=True, exist_ok=True)
-    return MirrorDrill(kind, seed, directory, max_versions).run(rounds, minutes)
+    return MirrorDrill(kind, seed, Fleet(directory), max_versions).run(rounds, minutes)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=0.0, help="at least so long")
-    parser.add_argument("--rounds", type=int, default=10, help="at least so many")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=("delta", "postgres"), default="delta")
-    parser.add_argument("--versions", type=int, default=1)
-    options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="streamclient-mirror-"))
-    try:
-        said = drill(
-            options.kind,
-            options.seed,
-            directory,
-            rounds=options.rounds,
-            minutes=options.minutes,
-            max_versions=options.versions,
-        )
-    except AssertionError as error:
-        print(f"not clean; files in {directory}: {error}", file=sys.stderr)
-        return 1
+def main() -> None:
+    given = options(minutes=0.0, rounds=10, seed=1, kind=("delta", "postgres"), versions=1)
+    with directory_of("mirror") as directory:
+        sizes = {"rounds": given.rounds, "minutes": given.minutes, "max_versions": given.versions}
+        said = drill(given.kind, given.seed, directory, **sizes)
     print(f"mirror drill: ok: {said}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,25 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient, Row
 
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from tests.destinations.postgres_server import PostgresServer
+from tests.drill_kit import IGNORE, make_table
 from tests.patience import PATIENCE_SECONDS
 from tests.wire.wheels import ROOT, VERSIONS, pythons
 
 TABLE = "orders"
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
 LETTERS = {
     "1.1": "a\u00e4\u6f22",
     "13": "\u08be\U0001fad6\U00030000",
@@ -60,14 +50,6 @@ class Source:
     client: OTSClient
     rows: dict[str, int] = field(factory=dict)
     changes: int = 0
-
-    def create(self) -> None:
-        TablestoreStreamApi(self.client).create_table(
-            TableMeta(TABLE, [("k", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
 
     def put(self, key: str, value: int) -> None:
         self.client.put_row(TABLE, Row([("k", key)], [("v", value), ("note", key)]), IGNORE)
@@ -191,7 +173,7 @@ def drill(programs: list[str], directory: Path) -> PythonsDrill:
     """Run all steps; the drill that was done."""
     with LocalTablestore() as server, PostgresServer() as postgres:
         source = Source(server.client())
-        source.create()
+        make_table(source.client, TABLE, [("k", "STRING")])
         job = {
             "endpoint": server.endpoint,
             "instance": server.instance,

@@ -12,7 +12,10 @@ ROUNDS = 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "versions", "seed"), [("delta", 1, 1), ("delta", 3, 2), ("postgres", 2, 3)])
+@pytest.mark.parametrize(
+    ("kind", "versions", "seed"),
+    [pytest.param("delta", 1, 1, marks=pytest.mark.long), ("delta", 3, 2), ("postgres", 2, 3)],
+)
 def test_a_mirror_equals_its_table_after_crashes_splits_and_drift(
     kind: str, versions: int, seed: int, tmp_path: Path
 ) -> None:

@@ -5,41 +5,27 @@ Source and destination are two local servers. The seed decides what is written; 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 from attrs import frozen
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    DeleteRowItem,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-    UpdateRowItem,
-)
+from tablestore import DeleteRowItem, OTSClient, Row, UpdateRowItem
 
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.testing.fleet import Fleet
+from tests.drill_kit import IGNORE, directory_of, make_table, options, put, write
+from tests.patience import until
 
 SOURCE, DESTINATION = "orders", "orders_copy"
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
 WRITE_PAUSE_SECONDS = 0.02
 LONGEST_SECONDS = 900.0
 ZONE = "UTC"
+POLLS = ("--poll-seconds", "0.5")
 
 
 @frozen
@@ -98,32 +84,16 @@ class Writer:
         if kind < 0.1:
             return DeleteRowItem(Row([("id", key)]), IGNORE)
         if kind < 0.6:
-            return PutRowItem(Row([("id", key)], [("value", value), ("note", "x" * self._dice.randrange(50))]), IGNORE)
+            return put(key, ("value", value), ("note", "x" * self._dice.randrange(50)))
         changed: dict[str, list[object]] = {"PUT": [("value", value)]}
         if kind < 0.7:
             changed["DELETE_ALL"] = ["note"]
         return UpdateRowItem(Row([("id", key)], changed), IGNORE)
 
 
-def write(client: OTSClient, table: str, items: list[object]) -> None:
-    request = BatchWriteRowRequest()
-    request.add(TableInBatchWriteRowItem(table, items))
-    if not client.batch_write_row(request).is_all_succeed():
-        raise AssertionError("the local server refused a row")
-
-
 def make_source(client: OTSClient, rows: int) -> None:
-    TablestoreStreamApi(client).create_table(
-        TableMeta(SOURCE, [("id", "INTEGER")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-    )
-    for start in range(0, rows, 200):
-        keys = range(start, min(start + 200, rows))
-        write(
-            client, SOURCE, [PutRowItem(Row([("id", key)], [("value", key), ("note", "new")]), IGNORE) for key in keys]
-        )
+    make_table(client, SOURCE, [("id", "INTEGER")])
+    write(client, SOURCE, [put(key, ("value", key), ("note", "new")) for key in range(rows)])
 
 
 def configuration(source: LocalTablestore, destination: LocalTablestore, /, **reader: object) -> dict[str, object]:
@@ -158,27 +128,21 @@ def drill(rows: int, kills: int, seed: int, directory: Path, *, source_kind: str
         writer = Writer(source.client(), rows, seed)
         writer.start()
         for number in range(kills):
-            run_and_kill(config, destination, directory / f"killed-{number}.log", rows * (number + 1) // (kills + 1))
+            run_and_kill(config, destination, f"killed-{number}", rows * (number + 1) // (kills + 1))
         source.split(SOURCE)
         writer.stop()
-        finish(config, source, destination, reader, directory / "last.log")
+        finish(config, source, destination, reader)
         compared, differences = verify(config)
         return DrillResult(rows, writer.changes, kills, compared, differences, time.monotonic() - started)
 
 
-def run_and_kill(config: Path, destination: LocalTablestore, log: Path, rows: int) -> None:
-    """Run until the destination has so many rows, then kill -9."""
+def run_and_kill(config: Path, destination: LocalTablestore, name: str, rows: int) -> None:
+    """Run until the destination has `rows` rows; the end of the fleet is ``kill -9``."""
     client = destination.client()
-    with log.open("wb") as output:
-        process = subprocess.Popen(command(str(config), "--poll-seconds", "0.5"), stdout=output, stderr=output)
-        pause = threading.Event()
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while not has_row(client, rows):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the replication ended or hangs before row {rows}; see {log}")
-            pause.wait(0.02)
-        process.kill()
-        process.wait()
+    with Fleet(config.parent) as fleet:
+        process = fleet.start(name, command(str(config), *POLLS)[1:])
+        until(lambda: has_row(client, rows) or not process.is_running, f"row {rows}; see {process.log}")
+        assert process.is_running, f"the replication ended before row {rows}; see {process.log}"
 
 
 def has_row(client: OTSClient, rows: int) -> bool:
@@ -188,23 +152,15 @@ def has_row(client: OTSClient, rows: int) -> bool:
     return any(client.get_row(DESTINATION, [("id", key)])[1] is not None for key in range(max(0, rows - 5), rows))
 
 
-def finish(
-    config: Path, source: LocalTablestore, destination: LocalTablestore, reader: dict[str, object], log: Path
-) -> None:
+def finish(config: Path, source: LocalTablestore, destination: LocalTablestore, reader: dict[str, object]) -> None:
     """Run with an end time just after the last change, until it ends by itself."""
     threading.Event().wait(1.1)
     end = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     config.write_text(json.dumps(configuration(source, destination, endTime=end, **reader)))
-    with log.open("wb") as output:
-        ended = subprocess.run(
-            command(str(config), "--poll-seconds", "0.5"),
-            stdout=output,
-            stderr=output,
-            timeout=LONGEST_SECONDS,
-            check=False,
-        )
-    if ended.returncode != 0:
-        raise AssertionError(f"the replication ended with {ended.returncode}; see {log}:\n{log.read_text()[-2000:]}")
+    with Fleet(config.parent) as fleet:
+        process = fleet.start("last", command(str(config), *POLLS)[1:])
+        code = process.wait(LONGEST_SECONDS)
+    assert code == 0, f"the replication ended with {code}; see {process.log}:\n{process.log.read_text()[-2000:]}"
 
 
 def verify(config: Path) -> tuple[int, int]:
@@ -217,22 +173,15 @@ def verify(config: Path) -> tuple[int, int]:
     return int(counts["rows"]), int(counts["differences"])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--source", choices=("tunnel", "stream"), default="tunnel")
-    options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="streamclient-drill-"))
-    result = drill(options.rows, options.kills, options.seed, directory, source_kind=options.source)
-    print(result)
-    if result.differences or result.compared == 0:
-        print(f"not clean; files in {directory}", file=sys.stderr)
-        return 1
+def main() -> None:
+    given = options(rows=100_000, kills=3, seed=1, source=("tunnel", "stream"))
+    with directory_of("drill") as directory:
+        result = drill(given.rows, given.kills, given.seed, directory, source_kind=given.source)
+        print(result)
+        assert result.compared, "no row was compared"
+        assert not result.differences, "rows differ"
     print("drill: ok")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,7 +18,7 @@ from tests.tunnel.tunnel_server import LOST
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["tunnel", "stream"])
+@pytest.mark.parametrize("source", ["tunnel", pytest.param("stream", marks=pytest.mark.long)])
 def test_killed_and_resumed_replication_ends_without_a_difference(source: str, tmp_path: Path) -> None:
     result = drill(12_000, 2, 1, tmp_path, source_kind=source)
 

@@ -19,28 +19,16 @@ from itertools import count
 from pathlib import Path
 
 from attrs import define, field, frozen
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient
 
 from streamclient.server import LocalTablestore
-from streamclient.server.engine import ShardView
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import unread
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.testing.journal import LeaseJournal, judge_leases
 from streamclient.worker.lease import LeaseManager
-from tests.patience import PATIENCE_SECONDS
+from tests.drill_kit import command, make_table, merge, open_shards, put, split, write
+from tests.patience import PATIENCE_SECONDS, until
 from tests.rounds.plan import STEP_SECONDS, Happening, Kind, Setting
 from tests.rounds.worker import LEASE_DURATION_MILLIS, WORK_SECONDS
 
@@ -110,64 +98,50 @@ class Scene:
     def start_worker(self, name: str) -> None:
         self.lives[name] += 1
         caller = f"{name}{LIFE}{self.lives[name]}"
-        arguments = {
-            "endpoint": self.local.endpoint,
-            "access-key-id": self.local.access_key_id,
-            "access-key-secret": self.local.access_key_secret,
-            "instance": self.local.instance,
-            "table": SETTING.table,
-            "status-table": SETTING.status_table,
-            "name": name,
-            "token": caller,
-            "lines": str(self.fleet.directory / f"{caller}.lines"),
-            "refusals": str(self.fleet.directory / f"{caller}.refusals"),
-            "sink": str(self.sink),
-        }
-        command = ["-m", "tests.rounds.worker"]
-        for option, value in arguments.items():
-            command += [f"--{option}", value]
-        self.callers[self.fleet.start(name, command)] = caller
+        words = command(
+            "tests.rounds.worker",
+            self.local,
+            table=SETTING.table,
+            status_table=SETTING.status_table,
+            name=name,
+            token=caller,
+            lines=str(self.fleet.directory / f"{caller}.lines"),
+            refusals=str(self.fleet.directory / f"{caller}.refusals"),
+            sink=str(self.sink),
+        )
+        self.callers[self.fleet.start(name, words)] = caller
         self.note(f"{caller} starts")
 
     def happen(self, happening: Happening) -> None:
         """Let something happen: put off if there is no worker, left out if there is no shard, to whom it could."""
-        act = {
-            Kind.KILL: self._kill,
-            Kind.FREEZE: self._freeze,
-            Kind.STOP: self._stop,
-            Kind.SPLIT: self._split,
-            Kind.MERGE: self._merge,
-            Kind.SPELL: self._spell,
-        }[happening.kind]
         self.note(f"{happening.kind.name} {happening.fault} is due")
-        act(happening)
+        losses = {Kind.KILL: self._kill, Kind.FREEZE: self._freeze, Kind.STOP: self._stop}
+        if happening.kind in losses:
+            victim = self._victim(happening)
+            if victim is None:
+                self.after(PUT_OFF_STEPS, lambda: self.happen(happening))
+            else:
+                losses[happening.kind](victim, happening)
+                self.counts[happening.kind.value] += 1
+            return
+        {Kind.SPLIT: self._split, Kind.MERGE: self._merge, Kind.SPELL: self._spell}[happening.kind](happening)
 
     def note(self, text: str) -> None:
         self.notes.append((time.monotonic_ns(), text))
 
-    def _kill(self, happening: Happening) -> None:
+    def _kill(self, victim: WorkerProcess, happening: Happening) -> None:
         """Restarted under the same name or a new one: both happen in real fleets, and leases move differently."""
-        victim = self._victim(happening)
-        if victim is None:
-            self.after(PUT_OFF_STEPS, lambda: self.happen(happening))
-            return
         self._await_batch(victim)
         victim.kill()
         self._lost(victim)
-        self.counts["kills"] += 1
         base = victim.name.split("-")[0]
         self.start_worker(victim.name if happening.keeps_name else f"{base}-{sum(self.lives.values())}")
 
-    def _freeze(self, happening: Happening) -> None:
+    def _freeze(self, victim: WorkerProcess, happening: Happening) -> None:
         """With a twin, somebody takes it for dead and starts it again under its name."""
-        victim = self._victim(happening)
-        if victim is None:
-            self.after(PUT_OFF_STEPS, lambda: self.happen(happening))
-            return
         self._await_batch(victim)
         victim.freeze()
         self._lost(victim)
-        self.counts["freezes"] += 1
         self.after(happening.steps, lambda: self._thaw(victim))
         if happening.has_twin:
             self.counts["twins"] += 1
@@ -180,14 +154,9 @@ class Scene:
         victim.thaw()
         self.note(f"{self.callers[victim]} goes on")
 
-    def _stop(self, happening: Happening) -> None:
-        victim = self._victim(happening)
-        if victim is None:
-            self.after(PUT_OFF_STEPS, lambda: self.happen(happening))
-            return
+    def _stop(self, victim: WorkerProcess, happening: Happening) -> None:
         victim.ask_to_stop()
         self.note(f"{self.callers[victim]} shall stop")
-        self.counts["stops"] += 1
         self.after(STOP_POLL_STEPS, lambda: self._start_again(victim))
 
     def _start_again(self, victim: WorkerProcess) -> None:
@@ -229,20 +198,14 @@ class Scene:
 
     # --- shards and faults -----------------------------------------------------------------------------------------
 
-    def _open_shards(self) -> list[ShardView]:
-        return [shard for shard in self.local.shards(SETTING.table) if shard.is_open]
-
     def _split(self, happening: Happening) -> None:
-        shards = self._open_shards()
-        if len(shards) < MOST_OPEN_SHARDS:
-            self.local.split(SETTING.table, shards[int(happening.choice * len(shards))].shard_id)
+        if len(open_shards(self.local, SETTING.table)) < MOST_OPEN_SHARDS:
+            split(self.local, SETTING.table, happening.choice)
             self.counts["splits"] += 1
 
     def _merge(self, happening: Happening) -> None:
-        shards = self._open_shards()
-        if len(shards) > 1:
-            place = int(happening.choice * (len(shards) - 1))
-            self.local.merge(SETTING.table, shards[place].shard_id, shards[place + 1].shard_id)
+        if len(open_shards(self.local, SETTING.table)) > 1:
+            merge(self.local, SETTING.table, happening.choice)
             self.counts["merges"] += 1
 
     def _spell(self, happening: Happening) -> None:
@@ -300,12 +263,7 @@ class Scene:
 
     def _write_batch(self) -> None:
         numbers = self.dice.sample(range(KEYS), BATCH_ROWS)
-        condition = Condition(RowExistenceExpectation.IGNORE)
-        items = [PutRowItem(Row([("id", f"{number:04d}")], [("step", self.step)]), condition) for number in numbers]
-        request = BatchWriteRowRequest()
-        request.add(TableInBatchWriteRowItem(SETTING.table, items))
-        if not self.client.batch_write_row(request).is_all_succeed():
-            raise AssertionError("the local server refused a row")
+        write(self.client, SETTING.table, [put(f"{number:04d}", ("step", self.step)) for number in numbers])
 
 
 def worker_of(caller: str) -> str:
@@ -315,14 +273,8 @@ def worker_of(caller: str) -> str:
 
 def make_tables(client: OTSClient) -> str:
     """The data table with its stream, and the status table; returns the stream's id."""
-    streams = TablestoreStreamApi(client)
-    streams.create_table(
-        TableMeta(SETTING.table, [("id", "STRING")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-    )
-    stream_id: str = streams.list_stream(SETTING.table)[0].stream_id
+    make_table(client, SETTING.table, [("id", "STRING")])
+    stream_id: str = TablestoreStreamApi(client).list_stream(SETTING.table)[0].stream_id
     LeaseManager(client, SETTING.status_table, stream_id).create_lease_table_if_not_exists()
     return stream_id
 
@@ -330,11 +282,11 @@ def make_tables(client: OTSClient) -> str:
 def catch_up(scene: Scene) -> float:
     """Wait until every shard is read and checkpointed to its end or tip; returns the seconds that it took."""
     leases = LeaseManager(scene.client, SETTING.status_table, scene.stream_id)
-    streams = TablestoreStreamApi(scene.client)
     begun = time.monotonic()
-    while missing := unread(streams, scene.stream_id, leases.list_leases()):
+
+    def backlog() -> list[str]:
         scene.check_fleet()
-        if time.monotonic() > begun + PATIENCE_SECONDS:
-            raise AssertionError(f"not caught up {PATIENCE_SECONDS} s after the last fault: {missing}")
-        threading.Event().wait(0.1)
+        return unread(TablestoreStreamApi(scene.client), scene.stream_id, leases.list_leases())
+
+    until(lambda: not backlog(), backlog)
     return time.monotonic() - begun

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import threading
 import time
 from pathlib import Path
 from typing import IO
-
-from tablestore import OTSClient
 
 from samples.fenced_sink import FencedSink
 from streamclient import (
@@ -26,6 +23,7 @@ from streamclient import (
     Worker,
 )
 from streamclient.testing.deliveries import DeliveryRecorder
+from tests.drill_kit import client_of, told
 
 LEASE_DURATION_MILLIS = 3_000
 """Short, so that a killed worker's shards move within a round; heartbeats keep a fifth of it, for a busy machine."""
@@ -87,43 +85,26 @@ def client_config() -> ClientConfig:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    names = "endpoint access-key-id access-key-secret instance table status-table name token lines refusals sink"
-    for name in names.split():
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--max-records", type=int, default=100)
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = parse_arguments()
-    client = OTSClient(
-        options.endpoint,
-        options.access_key_id,
-        options.access_key_secret,
-        options.instance,
-        sts_token=options.token,
-        logger_name="streamclient-rounds",
-    )
+    given = told()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     stream_config = StreamConfig(
-        client=client,
-        data_table_name=options.table,
-        status_table_name=options.status_table,
-        max_records=options.max_records,
+        client=client_of(given, sts_token=given["token"]),
+        data_table_name=given["table"],
+        status_table_name=given["status_table"],
+        max_records=100,
     )
-    sink = FencedSink(Path(options.sink))
+    sink = FencedSink(Path(given["sink"]))
     with (
-        Path(options.lines).open("a", encoding="utf-8") as lines,
-        Path(options.refusals).open("a", encoding="utf-8") as refusals,
+        Path(given["lines"]).open("a", encoding="utf-8") as lines,
+        Path(given["refusals"]).open("a", encoding="utf-8") as refusals,
     ):
         worker = Worker(
-            options.name,
+            given["name"],
             client_config(),
             stream_config,
-            lambda: DeliveryRecorder(options.token, lines, Working(sink, refusals)),
+            lambda: DeliveryRecorder(given["token"], lines, Working(sink, refusals)),
         )
         with worker:
             worker.wait(until=stop.is_set)

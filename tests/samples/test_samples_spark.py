@@ -23,6 +23,7 @@ def test_spark_sample_leaves_a_lake_that_equals_the_table(
     assert (tmp_path / "lake").is_dir()
 
 
+@pytest.mark.long
 def test_the_sample_of_the_streaming_source_prints_what_the_page_shows(tmp_path: Path) -> None:
     # A folder for each time, as no sample is written over another.
     printed = with_planners(lambda: printed_by("streaming_source", Path(tempfile.mkdtemp(dir=tmp_path))))

@@ -56,13 +56,16 @@ class Fleet:
         leases = LeaseManager(self.source.client, "status", self.stream_id).list_leases()
         return {lease.owner for lease in leases if not lease.is_finished}
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def tables(self) -> Iterator[Any]:
         if (self.lake / "_delta_log").exists():
             with closing(DeltaDestination(str(self.lake))) as destination:
-                yield from (row for table in destination.rows() for row in table.to_pylist())
+                yield from destination.rows()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for table in self.tables() for row in table.to_pylist()]
 
     def wait_for(self, count: int) -> None:
-        until(lambda: sum(1 for _ in self.rows()) >= count, lambda: self.workers["two"].lines[-20:])
+        until(lambda: sum(table.num_rows for table in self.tables()) >= count, lambda: self.workers["two"].lines[-20:])
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def test_a_fleet_with_a_session_each_stores_each_change_once_though_one_dies(sou
     fleet.wait_for(4 * RECORDS)
     fleet.workers["two"].ask("stop", "stopped")
 
-    rows = list(fleet.rows())
+    rows = fleet.rows()
     assert Counter(map(stored, rows)) == Counter(map(identity, source.records()))
     assert {row["worker"] for row in rows} == {"one", "two"}
     # An executor of a cluster has a directory of its own, below that of its application.

@@ -8,31 +8,20 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from attrs import define, field, frozen
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient
 
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
-from tests.patience import PATIENCE_SECONDS, until
+from tests.drill_kit import command, make_table, merge, put, split, write
+from tests.patience import until
 from tests.tunnel_rounds.worker import BEGUN
 
 TABLE = "changes"
@@ -40,7 +29,6 @@ KINDS = {"base": TunnelType.BASE_DATA, "stream": TunnelType.STREAM, "both": Tunn
 STEPS = 100
 STEP_ROWS = 40
 STEP_SECONDS = 0.1
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
 
 @frozen
@@ -53,10 +41,6 @@ class Round:
     delivered: int
     problems: list[str]
     seconds: float
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.problems
 
     def __str__(self) -> str:
         return (
@@ -80,39 +64,23 @@ class Scene:
     def start_worker(self) -> None:
         self.started += 1
         name = f"w{self.started}"
-        arguments = {
-            "endpoint": self.local.endpoint,
-            "access-key-id": self.local.access_key_id,
-            "access-key-secret": self.local.access_key_secret,
-            "instance": self.local.instance,
-            "name": name,
-            "directory": str(self.fleet.directory),
-        }
-        command = ["-m", "tests.tunnel_rounds.worker"]
-        for option, value in arguments.items():
-            command += [f"--{option}", value]
-        for kind, tunnel_id in self.tunnels.items():
-            command += ["--tunnel", f"{kind}={tunnel_id}"]
-        self.fleet.start(name, command)
+        words = command(
+            "tests.tunnel_rounds.worker",
+            self.local,
+            name=name,
+            directory=str(self.fleet.directory),
+            tunnels=self.tunnels,
+        )
+        self.fleet.start(name, words)
 
     def kill(self) -> None:
         self.dice.choice(self.fleet.running()).kill()
 
     def split(self) -> None:
-        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
-        self.local.split(TABLE, self.dice.choice(open_shards).shard_id)
+        split(self.local, TABLE, self.dice.random())
 
     def merge(self) -> None:
-        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
-        place = self.dice.randrange(len(open_shards) - 1)
-        self.local.merge(TABLE, open_shards[place].shard_id, open_shards[place + 1].shard_id)
-
-    def write(self, keys: Iterable[int], value: int) -> None:
-        items = [PutRowItem(Row([("id", key)], [("value", value)]), IGNORE) for key in keys]
-        request = BatchWriteRowRequest()
-        request.add(TableInBatchWriteRowItem(TABLE, items))
-        if not self.client.batch_write_row(request).is_all_succeed():
-            raise AssertionError("the local server refused a row")
+        merge(self.local, TABLE, self.dice.random())
 
 
 def play(seed: int, directory: Path, rows: int) -> Round:
@@ -120,7 +88,9 @@ def play(seed: int, directory: Path, rows: int) -> Round:
     started = time.monotonic()
     with LocalTablestore() as local, Fleet(directory) as fleet:
         scene = Scene(local, local.client(), fleet, random.Random(seed), rows)
-        make_table(scene)
+        make_table(scene.client, TABLE, [("id", "INTEGER")])
+        write(scene.client, TABLE, [put(key, ("value", 0)) for key in range(rows)])
+        scene.split()
         tunnels = TunnelClient(scene.client)
         for kind, tunnel_type in KINDS.items():
             scene.tunnels[kind] = tunnels.create_tunnel(TABLE, kind, tunnel_type)
@@ -129,7 +99,10 @@ def play(seed: int, directory: Path, rows: int) -> Round:
             scene.start_worker()
         write_and_disturb(scene)
         written = time.time_ns() // 1_000
-        catch_up(tunnels, written, directory)
+        until(
+            lambda: all(is_past(tunnels.describe_tunnel(TABLE, kind), written) for kind in KINDS),
+            lambda: f"to catch up; files in {directory}",
+        )
         for process in fleet.running():
             until(partial(has_begun, process.log), process.log.read_text)
         codes = fleet.stop()
@@ -151,18 +124,6 @@ def has_begun(log: Path) -> bool:
     return BEGUN in log.read_text()
 
 
-def make_table(scene: Scene) -> None:
-    TablestoreStreamApi(scene.client).create_table(
-        TableMeta(TABLE, [("id", "INTEGER")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-    )
-    for start in range(0, scene.rows, 200):
-        scene.write(range(start, min(start + 200, scene.rows)), 0)
-    scene.split()
-
-
 def write_and_disturb(scene: Scene) -> None:
     """Every disturbance happens, in an order that the seed decides."""
     pause = threading.Event()
@@ -171,23 +132,15 @@ def write_and_disturb(scene: Scene) -> None:
     places = sorted(scene.dice.sample(range(5, STEPS - 5), len(actions)))
     due = dict(zip(places, actions, strict=True))
     for step in range(1, STEPS + 1):
-        scene.write(scene.dice.sample(range(scene.rows), min(STEP_ROWS, scene.rows)), step)
+        keys = scene.dice.sample(range(scene.rows), min(STEP_ROWS, scene.rows))
+        write(scene.client, TABLE, [put(key, ("value", step)) for key in keys])
         if step in due:
             due[step]()
         pause.wait(STEP_SECONDS)
 
 
-def catch_up(tunnels: TunnelClient, written_micros: int, directory: Path) -> None:
-    """Wait until the full data is consumed everywhere and every stream channel is past the last write."""
-    pause = threading.Event()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while behind := [kind for kind in KINDS if not is_past(tunnels.describe_tunnel(TABLE, kind), written_micros)]:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not caught up after {PATIENCE_SECONDS} s: {behind}; files in {directory}")
-        pause.wait(0.2)
-
-
 def is_past(described: TunnelDescription, written_micros: int) -> bool:
+    """Whether the full data is consumed and every stream channel is past the last write."""
     if described.info.stage is not TunnelStage.PROCESS_STREAM:
         return False
     left = [

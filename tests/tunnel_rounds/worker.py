@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from tablestore import OTSClient
-
 from streamclient import ClientConfig, IRecordProcessor, IRecordProcessorFactory
 from streamclient.testing.deliveries import DeliveryRecorder
 from streamclient.tunnel import TunnelWorker, TunnelWorkerConfig
+from tests.drill_kit import client_of, told
 
 HEARTBEAT_SECONDS = 1
 TIMEOUT_SECONDS = 4
@@ -35,18 +33,8 @@ class Recorders(IRecordProcessorFactory):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("endpoint", "access-key-id", "access-key-secret", "instance", "name", "directory"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--tunnel", action="append", required=True, help="NAME=ID")
-    options = parser.parse_args()
-    client = OTSClient(
-        options.endpoint,
-        options.access_key_id,
-        options.access_key_secret,
-        options.instance,
-        logger_name="streamclient-rounds",
-    )
+    given = told()
+    client, name = client_of(given), given["name"]
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     config = TunnelWorkerConfig(
@@ -56,10 +44,9 @@ def main() -> None:
         client_config=ClientConfig(shutdown_timeout_millis=10_000, deliver_empty_batches=True),
     )
     with ExitStack() as running:
-        for tunnel in options.tunnel:
-            kind, _, tunnel_id = tunnel.partition("=")
-            lines = Path(options.directory) / f"{options.name}.{kind}.lines"
-            running.enter_context(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
+        for kind, tunnel_id in given["tunnels"].items():
+            lines = Path(given["directory"], f"{name}.{kind}.lines")
+            running.enter_context(TunnelWorker(tunnel_id, client, Recorders(name, lines), config))
         print(BEGUN, flush=True)
         pause = threading.Event()  # one that no handler sets: whoever is interrupted in a wait cannot set its event
         while not stopped:

@@ -13,21 +13,21 @@ import pytest
 from fuzz import Judge, PutJudge
 
 from streamclient.records import NATIVE
+from tests.installed import Installed
 
 ROOT = Path(__file__).resolve().parents[2]
 compiled = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
 
-def built(directory: Path, **environment: str) -> Path:
+def built_without_a_compiler(directory: Path) -> Path:
     """The package as ``setup.py build`` leaves it, from a copy of the sources."""
     for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, directory / name)
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "streamclient", directory / "streamclient", ignore=ignored)
     command = [sys.executable, "setup.py", "-q", "build", "--build-lib", "lib"]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+    environment = {**os.environ, "CC": "/no/such/compiler"}
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return directory / "lib"
 
@@ -55,7 +55,7 @@ SWITCH = "STREAMCLIENT_PURE_PYTHON"
 
 @pytest.mark.slow
 def test_without_a_compiler_the_package_builds_and_its_codec_in_python_serves(tmp_path: Path) -> None:
-    library = built(tmp_path, CC="/no/such/compiler")
+    library = built_without_a_compiler(tmp_path)
 
     assert list(library.rglob("*.so")) == []
     assert seen_in(library) == "False ()"
@@ -63,8 +63,8 @@ def test_without_a_compiler_the_package_builds_and_its_codec_in_python_serves(tm
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler here")
-def test_with_a_compiler_the_package_holds_the_codec_for_every_python_from_the_oldest_on(tmp_path: Path) -> None:
-    library = built(tmp_path)
+def test_with_a_compiler_the_package_holds_the_codec_for_every_python_from_the_oldest_on(installed: Installed) -> None:
+    (library,) = installed.directory.glob("lib/python*/site-packages")
 
     assert [one.name for one in library.rglob("*.so")] == ["_native.abi3.so"]
     assert seen_in(library) == "True ()"
