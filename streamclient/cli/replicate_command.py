@@ -93,18 +93,18 @@ class _Comparison:
     def __init__(self) -> None:
         self.rows = self.differences = 0
         self.line = ProgressLine(sys.stderr)
-        self._told_at = -math.inf
+        self._shown_at = -math.inf
 
     def went_on(self, rows: int) -> None:
         """Note that ``rows`` rows were compared; show that unless the line was just updated."""
         self.rows = rows
-        if time.monotonic() - self._told_at >= VERIFY_PROGRESS_SECONDS:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._shown_at >= VERIFY_PROGRESS_SECONDS:
+            self._shown_at = time.monotonic()
             self.line.show(f"comparing  {rows} rows  {counted(self.differences or 'no', 'difference')} so far")
 
 
 def _verify(settings: Any, options: argparse.Namespace) -> int:
-    from streamclient.copying.table_comparison import compare_tables  # noqa: PLC0415
+    from streamclient.copying.differences import compare_tables  # noqa: PLC0415
 
     source, destination = settings.reader, settings.writer
     tables = (source.quiet_client(), source.table_name, destination.quiet_client(), destination.table_name)

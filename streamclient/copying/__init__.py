@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
-    from streamclient.copying.differences import Difference
+    from streamclient.copying.differences import Difference, compare_tables
     from streamclient.copying.mirror_comparison import Comparison
     from streamclient.copying.mirror_shards import MergeLimits
     from streamclient.copying.mirroring import Mirror, mirror
     from streamclient.copying.replication import Replication
     from streamclient.copying.replication_settings import parse_settings
-    from streamclient.copying.table_comparison import compare_tables
 
 __all__ = [
     "Comparison",
@@ -35,7 +34,7 @@ _HOMES = {
     "MergeLimits": "mirror_shards",
     "Mirror": "mirroring",
     "Replication": "replication",
-    "compare_tables": "table_comparison",
+    "compare_tables": "differences",
     "mirror": "mirroring",
     "parse_settings": "replication_settings",
 }

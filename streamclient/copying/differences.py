@@ -1,14 +1,23 @@
-"""Rows of two tables, walked in the order of their keys, and the differences between them."""
+"""Differences between two tables, row by row: of a mirror and its table, and of two tables of Tablestore."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from attrs import frozen
 
+from streamclient.copying.target_table import described, shown_key
+from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.tablestore.ranges import TableScan, key_of
+from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
+from streamclient.wire.plainbuffer import Row
+
+if TYPE_CHECKING:
+    from tablestore import OTSClient
 
 Key = tuple[KeyValue, ...]
 Cells = Mapping[str, Mapping[int, ColumnValue]]
@@ -19,7 +28,7 @@ _There = TypeVar("_There")
 
 
 class DifferenceKind(Enum):
-    """How a row differs; the texts complete "row (KEY) is ..."."""
+    """The kinds of differences; the texts complete "row (KEY) is ..."."""
 
     MISSING = "missing in the {copy}"
     EXTRA = "only in the {copy}"
@@ -63,7 +72,7 @@ def _shown(versions: Mapping[int, ColumnValue] | None) -> str:
 
 
 def row_differences(key: Key, source: Cells | None, copy: Cells | None, sides: Sides) -> Iterator[Difference]:
-    """Yield the differences of a row; ``None`` stands for a row that is not there."""
+    """Yield the differences of a row; ``None`` is a missing row."""
     if source is None or copy is None:
         if source is not copy:
             yield Difference(DifferenceKind.EXTRA if source is None else DifferenceKind.MISSING, key, sides=sides)
@@ -85,7 +94,7 @@ def _exact(versions: Mapping[int, ColumnValue]) -> dict[int, tuple[type, object]
 def paired(
     source: Iterable[tuple[Key, _Here]], copy: Iterable[tuple[Key, _There]]
 ) -> Iterator[tuple[Key, _Here | None, _There | None]]:
-    """Yield each key of two iterables in ascending order with what stands there, ``None`` where it is missing."""
+    """Yield each key of two ascending iterables, in ascending order, with both values; a missing one is ``None``."""
     others = iter(copy)
     other = next(others, None)
     for key, here in source:
@@ -103,5 +112,59 @@ def paired(
 
 
 def key_order(key: Key) -> list[tuple[str, KeyValue]]:
-    """Return what keys are sorted by: their values, and their types first, as damaged rows may have others."""
+    """Return the order of a key: its values, and their types first, as damaged rows may have other ones."""
     return [(type(value).__name__, value) for value in key]
+
+
+# --- two tables of Tablestore -----------------------------------------------------------------------------------------
+
+
+def compare_tables(
+    source: OTSClient,
+    source_table: str,
+    destination: OTSClient,
+    table: str,
+    progress: Callable[[int], object] = lambda rows: None,
+) -> Iterator[Difference]:
+    """Yield differences in key order. ``progress`` gets the number of compared rows, with each row of either table.
+
+    Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
+    Values are equal only if their types are: 1, 1.0 and true are different, and so are 0.0 and -0.0.
+
+    Raises:
+        ConfigurationError: the tables have different keys.
+        StreamClientException: a table does not exist.
+    """
+    wanted, copied = described(source, source_table, "source"), described(destination, table, "destination")
+    key, other = wanted.definition.primary_key, copied.definition.primary_key
+    if key != other:
+        raise ConfigurationError(
+            f"the key of the source table {source_table!r} is {shown_key(key)}, that of the destination {table!r} "
+            f"{shown_key(other)}: their rows cannot be compared"
+        )
+    versions = wanted.options.max_versions or 1
+    yield from compare_rows(scan(source, source_table, versions), scan(destination, table, versions), progress)
+
+
+def compare_rows(
+    source: Iterator[tuple[Key, Cells]], destination: Iterator[tuple[Key, Cells]], progress: Callable[[int], object]
+) -> Iterator[Difference]:
+    """Yield the differences of two sequences of rows, both in ascending order of keys."""
+    sides = Sides()
+    for compared, (key, here, there) in enumerate(paired(source, destination), 1):
+        progress(compared)
+        yield from row_differences(key, here, there, sides)
+
+
+def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[tuple[Key, Cells]]:
+    """Yield every row of a table in key order with at most ``max_versions`` versions; read pages as they are needed."""
+    names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
+    rows = TableScan(calls=SignedCalls(client), table=table, key=names, max_versions=max_versions).rows()
+    return ((key_of(row), _cells(row)) for row in rows)
+
+
+def _cells(row: Row) -> Cells:
+    columns: dict[str, dict[int, ColumnValue]] = {}
+    for cell in row.cells:
+        columns.setdefault(cell.name, {})[cast(int, cell.timestamp_millis)] = cast(ColumnValue, cell.value)
+    return columns

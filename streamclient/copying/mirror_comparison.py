@@ -1,17 +1,16 @@
-"""A mirror against its table, row by row, at the mirror's position; the table and the mirror may go on meanwhile.
+"""Compares a mirror with its table, row by row, at the mirror's position; both may go on meanwhile.
 
-How a position is compared although only the present table can be read: first the mirror's position is noted, then its
-rows are read, then the table's, and then the stream from that position on. A row that the stream does not name since
-then is in the table what it was at the position, so the mirror must have exactly that. The rows that it names have
-changed behind the position; they are counted, and left out.
+Only the present table can be read. So first the mirror's position is noted, then its rows are read, then the table's,
+and then the stream from that position on. A row that the stream does not name there is the same in the table as it was
+at the position, so the mirror must have exactly that. The rows that the stream names have changed after the position;
+they are counted, and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
-from typing import Any
 
 from attrs import define, field
 
@@ -27,7 +26,8 @@ from streamclient.copying.differences import (
     paired,
     row_differences,
 )
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
+from streamclient.copying.mirror_writer import EXPIRY
+from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
 from streamclient.core.shard_tree import NOT_SHOWN, ShardTree
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
@@ -40,43 +40,41 @@ from streamclient.errors import (
     StreamClientException,
     TrimmedDataException,
 )
-from streamclient.model import CheckpointPosition, Shard
+from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord, place_of, readable_position
 from streamclient.tablestore.ranges import record_of
-from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.tablestore.stream_api import RecordPage
 
 _EMPTY_READS = 100
-"""Reads without records from one place: the service may skip, but a shard that never comes to its tip is a fault."""
+"""The most reads in a row without records: the service may skip, but a shard that never comes to its tip is a fault."""
 
 SHOWN_MAX = 10_000
-"""Differences that are kept; all are counted."""
-
+"""The most differences that are kept; all are counted."""
 
 _SIDES = Sides("table", "mirror")
 
 
 @define
 class Comparison:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     position: Mapping[str, str]
-    """The mirror's, by shard: every shard of the stream up to where it was compared."""
+    """The mirror's position: every shard of the stream, and the position up to which it was compared."""
     rows: int = 0
-    """Rows that were compared."""
+    """Number of compared rows."""
     changed: int = 0
-    """Rows that were left out, since they have changed behind the mirror's position."""
+    """Number of rows that were left out because they have changed after the mirror's position."""
     pending: int = 0
-    """Changes of the stream behind that position, at the end of the comparison."""
+    """Number of changes in the stream after that position, at the end of the comparison."""
     count: int = 0
-    """Differences."""
+    """Number of differences."""
     differences: list[Difference] = field(factory=list)
-    """The first of them."""
+    """The first ``SHOWN_MAX`` differences."""
     unreadable: list[str] = field(factory=list)
-    """Files of the mirror that cannot be read; the rows that they held are missing."""
+    """Files of the mirror that cannot be read; their rows are missing."""
 
     def note(self, difference: Difference) -> None:
-        """Count a difference, and keep it if there are not too many."""
+        """Count a difference, and keep it if few are kept."""
         self.count += 1
         if len(self.differences) < SHOWN_MAX:
             self.differences.append(difference)
@@ -87,15 +85,15 @@ class Comparison:
         return self.count == 0 and not self.unreadable
 
     def __str__(self) -> str:
-        places = "; ".join(f"{shard} at {readable_position(end)}" for shard, end in sorted(self.position.items()))
-        behind = (
-            "nothing is behind that position"
+        shards = "; ".join(f"{shard} at {readable_position(end)}" for shard, end in sorted(self.position.items()))
+        pending = (
+            "no change is after that position"
             if not self.pending
-            else f"the table has {self.pending} changes behind that position, so {self.changed} rows were left out"
+            else f"the table has {self.pending} changes after that position, so {self.changed} rows were left out"
         )
-        found = f"{self.count or 'no'} difference{'s' if self.count > 1 else ''}"
-        found += "".join(f"; {text}" for text in self.unreadable)
-        return f"{self.rows} rows compared at {places or 'the beginning'}: {found}; {behind}"
+        differences = f"{self.count or 'no'} difference{'s' if self.count > 1 else ''}"
+        differences += "".join(f"; {text}" for text in self.unreadable)
+        return f"{self.rows} rows compared at {shards or 'the beginning'}: {differences}; {pending}"
 
 
 def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
@@ -109,14 +107,14 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
     rule = source.rule()
     lasts = last_of(destination.log(), destination.application)
     plan = _plan(lasts, source)
-    stream = {shard: last for shard, last in lasts.items() if not _is_own(shard)}
+    stream = {shard: last for shard, last in lasts.items() if not is_own(shard)}
     found = Comparison({shard: last.end for shard, last in stream.items()})
     mirror: dict[Key, bytes | None] = {}
     repeated: dict[Key, None] = {}
-    for one in _rows(destination, rule, found.unreadable.append):
-        if one.key in mirror:
-            repeated[one.key] = None
-        mirror[one.key] = _digest(_living(one, rule, now_micros()))
+    for each in _rows(destination, rule, found.unreadable.append):
+        if each.key in mirror:
+            repeated[each.key] = None
+        mirror[each.key] = _digest(_living(each, rule, now_micros()))
     for key in repeated:
         found.note(Difference(DifferenceKind.REPEATED, key, sides=_SIDES))
     differing: dict[Key, RowCells | None] = {}
@@ -135,8 +133,9 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
     return found
 
 
-def _is_own(shard: str) -> bool:
-    return shard == COPY or shard.startswith(f"{COPY}/") or shard == "expiry"
+def is_own(shard: str) -> bool:
+    """Return whether commits of this name are the mirror's own, and not those of a shard of the stream."""
+    return shard in (COPY, EXPIRY) or shard.startswith(f"{COPY}/")
 
 
 def _plan(lasts: Mapping[str, Commit], source: SourceTable) -> CopyPlan:
@@ -175,10 +174,7 @@ def _living_rows(source: SourceTable, rule: TableRule) -> Iterator[tuple[Key, Ro
 
 
 def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
-    """Of the versions that the table keeps now, those that are surely not expired in either of both.
-
-    By a bound that lies a little behind the time ``now``.
-    """
+    """Return the versions that the table keeps at the time ``now``, without those that may have expired by then."""
     row.keep_newest(rule.max_versions, row.cells)
     if rule.ttl_millis is not None:
         before = (now + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
@@ -202,7 +198,7 @@ def _digest(cells: Cells | None) -> bytes | None:
 def _explain(
     found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Name the columns of rows that differ: by one bound for both, as what one of them had may have expired since."""
+    """Name the columns of rows that differ; one bound for both sides leaves out the cells that have expired since."""
     there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
@@ -213,100 +209,89 @@ def _explain(
         return None if row is None else _living(row, rule, now)
 
     for key in sorted(differing, key=key_order):
-        for one in row_differences(key, living(differing[key]), living(there[key]), _SIDES):
-            found.note(one)
+        for difference in row_differences(key, living(differing[key]), living(there[key]), _SIDES):
+            found.note(difference)
 
 
-# --- what has changed behind the position -----------------------------------------------------------------------------
+# --- changes after the position ---------------------------------------------------------------------------------------
 
 
 def _changed_since(
     source: SourceTable, rule: TableRule, plan: CopyPlan, lasts: Mapping[str, Commit], found: Comparison
 ) -> set[Key]:
-    """Keys of the rows that the stream names behind the position."""
-    repeater = Repeater(ReadRetry(), source.stop)
-    stream_id = plan.stream_id
+    """Return the keys of the rows that the stream names after the position."""
     changed: set[Key] = set()
     done: set[str] = set()
     while True:
-        described = repeater.call("DescribeStream", lambda: source.api.describe_stream(stream_id))
-        shards: Sequence[Shard] = [one for one in described.shards if one.shard_id not in done]
-        if not shards:
+        described = source.describe_stream(plan.stream_id)
+        shard_ids = [shard.shard_id for shard in described.shards if shard.shard_id not in done]
+        if not shard_ids:
             return changed
-        for shard in shards:
-            done.add(shard.shard_id)
-            last = lasts.get(shard.shard_id)
-            place = CheckpointPosition.TRIM_HORIZON if last is None else last.end
-            if place == CheckpointPosition.SHARD_END:
+        for shard_id in shard_ids:
+            done.add(shard_id)
+            last = lasts.get(shard_id)
+            if last is not None and last.end == CheckpointPosition.SHARD_END:
                 continue
-            if place == CheckpointPosition.TRIM_HORIZON:
-                since = None if last is not None else plan.start_micros
-                place = _call(repeater, source.api.get_shard_iterator, stream_id, shard.shard_id, since)
-            for record in _records_from(source, repeater, place, (stream_id, shard.shard_id)):
+            position = source.position_at(shard_id, plan) if last is None else last.end
+            for record in _records_from(source, position, (plan.stream_id, shard_id)):
                 found.pending += 1
                 key = dict(record.primary_key)
                 changed.add(tuple(key[name] for name in rule.key))
 
 
-def _records_from(
-    source: SourceTable, repeater: Repeater, place: str, shard: tuple[str, str]
-) -> Iterator[StreamRecord]:
-    """The records behind a place of a shard, given by its stream and its id, up to the tip or the end of the shard."""
+def _records_from(source: SourceTable, position: str, shard: tuple[str, str]) -> Iterator[StreamRecord]:
+    """Yield the records after a position of a shard, given by stream and id, up to the tip or the end of the shard."""
     empty, trail = 0, ReadTrail()
     while empty < _EMPTY_READS:
-        # An attempt after a page in doubt begins where the trail says, which is not always the same place.
-        place, page, taken = repeater.call("GetStreamRecord", _Believed(source, place, trail, shard))
+        # After a page in doubt the trail chooses the position of the next attempt, which may be another one.
+        position, page, taken = source.repeated("GetStreamRecord", _Believed(source, position, trail, shard))
         if page.records:
-            trail.take(place, place_of(page.records, -1))
+            trail.take(position, place_of(page.records, -1))
         yield from page.records[taken:]
-        if page.next_position.is_shard_end or (not page.records and page.next_position.text == place):
+        if page.next_position.is_shard_end or (not page.records and page.next_position.text == position):
             return
         empty = 0 if page.records else empty + 1
-        place = page.next_position.text
+        position = page.next_position.text
 
 
 @define
 class _Believed:
-    """Reads a page that can be true: it goes on, and the list of shards shows the end of the shard if it says so."""
+    """Reads until a page can be true: it moves on, and if it is the last one the list of shards shows that end."""
 
     source: SourceTable
-    place: str
+    position: str
     trail: ReadTrail
     shard: tuple[str, str]
 
     def __call__(self) -> tuple[str, RecordPage, int]:
-        """Where it was read, the page, and how many of its records were taken before."""
+        """Return the position of the page, the page, and the number of its records that were taken before."""
         (stream_id, shard_id), is_shown = self.shard, False
         while True:
             page, judged = self._judged()
             if judged.why:
-                self.place = self.trail.turn(self.place)
+                self.position = self.trail.turn(self.position)
                 raise self._unread(judged.why)
             if judged.is_way:
-                self.place = page.next_position.text
+                self.position = page.next_position.text
             elif is_shown or not page.next_position.is_shard_end:
-                return self.place, page, judged.taken
+                return self.position, page, judged.taken
             elif not ShardTree.of(self.source.api.describe_stream(stream_id).shards).shows_end(shard_id):
                 raise self._unread(NOT_SHOWN)
             else:
-                is_shown = True  # and read once more, as the page may have been cut before the shard closed
+                is_shown = True  # the page is read once more, as it may have been cut before the shard closed
 
     def _judged(self) -> tuple[RecordPage, Judged]:
         try:
-            page = self.source.api.get_stream_record(self.place)
+            page = self.source.api.get_stream_record(self.position)
         except DisorderError as error:
             return RecordPage((), Position.SHARD_END), Judged(str(error))
         except TrimmedDataException:
             if not self.trail.goes_back:
                 raise
-            self.place = self.trail.forget_way()
+            self.position = self.trail.forget_way()
             return self._judged()
         place = partial(place_of, page.records)
-        return page, self.trail.judge(self.place, page.next_position.text, len(page.records), place)
+        return page, self.trail.judge(self.position, page.next_position.text, len(page.records), place)
 
     def _unread(self, why: str) -> DependencyException:
         return DependencyException(f"shard {self.shard[1]} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
-
-
-def _call(repeater: Repeater, read: Any, *arguments: Any) -> Any:
-    return repeater.call(read.__name__, lambda: read(*arguments))

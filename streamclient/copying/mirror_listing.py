@@ -1,8 +1,8 @@
 """A mirror's looks at the shards of its stream, so that changes of shards that were opened meanwhile are not missed.
 
-The law is that of ``core.shard_tree``; the looks are stored in the destination's log. Shards that had given nothing to
-merge stand there with the place where they begin, as a place tells whether the changes after it are still there. Shards
-that are new since then were opened since then.
+The law is that of ``core.shard_tree``; the looks are stored in the destination's log. A look names the shards of which
+nothing was merged, each with the position where it begins: a read there shows whether the changes after it still exist.
+Shards that a later look finds and the stored one lacks were opened in between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field, frozen
 
 from streamclient.base.times import MICROS_PER_HOUR, now_micros
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, check_changes_are_kept
+from streamclient.copying.mirror_copy import require_changes_since
+from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
 from streamclient.core.shard_tree import is_kept, next_look
 from streamclient.destinations.commit import Commit, MergingDestination
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
@@ -21,7 +22,7 @@ from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.model import Shard
 
 LISTED = f"{COPY}/listed"
-"""The shard whose commits say which shards there were."""
+"""The shard whose commits list the shards of the stream."""
 
 _TRY_AGAIN_MICROS = 60 * 1_000_000
 
@@ -31,17 +32,17 @@ class Listing:
     """Shards of a stream at a time."""
 
     micros: int
-    """Shards that were not listed then were opened since then."""
+    """Shards that were not listed at this time were opened later."""
     places: Mapping[str, str]
-    """Where the shards begin that nothing had been merged of."""
+    """The first positions of shards of which nothing had been merged."""
 
     def to_text(self) -> str:
-        """As it stands in the log."""
+        """Return the text for the log."""
         return json.dumps({"micros": self.micros, "places": dict(self.places)})
 
     @classmethod
     def of(cls, last: Commit | None) -> Listing | None:
-        """What the log says; ``None`` if it says nothing, as that of a mirror of an earlier version."""
+        """Read a commit of the log; ``None`` without one, as in the log of a mirror of an earlier version."""
         if last is None:
             return None
         plain = json.loads(last.end)
@@ -50,7 +51,7 @@ class Listing:
 
 @define(eq=False)
 class ShardWatch:
-    """Looks at the shards when a process begins to follow the stream, and now and then while it does."""
+    """Looks at the shards when a process begins to follow the stream, and regularly while it does."""
 
     source: SourceTable
     destination: MergingDestination
@@ -63,17 +64,17 @@ class ShardWatch:
         return now_micros() >= self._next_micros
 
     def try_later(self) -> None:
-        """Look again in a while, as the service or the destination has trouble."""
+        """Look again after a pause, as the service or the destination has trouble."""
         self._next_micros = now_micros() + _TRY_AGAIN_MICROS
 
     def look(self) -> None:
-        """Store which shards there are, unless that was done lately.
+        """Store the list of shards, unless that was done lately.
 
         Raises:
-            TrimmedDataException: changes are lost, or may be, which no reading of the stream would tell.
+            TrimmedDataException: changes are lost, or may be, which no read of the stream would show.
             StreamClientError: the service or the destination failed.
         """
-        now = now_micros()  # what is opened meanwhile, the answer may lack
+        now = now_micros()  # before the call: its answer may lack shards that are opened meanwhile
         described = self.source.describe_stream(self.plan.stream_id)
         lasts = self.destination.last_commits([LISTED, *(shard.shard_id for shard in described.shards)])
         known = Listing.of(lasts[LISTED])
@@ -81,17 +82,16 @@ class ShardWatch:
         new = [shard for shard in silent if known is None or shard.shard_id not in known.places]
         if known is None:
             if len(silent) == len(described.shards):
-                check_changes_are_kept(self.plan, now, described.expiration_time_hours)
+                require_changes_since(self.plan, now, described.expiration_time_hours)
         else:
-            self._check_new(new, known, now, described.expiration_time_hours)
-            self._check_places([shard for shard in silent if shard not in new], known.places)
+            self._require_first_changes(new, known, now, described.expiration_time_hours)
+            self._require_kept([shard for shard in silent if shard not in new], known.places)
         if known is None or new or now >= next_look(known.micros, described.expiration_time_hours):
-            stored = Listing(now, self._places(silent, known))
-            self._store(lasts[LISTED], stored)
-            known = stored
+            last, known = lasts[LISTED], Listing(now, self._positions(silent, known))
+            self._store(last, known)
         self._next_micros = next_look(known.micros, described.expiration_time_hours)
 
-    def _check_new(self, new: Sequence[Shard], known: Listing, now: int, hours: int) -> None:
+    def _require_first_changes(self, new: Sequence[Shard], known: Listing, now: int, hours: int) -> None:
         if new and not is_kept(known.micros, now + CLOCKS_MARGIN_MICROS, hours):
             raise TrimmedDataException(
                 f"no process of the mirror looked at the stream for {(now - known.micros) / MICROS_PER_HOUR:.1f} h, "
@@ -99,20 +99,20 @@ class ShardWatch:
                 "first changes may be gone; begin a new mirror, with another destination and status table"
             )
 
-    def _check_places(self, silent: Sequence[Shard], places: Mapping[str, str]) -> None:
+    def _require_kept(self, silent: Sequence[Shard], positions: Mapping[str, str]) -> None:
         for shard in silent:
             try:
-                self.source.check_kept(places[shard.shard_id])
+                self.source.require_kept(positions[shard.shard_id])
             except TrimmedDataException as error:
                 raise TrimmedDataException(
                     f"changes of shard {shard.shard_id} left the stream before any of it was merged: {error}; begin a "
                     "new mirror, with another destination and status table"
                 ) from error
 
-    def _places(self, silent: Sequence[Shard], known: Listing | None) -> dict[str, str]:
+    def _positions(self, silent: Sequence[Shard], known: Listing | None) -> dict[str, str]:
         stored = {} if known is None else known.places
         return {
-            shard.shard_id: stored.get(shard.shard_id) or self.source.place_at(shard.shard_id, self.plan)
+            shard.shard_id: stored.get(shard.shard_id) or self.source.position_at(shard.shard_id, self.plan)
             for shard in silent
         }
 
@@ -124,4 +124,4 @@ class ShardWatch:
             self.destination.commit(columns.empty_table(), [commit])
         except StreamClientException:
             if self.destination.last_commits([LISTED])[LISTED] == last:
-                raise  # else another process was quicker, and has stored as much
+                raise  # otherwise another process was quicker, and has stored the same list

@@ -1,4 +1,4 @@
-"""The record processors of a mirror: they hand the changes of their shards to its writer."""
+"""The record processors of a mirror, which hand the changes of their shards to its writer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MirrorProcessor(IRecordProcessor):
         self._shard: MirroredShard | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Join the writer, and settle what an earlier owner left.
+        """Join the writer, and settle the batch that an earlier owner prepared.
 
         Raises:
             ConfigurationError: this is a replay of parked records.
@@ -33,14 +33,14 @@ class MirrorProcessor(IRecordProcessor):
         if initialization_input.is_replay:
             raise ConfigurationError(
                 "MirrorProcessor takes no replay of parked records: a mirror merges a shard's changes by their "
-                "positions, and a parked record lies before those that are merged; copy the table into the mirror again"
+                "positions, and a parked record is before those that are merged; copy the table into the mirror again"
             )
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Have the changes merged.
 
-        Whatever it raises is marked as a restart first: no record of this call is to blame.
+        An error is marked as a restart before it is raised: no record of this call is to blame.
         """
         records = process_records_input.records
         if not records:
@@ -53,9 +53,9 @@ class MirrorProcessor(IRecordProcessor):
             raise
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Merge what waits, unless the lease is lost; then the end of the shard, if it is that."""
+        """Merge waiting changes, unless the lease is lost; then store the end of the shard, if that was reached."""
         if self._shard is None:
-            return  # it never began
+            return  # initialize failed
         shard, reason = self._shard, shutdown_input.shutdown_reason
         try:
             if reason is not ShutdownReason.ZOMBIE and shard.error is None:

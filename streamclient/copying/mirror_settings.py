@@ -1,8 +1,8 @@
 """The configuration file of a mirror, in TOML: ``[source]``, ``[destination]`` and perhaps ``[mirror]``.
 
-A text ``${NAME}`` stands for an environment variable. Where ``[source]`` does not say where and with which keys,
-``TABLESTORE_ENDPOINT`` and the others do, as for every command. All mistakes are told at once, before
-anything is called.
+A text ``${NAME}`` stands for an environment variable. Endpoint, instance and keys that ``[source]`` lacks come from
+``TABLESTORE_ENDPOINT`` and the other variables of every command. All mistakes are told at once, before anything is
+called.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from streamclient.base.settings import (
 from streamclient.config import ClientConfig
 from streamclient.copying.mirror_shards import MergeLimits
 from streamclient.copying.mirroring import HISTORY_SUFFIX, Mirror
+from streamclient.copying.source_table import PIECE_MEBIBYTES
 from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 
 class DestinationKind(Enum):
-    """Where a mirror can be."""
+    """The kinds of destinations."""
 
     DELTA = "delta"
     POSTGRES = "postgres"
@@ -39,12 +40,12 @@ class DestinationKind(Enum):
 
 _options = checks.Check(
     "a table of texts",
-    lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
+    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
     hides=True,
 )
 _DELTA, _POSTGRES = ("kind", DestinationKind.DELTA), ("kind", DestinationKind.POSTGRES)
 
-# No tables come from the environment: a mirror that shared the status table of workers would share their leases, too.
+# Tables do not come from the environment: a mirror on the status table of workers would share their leases, too.
 SECTIONS = (
     Section(
         "source",
@@ -80,7 +81,7 @@ SECTIONS = (
         ),
     ),
 )
-"""What each section may have."""
+"""The settings of each section."""
 
 
 @frozen
@@ -92,7 +93,7 @@ class MirrorSettings:
     mirror: Mapping[str, Any]
 
     def make(self) -> Mirror:
-        """The mirror. Calls nobody.
+        """Make the mirror, without any call.
 
         Raises:
             ConfigurationError: a library is not installed, or an address cannot work.
@@ -109,7 +110,7 @@ class MirrorSettings:
             worker_name=self.mirror.get("worker"),
             client_config=self._client_config(),
             limits=MergeLimits(**limits),
-            piece_mebibytes=self.mirror.get("piece_mebibytes", 100),
+            piece_mebibytes=self.mirror.get("piece_mebibytes", PIECE_MEBIBYTES),
         )
 
     def _client_config(self) -> ClientConfig:
@@ -140,7 +141,7 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: it cannot be read, or something in it cannot work; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or a setting cannot work; the text has one line per mistake.
     """
     mistakes: list[str] = []
     sections = read_sections(load_document(path, is_toml=True), SECTIONS, environment, mistakes.append)

@@ -1,4 +1,4 @@
-"""What waits of each shard to be merged, and which part of it one merge takes."""
+"""Changes of each shard that wait to be merged, and the part of them that one merge takes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from streamclient.base import checks
+from streamclient.copying.source_table import size_of
 from streamclient.destinations.commit import Commit
 from streamclient.destinations.folding.folded_batches import ShardChanges
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
@@ -18,21 +19,21 @@ from streamclient.wire.page_parts import PageRecords
 @checks.explains_names
 @frozen(kw_only=True)
 class MergeLimits:
-    """When changes are merged.
+    """The bounds at which changes are merged.
 
     Raises:
         ConfigurationError: a setting cannot work.
     """
 
     max_records: int = field(default=10_000, validator=checks.positive)
-    """A shard's batch is due once it has so many changes."""
+    """A shard's batch is due at this number of changes."""
     max_mebibytes: int = field(default=64, validator=checks.positive)
-    """A shard's batch is due once its changes have so much, and one merge takes less than twice that from all shards.
-    It needs several times as much memory, and a column of text cannot have more than two gigabytes."""
+    """A shard's batch is due at this size, and one merge takes less than twice that from all shards. A merge needs
+    several times as much memory, and a column of text cannot have more than two gigabytes."""
     max_age_seconds: float = field(default=2.0, validator=checks.seconds)
-    """A shard's batch is due once its first change waited so long; each merge writes files anew."""
+    """A shard's batch is due once its first change has waited for this time; each merge writes files anew."""
     expiry_seconds: float = field(default=300.0, validator=checks.seconds)
-    """Between two removals of expired cells."""
+    """Time between two removals of expired cells."""
 
     @property
     def max_bytes(self) -> int:
@@ -46,20 +47,16 @@ class WaitingPage:
 
     records: Sequence[StreamRecord]
     size_bytes: int
-    """About what they had on the wire."""
+    """About the size on the wire."""
     end: str
     arrived: float
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
-        """Records as they were delivered: made once, as they are looked at more often."""
-        size = records.size_bytes if isinstance(records, PageRecords) else sum(map(_size_of, records))
-        return cls(list(records), size, end, arrived)
-
-
-def _size_of(record: StreamRecord) -> int:
-    values = (cell.value for cell in record.columns)
-    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in values)
+        """Make a page of records as they were delivered, each once: they are looked at more often."""
+        if isinstance(records, PageRecords):
+            return cls(list(records), records.size_bytes, end, arrived)
+        return cls(list(records), size_of(cell.value for each in records for cell in each.columns), end, arrived)
 
 
 @define(eq=False)
@@ -70,45 +67,45 @@ class MirroredShard:
     checkpointer: IRecordProcessorCheckpointer
     marker: IShutdownMarker
     start: str
-    """Where the next commit begins."""
+    """The position at which the next commit begins."""
     promised: Commit | None = None
-    """A batch that an earlier owner has cut, and that must be stored as it was cut."""
+    """A batch that an earlier owner cut, and that must be stored as it was cut."""
     pages: list[WaitingPage] = field(factory=list)
     is_flushing: bool = False
     is_ending: bool = False
-    """Whether the shard ends behind its last page."""
+    """Whether the shard ends after its last page."""
     is_under_way: bool = False
     is_lost: bool = False
     error: Exception | None = None
 
     @property
     def waiting(self) -> int:
-        """Changes that wait."""
+        """Number of waiting changes."""
         return sum(len(page.records) for page in self.pages)
 
     @property
     def waiting_bytes(self) -> int:
-        """About what they have."""
+        """Size of the waiting changes."""
         return sum(page.size_bytes for page in self.pages)
 
     def is_full(self, limits: MergeLimits, times: int = 1) -> bool:
-        """Whether so much waits as is merged at once, or so many times as much."""
+        """Return whether ``times`` times as much waits as is merged at once."""
         return self.waiting >= times * limits.max_records or self.waiting_bytes >= times * limits.max_bytes
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more of it is merged."""
+        """Whether nothing more of the shard is merged."""
         return self.is_lost or self.error is not None or self.checkpointer.is_closed
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Whether no merge of the shard is left to wait for."""
         if self.is_under_way:
             return False
         return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
 
     def due_at(self, limits: MergeLimits) -> float | None:
-        """When a batch of it must be merged; ``None`` if none can be cut."""
+        """Return when a batch of the shard must be merged; ``None`` if none can be cut."""
         if self.is_over or self.is_under_way or self._pages_to_cut(limits) is None:
             return None
         if self.is_flushing or self.promised is not None or self.is_full(limits):
@@ -127,7 +124,7 @@ class MirroredShard:
         return ShardCut(self, ShardChanges.of(self.info.shard_id, records), size, end)
 
     def _pages_to_cut(self, limits: MergeLimits) -> int | None:
-        """How many pages the next batch has; ``None`` while it cannot be cut."""
+        """Return the number of pages of the next batch; ``None`` while it cannot be cut."""
         if self.promised is not None:
             if self.promised.end == CheckpointPosition.SHARD_END:
                 return len(self.pages) if self.is_ending else None

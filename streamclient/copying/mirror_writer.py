@@ -2,12 +2,12 @@
 
 The order of the steps makes a crash repeat a batch and never lose or double it:
 
-1. The pages that wait are cut, for each shard from its last commit to the end of a page.
-2. Each shard's commit is stored beside its checkpoint (the first phase of two). Whoever finds it there after a crash
-   reads up to the same record, and finishes the very same batch.
-3. History, if it is kept, gets the changes with these commits.
-4. The mirror gets what the changes make of its rows with these commits, in one step. Another owner's commits make the
-   destination refuse this step, and a repeat of it changes nothing.
+1. The waiting pages are cut, for each shard from its last commit to the end of a page.
+2. Each shard's commit is stored beside its checkpoint (the first phase of two). After a crash the next owner finds it
+   there, reads up to the same record, and finishes the same batch.
+3. The history, if it is kept, gets the changes with these commits.
+4. The mirror gets the changed rows with these commits, in one step. If another owner has committed, the destination
+   refuses this step. A repeat of it changes nothing.
 5. The checkpoints are stored.
 """
 
@@ -25,11 +25,11 @@ from streamclient.base import logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
 from streamclient.base.times import now_micros
-from streamclient.copying.mirror_backlog import WAIT_SECONDS, UnmergedChanges
+from streamclient.copying.copy_trouble import WAIT_SECONDS, UnmergedChanges
 from streamclient.copying.mirror_shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
-from streamclient.copying.mirror_source import SourceTable
 from streamclient.copying.reread import Key as RowKey
 from streamclient.copying.reread import as_changes, remember
+from streamclient.copying.source_table import SourceTable
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
 from streamclient.destinations.destination_packages import pyarrow
 from streamclient.destinations.folding.fold import copied, fold, stored_keys, types_of, with_keys, without_doubles
@@ -38,9 +38,7 @@ from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, 
 from streamclient.destinations.rows.change_rows import VERSION, change_rows
 from streamclient.destinations.rows.digest import records_digest
 from streamclient.errors import DependencyException, StreamClientException, TrimmedDataException
-from streamclient.interfaces import (
-    InitializationInput,
-)
+from streamclient.interfaces import InitializationInput
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
@@ -51,16 +49,16 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 EXPIRY = "expiry"
-"""The shard whose commits say until when expired cells were removed."""
+"""The shard whose commits store the time up to which expired cells were removed."""
 
 _EXPIRED_ROWS = 20_000
-"""Rows that one commit may remove cells of."""
+"""The most rows of which one commit removes cells."""
 
 _SHOWN_KEYS = 10
-"""Keys that one line of the log names."""
+"""The most keys that one line of the log names."""
 
 _LOOK_SECONDS = 0.25
-"""How often somebody who waits looks whether the lease is lost."""
+"""Interval at which a waiting processor looks whether its lease is lost."""
 
 CLOSED = "the mirror has ended"
 
@@ -76,14 +74,14 @@ class MirrorWriter:
     limits: MergeLimits = field(factory=MergeLimits)
     watch: ShardWatch | None = None
     loss: str = ""
-    """Why changes may be missing, once the watch has found that; any thread may ask."""
+    """Why changes may be missing, once the watch finds that; any thread may ask."""
     clock: Callable[[], float] = time.monotonic
     merges: int = 0
-    """Commits that were made."""
+    """Number of commits."""
     changes: int = 0
-    """Changes that were merged."""
+    """Number of merged changes."""
     unmerged: UnmergedChanges = field(factory=UnmergedChanges)
-    """How far behind the shards are, and what they fail of. Any thread may ask."""
+    """Lag and trouble of the shards. Any thread may ask."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
     _birthplace: Birthplace = field(factory=Birthplace)
@@ -94,15 +92,15 @@ class MirrorWriter:
     _expired_at: float | None = None
 
     def start(self) -> None:
-        """Begin.
+        """Begin to merge.
 
         Raises:
-            NoThreadError: the system refused its thread.
+            NoThreadError: the system refused the thread.
         """
         self._thread = start_thread(self._run, "streamclient-mirror")
 
     def close(self) -> None:
-        """End after the merge that is under way; what waits is read again by whoever goes on."""
+        """End after the merge that is under way; the next owners of the shards read the waiting changes again."""
         self._birthplace.require("the mirror")
         with self._changed:
             self._is_closed = True
@@ -111,21 +109,21 @@ class MirrorWriter:
             self._thread.join(WAIT_SECONDS)
 
     def begin(self, given: InitializationInput) -> MirroredShard:
-        """Take part; completes or remembers what an earlier owner had cut."""
-        found = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
+        """Take a shard in, and complete the batch that an earlier owner cut, or note that it must be repeated."""
+        shard = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
         try:
-            self._settle(found, given)
+            self._settle(shard, given)
         except Exception as error:
             with self._changed:
-                self.unmerged.failed(found.info.shard_id, found.start, error, self.clock())
+                self.unmerged.failed(shard.info.shard_id, shard.start, error, self.clock())
             raise
         with self._changed:
-            self.unmerged.begins(found.info.shard_id, found.start)
-            self._shards.append(found)
+            self.unmerged.begins(shard.info.shard_id, shard.start)
+            self._shards.append(shard)
             self._changed.notify_all()
-        return found
+        return shard
 
-    def _settle(self, found: MirroredShard, given: InitializationInput) -> None:
+    def _settle(self, shard: MirroredShard, given: InitializationInput) -> None:
         pending = given.pending_checkpoint
         if pending is None:
             return
@@ -134,12 +132,12 @@ class MirrorWriter:
             last = self.destination.last_commits([promised.shard])[promised.shard]
         if last is not None and last.digest == promised.digest:
             given.checkpointer.checkpoint(pending.value)
-            found.start = pending.value
+            shard.start = pending.value
         else:
-            found.promised = promised
+            shard.promised = promised
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
-        """Have a page merged; waits while the shard has too many waiting, and raises what stops the shard."""
+        """Have a page merged; wait while too many changes of the shard wait. Raises the error that stops the shard."""
         page = WaitingPage.of(records, end, self.clock())
         with self._changed:
             self._raise(shard)
@@ -151,17 +149,17 @@ class MirrorWriter:
             self._raise(shard)
 
     def flush(self, shard: MirroredShard, *, is_end: bool) -> None:
-        """Merge all that the shard has waiting, and its end."""
+        """Merge all waiting changes of the shard, and with ``is_end`` its end."""
         with self._changed:
             shard.is_flushing, shard.is_ending = True, is_end
             if shard.promised is not None and not (is_end or shard.is_under_way) and shard.due_at(self.limits) is None:
-                return  # its batch is not whole yet: the next owner reads it again
+                return  # the promised batch is not whole yet: the next owner reads it again
             self._changed.notify_all()
             self._await(lambda: shard.is_settled, shard)
             self._raise(shard)
 
     def leave(self, shard: MirroredShard, *, is_lost: bool = False) -> None:
-        """Take no further part."""
+        """Drop a shard with its waiting changes."""
         with self._changed:
             shard.is_lost |= is_lost
             shard.pages.clear()
@@ -198,7 +196,7 @@ class MirrorWriter:
                 self._changed.notify_all()
             for cut in cuts:
                 if cut.shard.error is not None:
-                    # A shard without new changes would never hear of it else.
+                    # A shard without new changes would not learn of the error otherwise.
                     cut.shard.marker.mark_for_process_restart()
             if self._is_expiry_due():
                 self._expire_safely()
@@ -217,16 +215,16 @@ class MirrorWriter:
             self.unmerged.waits(shard_id, shard.start, shard.pages[0].records)
 
     def _await_due(self) -> list[ShardCut] | None:
-        """The batches that are due; none if it is time to look for expired cells, ``None`` at the end."""
+        """Wait for due batches and return them; none if other work is due, ``None`` at the end."""
         with self._changed:
             while not self._is_closed:
                 now = self.clock()
-                dates = [(at, one) for one in self._shards if (at := one.due_at(self.limits)) is not None]
+                dates = [(at, shard) for shard in self._shards if (at := shard.due_at(self.limits)) is not None]
                 if dates and min(at for at, _ in dates) <= now:
-                    # Those that are due soon come along: one merge of many shards costs about as much as of one.
+                    # Shards that are due soon join: one merge of many shards costs about as much as of one.
                     soon = now + self.limits.max_age_seconds / 2
                     self.unmerged.merging(now)
-                    return self._cut([one for at, one in sorted(dates, key=itemgetter(0)) if at <= soon])
+                    return self._cut([shard for at, shard in sorted(dates, key=itemgetter(0)) if at <= soon])
                 if self._is_expiry_due() or self._is_look_due():
                     return []
                 waits = [at - now for at, _ in dates] + [self.limits.expiry_seconds]
@@ -234,7 +232,7 @@ class MirrorWriter:
         return None
 
     def _cut(self, due: Sequence[MirroredShard]) -> list[ShardCut]:
-        """The batches of some shards, as many as may be merged at once; the others are due still."""
+        """Cut batches of ``due`` shards, as many as may be merged at once; the others stay due."""
         cuts: list[ShardCut] = []
         for shard in due:
             if sum(cut.size_bytes for cut in cuts) < self.limits.max_bytes:
@@ -242,7 +240,7 @@ class MirrorWriter:
         return cuts
 
     def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
-        """Why shards were not stored, by shard."""
+        """Store batches, and return the errors of those that were not stored, by shard."""
         errors: dict[str, Exception] = {}
         try:
             with self._using:
@@ -271,7 +269,7 @@ class MirrorWriter:
                 errors[cut.part.shard] = error
 
     def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
-        """In one step; what one shard holds, or has lost, is no reason to stop the others."""
+        """Merge batches in one step. A fenced shard, or one with changes that cannot be stored, stops no other."""
         while left:
             try:
                 self._merge(left)
@@ -279,10 +277,10 @@ class MirrorWriter:
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
                 if not any(cut.part.shard in errors for cut in left):
-                    raise  # nobody knows whose commit is refused
+                    raise  # the error names no shard of this batch
                 left = [cut for cut in left if cut.part.shard not in errors]
             except DependencyException:
-                raise  # not for what one of them holds
+                raise  # no shard's changes are the cause
             except Exception:
                 if len(left) == 1:
                     raise
@@ -337,7 +335,7 @@ class MirrorWriter:
     def _with_doubts(
         self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
     ) -> Table:
-        """The rows, and those with some keys as the table has them now; the history hears of changed ones."""
+        """Return ``rows``, and the rows with ``keys`` as the table has them now, which the history gets as changes."""
         if not keys:
             return rows
         if doubled:
@@ -350,7 +348,7 @@ class MirrorWriter:
         return pyarrow().concat_tables([rows, again], promote_options="default")
 
     def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
-        """Store the changes, but for what an earlier owner had stored when it died: one step is all or nothing."""
+        """Store the changes that an earlier owner had not stored before it died: each step is all or nothing."""
         lasts = history.last_commits([cut.part.shard for cut in cuts])
         left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
         if left:

@@ -1,4 +1,4 @@
-"""A mirror from its first row to its end: copied, then kept equal."""
+"""A mirror: a table copied into a destination, then kept equal to it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from streamclient.base import checks, logs
+from attrs import evolve
+
+from streamclient.base import checks
 from streamclient.base.processes import OwnName
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.copying.mirror_comparison import Comparison, compare
+from streamclient.copying.copy_trouble import health_of
+from streamclient.copying.mirror_comparison import Comparison, compare, is_own
+from streamclient.copying.mirror_copy import MirrorCopy
 from streamclient.copying.mirror_listing import ShardWatch
 from streamclient.copying.mirror_processors import MirrorProcessors
 from streamclient.copying.mirror_shards import MergeLimits
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable, TableCopy
 from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.copying.source_table import COPY, PIECE_MEBIBYTES, CopyPlan, SourceTable
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta.delta_destination import DeltaDestination
 from streamclient.destinations.folding.fold import stored_keys
@@ -31,29 +35,27 @@ from streamclient.worker.lease.lease_manager import LeaseManager
 if TYPE_CHECKING:
     from tablestore import OTSClient
 
-_log = logs.logger(__name__)
-
 HISTORY_SUFFIX = "_changes"
-"""Added to the address or name of the mirror, it is that of its history."""
+"""The end of the history's address or name, after that of the mirror."""
 
 
 @checks.explains_names
 class Mirror:
-    """Takes a table into a destination, and keeps it equal to the table at a position that it tells.
+    """Copies a table into a destination, and keeps it equal to the table at a position that it records.
 
-    Any number of processes may run the same mirror: they share the work by leases in the status table, and one takes
-    over what another one leaves. Whatever dies, each change is merged once.
+    Any number of processes may run the same mirror. They share the work by leases in the status table, and take over
+    the work of those that end. Each change is merged once, whichever process dies.
 
     Args:
-        client: for the table, its stream and the status table.
-        table: what is mirrored; it needs a stream.
+        client: a client for the table, its stream and the status table.
+        table: the table to mirror; it needs a stream.
         status_table: keeps the leases; one per mirror. It is created.
-        to: where the mirror is: a destination with a key, or the address of a Delta table.
-        history: where the changes themselves go, besides: a destination of its own, given from the first start on.
+        to: the mirror: a destination with a key, or the address of a Delta table.
+        history: a second destination for the changes themselves, given from the first start on.
         worker_name: unique among the processes of the mirror.
-        client_config: how the worker behaves.
-        limits: when changes are merged.
-        piece_mebibytes: about so much of the table is one piece of the copy.
+        client_config: settings of the worker.
+        limits: bounds at which changes are merged.
+        piece_mebibytes: about the size of one piece of the copy.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -70,7 +72,7 @@ class Mirror:
         worker_name: str | None = None,
         client_config: ClientConfig | None = None,
         limits: MergeLimits | None = None,
-        piece_mebibytes: int = 100,
+        piece_mebibytes: int = PIECE_MEBIBYTES,
     ) -> None:
         checks.client.require("client", client)
         checks.identifier.require("table", table)
@@ -89,29 +91,29 @@ class Mirror:
                 f"history has the application {history.application!r}, the mirror {self._destination.application!r}: "
                 "both hold the same commits, so they need the same one"
             )
-        if history is not None and _is_same_place(history, self._destination):
-            raise ConfigurationError("history is where the mirror is: the changes need a table of their own")
+        if history is not None and _is_same_table(history, self._destination):
+            raise ConfigurationError(_HISTORY_IS_MIRROR)
         self._history = history
         self._worker_name = worker_name or OwnName("mirror")
         self._config = client_config if client_config is not None else ClientConfig()
         self._limits = limits if limits is not None else MergeLimits()
         self._piece_mebibytes = piece_mebibytes
-        # Checked here already, before anything is called.
+        # Checked here, before anything is called.
         self._stream_config = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
-        self._copy: TableCopy | None = None
+        self._copy: MirrorCopy | None = None
         self._worker: Worker | None = None
         self._writer: MirrorWriter | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Copy what is not copied, then merge changes, until ``shutdown``.
+        """Copy the rows that are not copied, then merge changes, until ``shutdown``.
 
-        Trouble with service and destination is waited out while the changes are followed; while the table is copied it
-        ends the run, and the next one goes on.
+        Trouble with service and destination is waited out while changes are followed. While the table is copied it ends
+        the run, and the next one goes on.
 
         Raises:
-            ConfigurationError: table and destination cannot be a mirror, or the destination is that of another table.
+            ConfigurationError: the table cannot be mirrored, or the destination is no mirror of this table.
             StreamClientException: the copy took longer than the stream keeps changes, or the table has another stream
                 than when it was copied.
             WorkerFailedError: the stream cannot be read any more.
@@ -129,35 +131,29 @@ class Mirror:
         destination = self._destination
         destination.key_by(stored_keys(rule))
         destination.probe()
-        self._check_destination(stream)
+        self._require_new_or_own(stream)
         if self._history is not None:
             self._history.probe()
-            self._check_history_is_own(self._history)
-        self._copy = TableCopy(self._source, destination, rule, self._stop, self._piece_mebibytes, self._history)
+            self._require_own_history(self._history)
+        self._copy = MirrorCopy(self._source, destination, rule, self._stop, self._piece_mebibytes, self._history)
         self._copy.prepare()
-        self._check_history(stream, self._copy.plan)
+        self._require_whole_history(stream, self._copy.plan)
         self._copy.begin_history()
         self._copy.run(sum(str(self._worker_name).encode()))
         if self._stop.is_set():
             return
-        self._source.stream_of(self._copy.plan)  # again, as the copy may have taken long
+        self._source.stream_of(self._copy.plan)  # again, as the copy takes long
         watch = ShardWatch(self._source, destination, self._copy.plan)
         watch.look()
         writer = self._writer = MirrorWriter(self._source, destination, rule, self._history, self._limits, watch)
         writer.start()
         try:
-            self._follow(writer)
+            self._follow(writer, InitialPosition.at(self._copy.plan.start_micros))
         finally:
             writer.close()
 
-    def _follow(self, writer: MirrorWriter) -> None:
-        assert self._copy is not None  # run has made it
-        config = StreamConfig(
-            client=self._stream_config.client,
-            data_table_name=self._stream_config.data_table_name,
-            status_table_name=self._stream_config.status_table_name,
-            initial_position=InitialPosition.at(self._copy.plan.start_micros),
-        )
+    def _follow(self, writer: MirrorWriter, start: InitialPosition) -> None:
+        config = evolve(self._stream_config, initial_position=start)
         worker = Worker(str(self._worker_name), self._config, config, MirrorProcessors(writer))
         with self._lock:
             self._worker = worker
@@ -169,26 +165,26 @@ class Mirror:
             raise
         except StreamClientException:
             if not self._stop.is_set():
-                raise  # else it was told to stop in the moment before it ran
+                raise  # otherwise it was shut down just before it ran
 
-    def _check_destination(self, stream: StreamSummary) -> None:
+    def _require_new_or_own(self, stream: StreamSummary) -> None:
         columns = self._destination.columns()
         if columns is not None and OPERATION in columns.names:
             raise ConfigurationError(
                 "the destination is a table of changes: a mirror needs one of its own, and its changes go to `history`"
             )
-        lasts = self._destination.last_commits([COPY])
-        # A table with neither commits nor rows is what is left of a mirror that was killed as it began.
-        if columns is not None and len(columns) > 0 and lasts[COPY] is None and _is_used(self._destination):
+        if self._destination.last_commits([COPY])[COPY] is not None:
+            return
+        # A mirror that was killed as it began leaves a table with neither commits nor rows.
+        if columns is not None and len(columns) > 0 and _is_used(self._destination):
             raise ConfigurationError(
                 f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
                 "name another one, or the application that made it"
             )
-        if lasts[COPY] is None:
-            self._check_is_new(stream)
+        self._require_unmerged(stream)
 
-    def _check_is_new(self, stream: StreamSummary) -> None:
-        """Refuse to begin anew where leases say that a mirror went on: it may only be out of sight for a moment."""
+    def _require_unmerged(self, stream: StreamSummary) -> None:
+        """Refuse to begin anew where leases show merged changes: the mirror may only be out of sight for a moment."""
         client, status_table = self._stream_config.client, self._stream_config.status_table_name
         if status_table not in client.list_table():
             return
@@ -196,44 +192,44 @@ class Mirror:
         if any(lease.progress is not None and lease.progress.records for lease in leases):
             raise StreamClientException(
                 f"the destination has nothing of this mirror, but the leases in {status_table!r} say that changes were "
-                "merged: it was moved or removed, or is out of sight; bring it back, or begin a new mirror with "
-                "another status table"
+                "merged: the mirror was moved or removed, or is out of sight; bring it back, or begin a new mirror, "
+                "with another status table"
             )
 
-    def _check_history_is_own(self, history: Destination) -> None:
-        """It is new, or begins with the plan of this very mirror: the copy goes on with what it has."""
-        known = history.last_commits([COPY])[COPY]
-        if known is None and not _is_used(history):
+    def _require_own_history(self, history: Destination) -> None:
+        """Refuse a history that is neither new nor begins with the plan of this mirror."""
+        plan = history.last_commits([COPY])[COPY]
+        if plan is None and not _is_used(history):
             return
         # Another process may have begun both meanwhile, the mirror first.
-        known = known or history.last_commits([COPY])[COPY]
+        plan = plan or history.last_commits([COPY])[COPY]
         last = self._destination.last_commits([COPY])[COPY]
-        if known is None or last is None or known.digest != last.digest:
+        if plan is None or last is None or plan.digest != last.digest:
             raise ConfigurationError(
                 "history has a table already, but not the changes of this mirror: name another one, as each mirror has "
                 "a history of its own, from its first start on"
             )
 
-    def _check_history(self, stream: StreamSummary, plan: CopyPlan) -> None:
-        """It has every commit that the mirror has, and perhaps one more."""
+    def _require_whole_history(self, stream: StreamSummary, plan: CopyPlan) -> None:
+        """Refuse a history that lacks a commit of the mirror."""
         if self._history is None:
             return
         columns = self._history.columns()
         if columns is not None and READ_AT in columns.names:
-            raise ConfigurationError("history is where the mirror is: the changes need a table of their own")
+            raise ConfigurationError(_HISTORY_IS_MIRROR)
         shards = [shard.shard_id for shard in self._source.api.describe_stream(stream.stream_id).shards]
         names = [*plan.pieces, *shards]
-        lasts, known = self._destination.last_commits(names), self._history.last_commits(names)
+        lasts, remembered = self._destination.last_commits(names), self._history.last_commits(names)
         for name, last in lasts.items():
-            at = known[name]
-            if last is not None and (at is None or at.number < last.number):
+            commit = remembered[name]
+            if last is not None and (commit is None or commit.number < last.number):
                 raise ConfigurationError(
                     f"history lacks what the mirror has of {name}: it is kept from the first start of a mirror on, "
                     "without a gap; begin a new mirror with it, or leave it out"
                 )
 
     def shutdown(self, wait: bool = True) -> None:
-        """End: merge what waits, hand the leases over. Any thread; the next run goes on."""
+        """End: merge waiting changes, hand the leases over. Any thread; the next run goes on."""
         with self._lock:
             self._stop.set()
             worker = self._worker
@@ -242,12 +238,12 @@ class Mirror:
 
     @property
     def history(self) -> Destination | None:
-        """Where the changes go, besides."""
+        """The second destination, of the changes."""
         return self._history
 
     @property
     def is_copied(self) -> bool:
-        """Whether this process has begun to merge changes, as every row is copied."""
+        """Whether every row is copied, and this process has begun to merge changes."""
         return self._worker is not None
 
     @property
@@ -259,31 +255,25 @@ class Mirror:
     def health(self) -> WorkerHealth:
         """Whether it copies, or merges the changes of every shard that this process has. Any thread.
 
-        Unhealthy once the run has failed, while calls to the service do not get through, while a shard stands still
-        because changes of it were lost to retention (then only a new mirror can be equal to the table), and once the
-        changes of a shard could not be merged for longer than
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, which is what other calls may fail
-        for: shorter trouble is waited out. The reason says of which shard, for how long, and with what error.
+        Unhealthy once the run has failed, while calls to the service fail, and while a shard stands still because its
+        changes were lost to retention (then only a new mirror can be equal to the table). Also once the changes of a
+        shard could not be merged for longer than the limit for all calls,
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is waited out. The
+        reason names the shard, the time and the error.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
         if self._worker is None:
             return WorkerHealth(is_healthy=True)
         statuses = self._worker.shard_statuses()
-        lost = next((one for one in statuses.values() if one.lost is not None), None)
         limit_seconds = self._config.max_duration_before_last_successful_renew_or_take_lease / 1_000
-        found = (
-            self._worker.health.reason,
-            "" if lost is None else f"shard {lost.shard_id}: {lost.reason}",
-            self._unmerged_because(statuses, limit_seconds),
-            "" if self._writer is None else self._writer.loss,
-        )
-        reasons = [reason for reason in found if reason]
-        return WorkerHealth(not reasons, "; ".join(reasons))
+        loss = "" if self._writer is None else self._writer.loss
+        unmerged = self._unmerged_because(statuses, limit_seconds)
+        return health_of(self._worker.health, statuses.values(), unmerged, loss)
 
     @property
     def trouble(self) -> str:
-        """Why changes cannot be merged just now; empty while they are. ``health`` tells of it if it lasts. Any thread.
+        """Why changes cannot be merged at present; empty while they are. ``health`` tells it if it lasts. Any thread.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -298,7 +288,7 @@ class Mirror:
     def lag_seconds(self) -> float | None:
         """Age of the oldest change that may not be merged, of the shards that this process has. Any thread.
 
-        0.0 when all that there is was merged; ``None`` while nothing is known.
+        0.0 when all changes were merged; ``None`` while nothing is known.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -306,17 +296,17 @@ class Mirror:
         if self._worker is None or self._writer is None:
             return None
         statuses, unmerged, now = self._worker.shard_statuses(), self._writer.unmerged, now_micros()
-        # The worker's own lag ends where it has read: what waits behind that to be merged is older.
-        lags = [(one.lag_seconds, unmerged.lag_seconds(shard_id, now)) for shard_id, one in statuses.items()]
+        # The worker's own lag counts from its read position; changes that wait to be merged are older.
+        lags = [(shard.lag_seconds, unmerged.lag_seconds(shard_id, now)) for shard_id, shard in statuses.items()]
         return max((lag for both in lags for lag in both if lag is not None), default=None)
 
     @property
     def worker(self) -> Worker | None:
-        """What reads the stream, for its statuses; ``None`` while the table is copied."""
+        """The worker that reads the stream, for its statuses; ``None`` while the table is copied."""
         return self._worker
 
     def position(self) -> Mapping[str, str]:
-        """Where the mirror is: for each shard the position up to which it has the changes. Any thread.
+        """Return for each shard the position up to which the mirror has its changes. Any thread.
 
         While the copy is under way, and until the changes since its beginning are merged, rows may be ahead of it.
 
@@ -329,11 +319,17 @@ class Mirror:
         finally:
             handle.close()
         if COPY in lasts:
-            self._source.check_table(CopyPlan.from_text(lasts[COPY].end))
-        return {shard: last.end for shard, last in lasts.items() if not shard.startswith((COPY, "expiry"))}
+            self._source.require_table_of(CopyPlan.from_text(lasts[COPY].end))
+        return {shard: last.end for shard, last in lasts.items() if not is_own(shard)}
 
     def verify(self) -> Comparison:
-        """Compare table and mirror, row by row, at the mirror's position; see ``mirror.verify.compare``. Any thread."""
+        """Compare table and mirror, row by row, at the mirror's position. Any thread.
+
+        Raises:
+            ConfigurationError: the destination is the mirror of another table.
+            StreamClientException: the table is not copied yet, has another stream than when it was copied, or its
+                stream does not have the changes since the mirror's position any more.
+        """
         rule = self._source.rule()
         handle = self._destination.another()
         try:
@@ -343,20 +339,23 @@ class Mirror:
             handle.close()
 
 
+_HISTORY_IS_MIRROR = "history is where the mirror is: the changes need a table of their own"
+
+
 def _is_used(destination: Destination) -> bool:
     is_committed = any(entry.commits or entry.damage for entry in destination.log())
     return is_committed or any(table.num_rows for table in destination.rows())
 
 
-def _is_same_place(one: Destination, other: Destination) -> bool:
-    """As far as it shows before anything is called."""
-    if isinstance(one, DeltaDestination) and isinstance(other, DeltaDestination):
+def _is_same_table(history: Destination, mirror: Destination) -> bool:
+    """Return whether both are one table, as far as that shows before anything is called."""
+    if isinstance(history, DeltaDestination) and isinstance(mirror, DeltaDestination):
         left, right = (
             (at.bucket, os.path.realpath(at.path) if at.scheme == "file" else at.path)
-            for at in (one.location, other.location)
+            for at in (history.location, mirror.location)
         )
         return left == right
-    return one is other
+    return history is mirror
 
 
 @checks.explains_names
@@ -370,10 +369,10 @@ def mirror(
     worker_name: str | None = None,
     client_config: ClientConfig | None = None,
     limits: MergeLimits | None = None,
-    piece_mebibytes: int = 100,
+    piece_mebibytes: int = PIECE_MEBIBYTES,
 ) -> None:
     """Mirror a table in this thread, until it is interrupted; arguments and errors are those of ``Mirror``."""
-    made = Mirror(
+    running = Mirror(
         client,
         table,
         status_table,
@@ -385,6 +384,6 @@ def mirror(
         piece_mebibytes=piece_mebibytes,
     )
     try:
-        made.run()
+        running.run()
     finally:
-        made.shutdown()
+        running.shutdown()

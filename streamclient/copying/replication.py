@@ -10,17 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field, frozen
-from tablestore import OTSClient
+from attrs import define, evolve, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.times import now_micros
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import Course, Snapshot
 from streamclient.copying.replication_settings import PoisonRow, Settings, SourceKind
-from streamclient.copying.replication_sources import Source, SourceState, StreamSource, TunnelSource
-from streamclient.copying.table_changes import RowChange
-from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.replication_sources import Source, StreamSource, TunnelSource
+from streamclient.copying.table_writer import DestinationWriter, RowChange
 from streamclient.copying.target_table import prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
 from streamclient.tablestore.signed_calls import SignedCalls
@@ -29,14 +27,17 @@ POLL_SECONDS = 5.0
 """Between two looks at the source's progress: the service's management calls go to a single node."""
 
 RATE_SECONDS = 1.0
-"""Before this a rate says nothing."""
+"""Shortest time from which a rate is told."""
+
+UNWRITTEN_SECONDS = 60.0
+"""Time without a written row after which that is told, as for the calls of a worker."""
 
 Say = Callable[[str], None]
 
 
 @frozen
 class ReplicationOutcome:
-    """How a replication ended."""
+    """The end of a replication."""
 
     is_complete: bool
     """Whether everything up to the end time was copied."""
@@ -47,27 +48,27 @@ class ReplicationOutcome:
 
 @define(eq=False)
 class PoisonFile:
-    """Keeps refused rows, one JSON object per line, each written through to the disk."""
+    """A file of refused rows: one JSON object per line, each written through to the disk."""
 
     path: Path
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def make(self) -> None:
-        """Have the file, empty if it is new: a row that cannot be kept would hold up its shard until somebody looks.
+        """Create the file if it is missing, before any row is copied: one that cannot be kept would stop its shard.
 
         Raises:
-            ConfigurationError: it cannot be written.
+            ConfigurationError: the file cannot be written.
         """
         try:
             self.path.open("a", encoding="utf-8").close()
         except OSError as error:
             raise ConfigurationError(
                 f"ots-writer.poisonFile: {self.path} cannot be written ({error.strerror}); name a file that may be "
-                "written, in a folder that is there"
+                "written, in a folder that exists"
             ) from error
 
     def take(self, change: RowChange, error: StreamClientError) -> None:
-        """Append one row."""
+        """Append a row."""
         document = {
             "kind": change.kind.value.lower(),
             "key": [[name, _shown(value)] for name, value in change.key],
@@ -90,25 +91,25 @@ def _shown(value: Any) -> Any:
 @checks.explains_names
 @define(eq=False)
 class Replication:
-    """Runs once. ``stop`` may be set from any thread: the run then ends in order.
+    """One replication. It runs once. ``stop`` may be set from any thread: the run then ends in order.
 
-    Not from a signal handler of the thread that runs it: an event cannot be set by whoever it interrupts in a wait.
+    A signal handler in the thread of ``run`` must not set it: it would interrupt a wait for the same event.
     """
 
     settings: Settings = field(validator=checks.instance(Settings))
     say: Say = field(validator=checks.function("of a line"))
     show: Say = field(validator=checks.function("of a line"))
-    """Gets the progress line, again and again."""
+    """Gets the progress line, each time that it changes."""
     stop: threading.Event = field(factory=threading.Event, validator=checks.instance(threading.Event))
     poll_seconds: float = field(default=POLL_SECONDS, validator=checks.seconds)
 
     def run(self) -> ReplicationOutcome:
-        """Copy until the end time is past, ``stop`` is set, or it cannot go on.
+        """Copy until the end time is past, ``stop`` is set, or an error ends it.
 
         Raises:
-            ConfigurationError: the destination cannot take the rows, or the file of refused ones cannot be written;
-                nothing was copied.
-            StreamClientError: source or destination cannot be reached or prepared; nothing was copied by this run.
+            ConfigurationError: the table has no stream, the destination cannot take its rows, or the file of refused
+                rows cannot be written; nothing was copied.
+            StreamClientError: source or destination cannot be reached or prepared; this run has copied nothing.
         """
         settings = self.settings
         poison = None
@@ -123,7 +124,8 @@ class Replication:
             SignedCalls(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
         )
         processors = ReplicationProcessors(writer, settings.end_time_micros)
-        source = self._source(reader, processors)
+        kind = TunnelSource if settings.source is SourceKind.TUNNEL else StreamSource
+        source: Source = kind(reader, settings, processors)
         self.say(source.prepare())
         source.start()
         try:
@@ -135,34 +137,36 @@ class Replication:
         counts = writer.counts
         return ReplicationOutcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
 
-    def _source(self, reader: OTSClient, processors: ReplicationProcessors) -> TunnelSource | StreamSource:
-        if self.settings.source is SourceKind.TUNNEL:
-            return TunnelSource(reader, self.settings, processors)
-        return StreamSource(reader, self.settings, processors)
-
     def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
-        """Show progress until there is nothing left to wait for. A look that fails is repeated with the next one."""
+        """Show progress until the end. A look that fails is repeated with the next one."""
         started = time.monotonic()
         course = Course()
-        was_healthy = True
+        told: frozenset[str] = frozenset()
         while True:
             problem = source.exception or processors.refused
             if problem is not None:
                 return problem, False
-            health = source.health
-            if was_healthy and not health.is_healthy:
-                self.say(f"the source is not read: {health.reason}; it is tried again without end")
-            was_healthy = health.is_healthy
+            told = self._tell_troubles(source, processors.writer, told)
             state = self._look(source)
             if state is not None:
-                now = self._snapshot(state, processors.writer, time.monotonic() - started)
-                self.show(course.line(now))
+                self.show(course.line(self._snapshot(state, processors.writer, time.monotonic() - started)))
                 if state.is_past:
                     return None, True
             if self.stop.wait(self.poll_seconds):
                 return None, False
 
-    def _look(self, source: Source) -> SourceState | None:
+    def _tell_troubles(self, source: Source, writer: DestinationWriter, told: frozenset[str]) -> frozenset[str]:
+        """Say why the copy does not go on, once for each side; return the sides that have trouble."""
+        troubles = {
+            "the source is not read": source.health.reason,
+            "the destination is not written": writer.trouble(UNWRITTEN_SECONDS),
+        }
+        for what, why in troubles.items():
+            if why and what not in told:
+                self.say(f"{what}: {why}")
+        return frozenset(what for what, why in troubles.items() if why)
+
+    def _look(self, source: Source) -> Snapshot | None:
         try:
             return source.state()
         except StreamClientException:
@@ -171,16 +175,12 @@ class Replication:
             self.say(f"progress is not known at the moment: {error}")
             return None
 
-    def _snapshot(self, state: SourceState, writer: DestinationWriter, seconds: float) -> Snapshot:
+    def _snapshot(self, state: Snapshot, writer: DestinationWriter, seconds: float) -> Snapshot:
         counts = writer.counts
-        return Snapshot(
-            stage="full data" if state.is_full else "changes",
+        return evolve(
+            state,
             rows=counts.rows,
             rows_per_second=counts.rows / seconds if seconds >= RATE_SECONDS else None,
-            channels_done=state.channels_done,
-            channels_total=state.channels_total,
-            created_micros=state.created_micros,
-            consumed_micros=state.consumed_micros,
             now_micros=now_micros(),
             end_micros=self.settings.end_time_micros,
             retried_rows=counts.retried_rows,

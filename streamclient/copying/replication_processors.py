@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import define
 
 from streamclient.base.times import utc_text
-from streamclient.copying.table_changes import changes_of
-from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
+from streamclient.copying.table_writer import DestinationWriter, RefusedRowError, changes_of
 from streamclient.errors import StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -28,15 +27,15 @@ class ReplicationProcessors(IRecordProcessorFactory):
     writer: DestinationWriter
     end_micros: int | None = None
     refused: RefusedRowError | None = None
-    """The first row that the destination refused for good, where such rows end the replication. To its worker it is a
-    failure like any other, which would be repeated for ever: whoever runs the worker has to look here."""
+    """The first row that the destination refused for good, where such rows end the replication. The worker takes this
+    error for any other one and repeats the row for ever, so the replication has to look here."""
 
     def create_processor(self) -> IRecordProcessor:
-        """Make one more."""
+        """Make a processor."""
         return ReplicationProcessor(self)
 
     def require_wanted(self, records: Sequence[StreamRecord]) -> None:
-        """Refuse what ``copy`` would leave out: a replay must not lose it in silence.
+        """Refuse a replay of records that ``copy`` would leave out, because they would be lost silently.
 
         Raises:
             StreamClientException: a record was written after the end time.
@@ -50,42 +49,43 @@ class ReplicationProcessors(IRecordProcessorFactory):
                     "discard it, or replay it without an end time"
                 )
 
-    def copy(self, records: Sequence[StreamRecord]) -> None:
-        """Write the wanted ones among some records of one shard, in order.
+    def copy(self, records: Sequence[StreamRecord], is_lost: Callable[[], bool]) -> None:
+        """Write the wanted records of one shard, in order: rows, whose time is zero, and changes up to the end time.
 
-        Full data, whose time is zero, is wanted always, changes up to the end time.
+        Raises what ``DestinationWriter.write`` raises.
         """
         end, wanted = self.end_micros, records
         if end is not None:
-            times = [place_of(records, place).timestamp_micros for place in range(len(records))]
+            times = [place_of(records, index).timestamp_micros for index in range(len(records))]
             if any(micros > end for micros in times):
                 wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
         try:
-            self.writer.write(changes_of(wanted))
+            self.writer.write(changes_of(wanted), is_lost)
         except RefusedRowError as error:
             self.refused = self.refused or error
             raise
 
 
 class ReplicationProcessor(IRecordProcessor):
-    """Writes each batch, then stores the position behind it: what is stored as done is in the destination."""
+    """Writes each batch, then stores the position after it: the destination has everything before that."""
 
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
         self._is_replay = False
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Nothing to prepare."""
+        """Note whether parked records are replayed."""
         self._is_replay = initialization_input.is_replay
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Write, then store. Empty batches are delivered for their position: that of an idle log."""
+        checkpointer = process_records_input.checkpointer
         if self._is_replay:
             self._shared.require_wanted(process_records_input.records)
-        self._shared.copy(process_records_input.records)
-        process_records_input.checkpointer.checkpoint()
+        self._shared.copy(process_records_input.records, lambda: checkpointer.is_closed)
+        checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Every batch was stored; only the end of a shard is left."""
+        """Store the end of a shard; every batch before it was stored."""
         if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:
             shutdown_input.checkpointer.checkpoint()

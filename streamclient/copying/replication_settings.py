@@ -1,7 +1,7 @@
 """The configuration file of a replication: two objects, ``ots-reader`` and ``ots-writer``, in JSON or TOML.
 
-The keys are those of the replication program in Tablestore's examples; ours beside them have defaults. A mistake is
-named by its key, what stands there, and what is expected; all mistakes at once, and before anything is done.
+The keys are those of the replication program in Tablestore's examples; additional ones have defaults. A mistake is
+named by its key, the given value and the expected one; all mistakes at once, and before anything is called.
 """
 
 from __future__ import annotations
@@ -26,37 +26,38 @@ from streamclient.base.settings import (
     require_no_mistakes,
 )
 from streamclient.base.times import parse_local_time, zoned_micros
+from streamclient.copying.source_table import PIECE_MEBIBYTES
 from streamclient.errors import ConfigurationError
 from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
 
 READER, WRITER = "ots-reader", "ots-writer"
 MOST_BATCH_ROWS = 200
-"""What the service takes in one BatchWriteRow."""
+"""The most rows that the service takes in one BatchWriteRow."""
 
 DEFAULT_BATCH_ROWS = 200
 
 
 class SourceKind(Enum):
-    """Where changes are read."""
+    """The source of rows and changes."""
 
     TUNNEL = "tunnel"
-    """The Tunnel Service: full data, then increments; progress is kept there."""
+    """The Tunnel Service: full data, then increments; the service keeps the progress."""
     STREAM = "stream"
-    """The table's change stream with leases of our own; full data by a scan. Progress is kept in a status table."""
+    """The pieces of the table, then its change stream, with leases in a status table, which keeps the progress."""
 
 
 class PoisonRow(Enum):
-    """What to do with a row that the destination refuses for good."""
+    """The treatment of a row that the destination refuses for good."""
 
     STOP = "stop"
-    """End with an error; nothing behind the row is stored as done."""
+    """End with an error; no position after the row is stored."""
     SKIP = "skip"
     """Write it to ``poisonFile``, go on, and end with an error that counts such rows."""
 
 
 @frozen(kw_only=True)
 class Endpoint(Connection):
-    """One side: which table, and how to get there."""
+    """One side: a table, and the connection to it."""
 
     table_name: str
 
@@ -70,6 +71,7 @@ class Settings:
     source: SourceKind = SourceKind.TUNNEL
     tunnel_name: str = ""
     status_table_name: str = ""
+    piece_mebibytes: int = PIECE_MEBIBYTES
     end_time_micros: int | None = None
     """Changes written after this are not copied; ``None`` follows for ever."""
     batch_rows: int = DEFAULT_BATCH_ROWS
@@ -87,7 +89,7 @@ _NAMES = {
     "access_key_secret": "accessKey",
     "sts_token": "securityToken",
 }
-"""Keys of the original program."""
+"""The original program's names of these settings."""
 
 
 def _side(name: str, *own: Setting) -> Section:
@@ -113,6 +115,13 @@ SECTIONS = (
         choice("source", SourceKind, "`tunnel` (default), or `stream`: leases on it", default=SourceKind.TUNNEL),
         Setting("tunnelName", "found or made; keeps the progress", default="", needed_with=_TUNNEL),
         Setting("statusTableName", "keeps the leases", default="", needed_with=_STREAM, only_with=_STREAM),
+        Setting(
+            "pieceMebibytes",
+            "least size of a piece of the table, which one process copies at a time; 100",
+            checks.positive,
+            default=PIECE_MEBIBYTES,
+            only_with=_STREAM,
+        ),
         END_TIME,
         Setting("timeZone", "zone of `endTime`; that of the machine by default", _zones, _zone),
     ),
@@ -135,27 +144,27 @@ SECTIONS = (
         Setting("poisonFile", "made at the start", checks.path, Path, needed_with=("onPoisonRow", PoisonRow.SKIP)),
     ),
 )
-"""What each section may have."""
+"""The settings of each section."""
 
 
 def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     """Read a configuration file: TOML if its name ends in ``.toml``, JSON otherwise.
 
     Raises:
-        ConfigurationError: it cannot be read, or something in it cannot work; the text has one line per mistake.
+        ConfigurationError: the file cannot be read, or a setting cannot work; the text has one line per mistake.
     """
     return parse_settings(load_document(path, is_toml=path.suffix == ".toml"), environment)
 
 
 def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
-    """Check a configuration that was read.
+    """Check a configuration as it stands in the file.
 
     A text ``${NAME}`` is replaced by the environment variable of that name. Keys that are empty or null are missing.
     ``accessId`` and ``accessKey`` then come from ``OTS_READER_ACCESS_ID``, ``OTS_READER_ACCESS_KEY`` and the same with
     ``WRITER``.
 
     Raises:
-        ConfigurationError: something cannot work; one line per mistake.
+        ConfigurationError: a setting cannot work; one line per mistake.
     """
     if not isinstance(document, dict):
         raise ConfigurationError(f"expected an object with {READER!r} and {WRITER!r}, got {type(document).__name__}")
@@ -171,6 +180,7 @@ def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
         source=reader["source"],
         tunnel_name=reader["tunnel_name"],
         status_table_name=reader["status_table_name"],
+        piece_mebibytes=reader["piece_mebibytes"],
         end_time_micros=end_micros,
         batch_rows=writer["batch_rows"],
         poison_row=writer["poison_row"],

@@ -1,9 +1,9 @@
-"""Rows that are in doubt and read from the table again, as the history hears of them.
+"""Rows that are in doubt and read from the table again, as changes for the history.
 
-No change says what such a row is, so whoever folds the history would keep it wrong. So what was read stands there as a
-change of its own, behind the changes that left the row in doubt: a PUT, or a DELETE where the row was gone. Later ones
-are applied to it as they are in the mirror. The history has it before the mirror; a merge that is made again stores it
-again, at the same place, so it counts once.
+No change holds the content of such a row, so a fold of the history would get it wrong. So the row as it was read stands
+there as a change of its own, after the changes that left it in doubt: a PUT, or a DELETE if the row was gone. Later
+changes are applied to it as in the mirror. The history has it before the mirror. A merge that is repeated stores it
+again, at the same position, so it counts once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from streamclient.copying.mirror_source import COPY
+from streamclient.copying.source_table import COPY
 from streamclient.destinations.commit import Commit, Destination
 from streamclient.destinations.folding.folded_batches import ChangeBatch, ShardChanges
 from streamclient.destinations.folding.row_changes import TableRule
@@ -26,7 +26,7 @@ AGAIN = f"{COPY}/again"
 """The shard of these rows in the history."""
 
 _INDEX = 1 << 31
-"""Above the row index of any change: all of that time were there when the row was read."""
+"""Above the row index of any change: the row was read after all changes of that time."""
 
 Key = tuple[KeyValue, ...]
 
@@ -34,7 +34,7 @@ Key = tuple[KeyValue, ...]
 def as_changes(
     batch: ChangeBatch, rule: TableRule, keys: Sequence[Key], records: Sequence[StreamRecord]
 ) -> ShardChanges:
-    """What was read of the rows with these keys, each behind the changes that the batch has of it."""
+    """Return the rows with these keys as changes, each after the changes of it in the batch."""
 
     def key_of(record: StreamRecord) -> Key:
         key = dict(record.primary_key)
@@ -44,16 +44,16 @@ def as_changes(
     for record in batch.records:
         if (key := key_of(record)) in lasts:
             lasts[key] = max(lasts[key], record.sequence_info)
-    found = {key_of(record): record for record in records}
+    present = {key_of(record): record for record in records}
     made = []
     for key, last in lasts.items():
-        read = found.get(key) or StreamRecord(RecordType.DELETE, tuple(zip(rule.key, key, strict=True)))
+        read = present.get(key) or StreamRecord(RecordType.DELETE, tuple(zip(rule.key, key, strict=True)))
         made.append(evolve(read, sequence_info=evolve(last, row_index=_INDEX)))
     return ShardChanges.of(AGAIN, made)
 
 
 def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule: TableRule) -> None:
-    """Store in the history what was read; all processes of the mirror take turns in one shard."""
+    """Store rows that were read in the history; all processes of the mirror take turns in one shard."""
     while True:
         last = history.last_commits([AGAIN])[AGAIN]
         commit = Commit.after(
@@ -73,6 +73,6 @@ def remember(history: Destination, read: ShardChanges, read_at_micros: int, rule
             history.commit(rows, [commit])
             return
         except StreamClientException:
-            # Another process was quicker, or it cannot be stored at all.
+            # Another process was quicker, or the history refuses the rows.
             if history.last_commits([AGAIN])[AGAIN] == last:
                 raise

@@ -1,4 +1,4 @@
-"""The destination table: made like the source, or checked, before anything is copied."""
+"""The destination table of a replication: made like the source, or checked, before anything is copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.tablestore.stream_tables import TableDescription
-from streamclient.wire.service_errors import OBJECT_NOT_EXIST
+from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST
 
 WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
 """Rows of the source carry old versions; the default of a day would have the service refuse them. The service keeps
@@ -21,21 +21,27 @@ FOREVER = -1
 
 
 def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
-    """Have a table that can take the source's rows; whether this call made it.
+    """Make or check a table for the source's rows; return whether this call made it.
 
-    A new one gets the source's key, declared columns, time to live, versions and capacity, the widest version offset,
+    A new table gets the source's key, declared columns, time to live, versions and capacity, the widest version offset,
     and no generated key column: the source's values are written. Indexes and streams are not copied.
 
     Raises:
         ConfigurationError: the table exists and would lose or refuse rows; the text names each reason.
-        StreamClientException: there is no source table.
+        StreamClientException: the source table does not exist.
     """
     wanted = described(source, source_table, "source")
     api = TablestoreStreamApi(destination)
     found = _describe(api, table)
     if found is None:
-        _create(api, wanted, table)
-        return True
+        try:
+            _create(api, wanted, table)
+        except DependencyException as error:
+            if error.code != OBJECT_ALREADY_EXIST:
+                raise
+            found = described(destination, table, "destination")  # another process was quicker
+        else:
+            return True
     problems = list(_problems(wanted, found))
     if problems:
         raise ConfigurationError(
@@ -45,10 +51,10 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
 
 
 def described(client: OTSClient, table: str, side: str) -> TableDescription:
-    """What the service says of a table.
+    """Return the service's description of a table.
 
     Raises:
-        StreamClientException: there is none of that name; the text names it, and the side that it is of.
+        StreamClientException: the table does not exist; the text names it and its ``side``.
     """
     found = _describe(TablestoreStreamApi(client), table)
     if found is None:
@@ -59,7 +65,7 @@ def described(client: OTSClient, table: str, side: str) -> TableDescription:
 
 
 def shown_key(key: Any) -> str:
-    """The columns of a key with their types, for people."""
+    """Return the columns of a key with their types, for people."""
     return "(" + ", ".join(f"{name} {kind.value}" for name, kind in key) + ")"
 
 
@@ -82,14 +88,14 @@ def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> N
             time_to_live=FOREVER if options.time_to_live_seconds is None else options.time_to_live_seconds,
             max_version=options.max_versions or 1,
             max_time_deviation=WIDEST_DEVIATION_SECONDS,
-            allow_update=None if options.allow_update is None else options.allow_update,
+            allow_update=options.allow_update,
         ),
         ReservedThroughput(CapacityUnit(wanted.reserved_read_capacity, wanted.reserved_write_capacity)),
     )
 
 
 def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str]:
-    """What would lose or refuse rows, with what to do about it."""
+    """Yield each reason why the table would lose or refuse rows, and its remedy."""
     key, other = wanted.definition.primary_key, found.definition.primary_key
     if key != other:
         yield f"its key is {shown_key(other)}, expected {shown_key(key)}"

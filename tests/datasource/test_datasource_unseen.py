@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.copying import mirror_listing
 from streamclient.copying.mirror_listing import LISTED, ShardWatch
-from streamclient.copying.mirror_source import CopyPlan
+from streamclient.copying.source_table import CopyPlan
 from streamclient.destinations.commit import Commit
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import StreamClientException, TrimmedDataException
@@ -120,10 +120,10 @@ class MirrorReader:
     def describe_stream(self, stream_id: str) -> StreamDescription:
         return self.stream.describe_stream(stream_id)
 
-    def place_at(self, shard_id: str, plan: CopyPlan) -> str:
+    def position_at(self, shard_id: str, plan: CopyPlan) -> str:
         return self.stream.get_shard_iterator("stream", shard_id)
 
-    def check_kept(self, place: str) -> None:
+    def require_kept(self, place: str) -> None:
         self.stream.page(place, 1)
 
 

@@ -18,9 +18,9 @@ from streamclient.base.reasons import ReasonKind
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying import MergeLimits, Mirror
 from streamclient.copying.mirror_comparison import compare
-from streamclient.copying.mirror_source import SourceTable
 from streamclient.copying.replication import Replication
 from streamclient.copying.replication_settings import Endpoint, Settings, SourceKind
+from streamclient.copying.source_table import SourceTable
 from streamclient.destinations import DeltaDestination
 from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.errors import StreamClientError

@@ -16,8 +16,7 @@ import pytest
 import tablestore
 from attrs import define, evolve
 
-from streamclient.copying import mirror_source as mirrored
-from streamclient.copying import replication_sources, table_copy
+from streamclient.copying import replication_sources, source_table
 from streamclient.spark.source import partition_reading, planner, tunnel_planner
 from streamclient.tablestore import following
 from streamclient.tablestore import stream_operations as tablestore_api
@@ -59,7 +58,7 @@ def _quick_settings() -> Iterator[None]:
         patch.setattr(tablestore.OTSClient.__mro__[1], "DEFAULT_SOCKET_TIMEOUT", CLIENT_SECONDS)
         patch.setattr(replication_sources, "LeaseManager", partial(LeaseManager, client_config=QUICK))
         patch.setattr(replication_sources, "_CLIENT_CONFIG", evolve(QUICK, deliver_empty_batches=True))
-        for module in (tablestore_api, table_copy, mirrored, partition_reading):
+        for module in (tablestore_api, source_table, partition_reading):
             patch.setattr(module, "ReadRetry", QuickRetry)
         for name in ("retry", "data_retry"):
             patch.setitem(unwrap(TunnelClient.__init__).__kwdefaults__, name, QuickRetry())

@@ -8,8 +8,8 @@ import time
 import pyarrow.compute as pc
 from attrs import define, field
 
-from streamclient.copying.mirror_source import COPY
 from streamclient.copying.mirror_writer import EXPIRY
+from streamclient.copying.source_table import COPY
 from streamclient.destinations import DeltaDestination
 from streamclient.destinations.commit import MergingDestination
 from streamclient.destinations.proof.verification import verify

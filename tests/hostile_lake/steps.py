@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 from pyiceberg.catalog.sql import SqlCatalog
 
-from streamclient.copying.mirror_source import COPY
+from streamclient.copying.source_table import COPY
 from streamclient.destinations import Commit, DeltaDestination
 from streamclient.destinations.iceberg_destination import IcebergDestination
 from streamclient.destinations.postgres.postgres_destination import PostgresDestination

@@ -22,7 +22,7 @@ from tablestore import DeleteRowItem, PutRowItem, Row, UpdateRowItem
 
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_settings import load_mirror_settings
-from streamclient.copying.mirror_source import COPY
+from streamclient.copying.source_table import COPY
 from streamclient.destinations import DeltaDestination, PostgresDestination
 from streamclient.destinations.proof.verification import verify
 from streamclient.errors import StreamClientException

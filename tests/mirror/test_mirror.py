@@ -14,15 +14,9 @@ from tablestore import (
 
 from streamclient import Backoff
 from streamclient.copying import MergeLimits, Mirror
-from streamclient.copying.mirror_source import (
-    COPY,
-    CopyPlan,
-    SourceTable,
-    TableCopy,
-    check_changes_are_kept,
-    now_micros,
-)
+from streamclient.copying.mirror_copy import MirrorCopy, require_changes_since
 from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.copying.source_table import COPY, CopyPlan, SourceTable, now_micros
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, records_of
 from streamclient.destinations.delta.maintenance import clean
 from streamclient.destinations.folding.fold import empty_rows, stored_keys
@@ -93,7 +87,7 @@ def test_what_differs_is_named_and_what_changed_behind_the_position_is_left_out(
     assert ", mirror 77@" in said[0]
     assert said[1] == "row (2) is missing in the mirror"
     assert (found.pending, found.changed, found.rows) == (1, 1, 3)
-    assert "the table has 1 changes behind that position, so 1 rows were left out" in str(found)
+    assert "the table has 1 changes after that position, so 1 rows were left out" in str(found)
 
 
 class SetClock(Clock):
@@ -121,7 +115,7 @@ def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, mon
             assert mirror.verify().rows == 2
             # Half a day later, for both the server and the mirror.
             clock.shift_micros = DAY_SECONDS // 2 * 1_000_000
-            for module in ("mirror_writer", "mirror_comparison", "mirror_source"):
+            for module in ("mirror_writer", "mirror_comparison", "mirror_copy", "source_table"):
                 monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
             place = DeltaDestination(str(tmp_path / "state"))
             until(lambda: sum(table.num_rows for table in place.rows()) == 1, "the end of the expired row")
@@ -345,10 +339,10 @@ def test_a_history_that_lacks_what_the_mirror_has_is_refused(local: LocalTablest
         late.run()
 
 
-def copy_of(local: LocalTablestore, state: MemoryDestination, history: MemoryDestination | None = None) -> TableCopy:
+def copy_of(local: LocalTablestore, state: MemoryDestination, history: MemoryDestination | None = None) -> MirrorCopy:
     source = SourceTable(local.client(), "orders")
     state.key_by(["id"])
-    made = TableCopy(source, state, source.rule(), threading.Event(), history=history)
+    made = MirrorCopy(source, state, source.rule(), threading.Event(), history=history)
     made.prepare()
     return made
 
@@ -359,7 +353,7 @@ def test_a_copy_goes_on_where_another_one_stopped_and_of_two_at_once_each_row_is
     monkeypatch.setattr(SourceTable, "split_points", lambda self, size: [(3,), (7,)])
     read = TableScan.page
     monkeypatch.setattr(TableScan, "page", lambda self, start, end, limit: read(self, start, end, limit=1))
-    monkeypatch.setattr("streamclient.copying.mirror_source.COMMIT_PAGES", 1)
+    monkeypatch.setattr("streamclient.copying.mirror_copy.COMMIT_PAGES", 1)
     client = local.client()
     make_table(client)
     for number in range(10):
@@ -392,9 +386,9 @@ def test_a_copy_goes_on_where_another_one_stopped_and_of_two_at_once_each_row_is
 
 def test_a_copy_that_took_longer_than_the_stream_keeps_changes_is_refused() -> None:
     hour = 3_600 * 1_000_000
-    check_changes_are_kept(CopyPlan(0), 23 * hour, 24)
+    require_changes_since(CopyPlan(0), 23 * hour, 24)
     with pytest.raises(StreamClientException, match=r"the copy began 24\.0 h ago"):
-        check_changes_are_kept(CopyPlan(0), 24 * hour, 24)
+        require_changes_since(CopyPlan(0), 24 * hour, 24)
 
 
 def test_a_destination_that_cannot_be_a_mirror_is_refused(local: LocalTablestore) -> None:

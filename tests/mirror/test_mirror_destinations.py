@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamclient.copying.mirror_source import COPY
 from streamclient.copying.mirror_writer import MirrorWriter
+from streamclient.copying.source_table import COPY
 from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination
 from streamclient.destinations.delta import delta_rows
 from streamclient.destinations.delta.maintenance import compact

@@ -11,7 +11,7 @@ import pytest
 from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_listing import LISTED, Listing, ShardWatch
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
+from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
 from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
 from streamclient.errors import StreamClientException
 from streamclient.server import LocalTablestore
@@ -73,7 +73,7 @@ class Orders:
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
     clock = SetClock()
-    for module in ("mirror_listing", "mirroring", "mirror_source", "mirror_comparison", "mirror_writer"):
+    for module in ("mirror_listing", "mirroring", "source_table", "mirror_copy", "mirror_comparison", "mirror_writer"):
         monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
     with LocalTablestore(clock=clock) as local:
         yield Orders(local, clock)

@@ -69,7 +69,7 @@ def test_rows_without_columns_expire_by_a_time_to_live_that_is_set_later(monkeyp
             assert (mirror.verify().rows, mirror.verify().count) == (4, 0)
             # Three days later, for both the server and the mirror.
             clock.shift_micros = 3 * DAY_SECONDS * 1_000_000
-            for module in ("mirror_writer", "mirror_comparison", "mirror_source"):
+            for module in ("mirror_writer", "mirror_comparison", "mirror_copy", "source_table"):
                 monkeypatch.setattr(f"streamclient.copying.{module}.now_micros", clock.now_micros)
             until(lambda: [*rows_in(place)] == [4], "the end of the rows without columns")
             assert (mirror.verify().rows, mirror.verify().count) == (1, 0)

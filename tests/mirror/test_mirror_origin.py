@@ -9,7 +9,7 @@ import pytest
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, Row, TableMeta, TableOptions
 
 from streamclient.copying import Mirror
-from streamclient.copying.mirror_source import COPY, CopyPlan, SourceTable
+from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
 from streamclient.destinations import Day, DeltaDestination, Key
 from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.destinations.memory_destination import MemoryDestination, MemoryPlace
@@ -54,7 +54,7 @@ def test_the_mirror_of_another_table_is_refused_before_any_effect(local: LocalTa
     elsewhere = OTSClient(local.endpoint, "id", "secret", "elsewhere")
     plan = CopyPlan.from_text(MemoryDestination(place).last_commits([COPY])[COPY].end)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match=f"of instance '{local.instance}', not .* of instance 'elsewhere'"):
-        SourceTable(elsewhere, "orders").check_table(plan)
+        SourceTable(elsewhere, "orders").require_table_of(plan)
 
 
 @pytest.mark.parametrize("change", [switch_off_and_on, make_anew])

@@ -36,8 +36,8 @@ def test_changes_behind_a_position_are_read_once_although_a_page_cannot_be_true(
         return evolve(page, next_position=back[harm]) if harm in back else OTHER
 
     stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
-    source: Any = SimpleNamespace(api=stream)
     repeater = Repeater(ReadRetry(shortest_pause_millis=0, longest_pause_millis=0))
-    found = _records_from(source, repeater, "a@0", (stream.stream_id, "a"))
+    source: Any = SimpleNamespace(api=stream, repeated=repeater.call)
+    found = _records_from(source, "a@0", (stream.stream_id, "a"))
 
     assert [record.key["id"] for record in found] == [f"k{number}" for number in range(10)]

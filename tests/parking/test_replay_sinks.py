@@ -67,7 +67,7 @@ class Sink:
     def __init__(self) -> None:
         self.found: list[int] = []
 
-    def write(self, changes: Any) -> None:
+    def write(self, changes: Any, is_lost: Any) -> None:
         self.found += [int(str(change.key[0][1])) for change in changes]
 
     def process(self, records: Sequence[StreamRecord]) -> None:

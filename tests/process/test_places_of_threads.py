@@ -28,7 +28,6 @@ from streamclient.cli.run_fleet import become_one_of_processes
 from streamclient.cli.terminal.commands import EXIT_UNUSABLE, run_command
 from streamclient.cli.terminal.output import shown_meanwhile
 from streamclient.copying.mirror_writer import MirrorWriter
-from streamclient.copying.replication_sources import StreamSource
 from streamclient.errors import NoThreadError, WorkerFailedError
 from streamclient.metrics.prometheus import PrometheusMetrics
 from streamclient.server import LocalTablestore
@@ -135,15 +134,6 @@ def a_mirror(_: Path) -> None:
         writer.close()
 
 
-def a_replication(_: Path) -> None:
-    source = StreamSource.__new__(StreamSource)
-    source._leases, source._thread, source._worker, source._stop = object(), None, None, threading.Event()  # type: ignore[assignment]
-    try:
-        source.start()
-    finally:
-        source.stop()
-
-
 def a_committer(_: Path) -> None:
     committer = Committer(SparkConfig(), lambda pieces, jobs: None)  # type: ignore[arg-type,return-value]
     try:
@@ -172,7 +162,6 @@ def one_of_several_processes(_: Path) -> None:
         ("metrics-", metrics_over_http),
         ("APScheduler", a_schedule),
         ("streamclient-mirror", a_mirror),
-        ("replication", a_replication),
         ("streamclient-spark-committer", a_committer),
         ("parent", one_of_several_processes),
     ],
@@ -342,7 +331,6 @@ OF_THE_TABLE = {
     "metrics/prometheus.py": "metrics-",
     "base/cron.py": "APScheduler, and a job by the clock",
     "copying/mirror_writer.py": "streamclient-mirror",
-    "copying/replication_sources.py": "replication",
     "spark/processor/committer.py": "streamclient-spark-committer",
     "spark/processor/jobs.py": "jobs of Spark",
     "worker/keyed/lane_pool.py": "keyed-watch, keyed-",

@@ -17,7 +17,7 @@ from attrs import frozen
 from tablestore import DeleteRowItem, OTSClient, Row, UpdateRowItem
 
 from streamclient.server import LocalTablestore
-from streamclient.testing.fleet import Fleet
+from streamclient.testing.fleet import Fleet, WorkerProcess
 from tests.drill_kit import IGNORE, directory_of, make_table, options, put, write
 from tests.patience import until
 
@@ -91,9 +91,9 @@ class Writer:
         return UpdateRowItem(Row([("id", key)], changed), IGNORE)
 
 
-def make_source(client: OTSClient, rows: int) -> None:
+def make_source(client: OTSClient, rows: int, note: str = "new") -> None:
     make_table(client, SOURCE, [("id", "INTEGER")])
-    write(client, SOURCE, [put(key, ("value", key), ("note", "new")) for key in range(rows)])
+    write(client, SOURCE, [put(key, ("value", key), ("note", note)) for key in range(rows)])
 
 
 def configuration(source: LocalTablestore, destination: LocalTablestore, /, **reader: object) -> dict[str, object]:
@@ -116,19 +116,26 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "streamclient.cli.main", "replicate", *arguments]
 
 
-def drill(rows: int, kills: int, seed: int, directory: Path, *, source_kind: str = "tunnel") -> DrillResult:
-    """Copy under a writer; kill the copy so many times while it runs; stop writing; let it end; compare."""
+def drill(
+    rows: int, kills: int, seed: int, directory: Path, *, source_kind: str = "tunnel", processes: int = 1
+) -> DrillResult:
+    """Copy under a writer by `processes`; kill one of them `kills` times; stop writing; let the copy end; compare."""
     started = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     with LocalTablestore() as source, LocalTablestore() as destination:
-        make_source(source.client(), rows)
-        reader = {"source": source_kind, "statusTableName": "copy_status"} if source_kind == "stream" else {}
+        make_source(source.client(), rows, "new" * (100 if processes > 1 else 1))  # so that there are several pieces
+        stream = {"source": "stream", "statusTableName": "copy_status", "pieceMebibytes": 1}
+        reader = stream if source_kind == "stream" else {}
         config = directory / "copy.json"
         config.write_text(json.dumps(configuration(source, destination, **reader)))
         writer = Writer(source.client(), rows, seed)
         writer.start()
-        for number in range(kills):
-            run_and_kill(config, destination, f"killed-{number}", rows * (number + 1) // (kills + 1))
+        with Fleet(directory) as fleet:
+            for number in range(kills):
+                while len(fleet.running()) < processes:
+                    start(fleet, config, f"{number}-{len(fleet.running())}")
+                kill_at(fleet, destination.client(), rows * (number + 1) // (kills + 1))
+            fleet.stop()
         source.split(SOURCE)
         writer.stop()
         finish(config, source, destination, reader)
@@ -136,17 +143,21 @@ def drill(rows: int, kills: int, seed: int, directory: Path, *, source_kind: str
         return DrillResult(rows, writer.changes, kills, compared, differences, time.monotonic() - started)
 
 
-def run_and_kill(config: Path, destination: LocalTablestore, name: str, rows: int) -> None:
-    """Run until the destination has `rows` rows; the end of the fleet is ``kill -9``."""
-    client = destination.client()
-    with Fleet(config.parent) as fleet:
-        process = fleet.start(name, command(str(config), *POLLS)[1:])
-        until(lambda: has_row(client, rows) or not process.is_running, f"row {rows}; see {process.log}")
-        assert process.is_running, f"the replication ended before row {rows}; see {process.log}"
+def start(fleet: Fleet, config: Path, name: str, *arguments: str) -> WorkerProcess:
+    """Start a process that replicates."""
+    return fleet.start(name, command(str(config), *POLLS, *arguments)[1:])
+
+
+def kill_at(fleet: Fleet, client: OTSClient, rows: int) -> None:
+    """Run until the destination has a row near `rows`, then ``kill -9`` the oldest process."""
+    processes = fleet.running()
+    until(lambda: has_row(client, rows) or len(fleet.running()) < len(processes), f"row {rows}; see {fleet.directory}")
+    assert fleet.running() == processes, f"a replication ended before row {rows}; see {fleet.directory}"
+    processes[0].kill()
 
 
 def has_row(client: OTSClient, rows: int) -> bool:
-    """Whether a row near the given key was copied: rows are copied in key order."""
+    """Return whether a row near the given key was copied: the rows of a piece are copied in key order."""
     if DESTINATION not in client.list_table():
         return False
     return any(client.get_row(DESTINATION, [("id", key)])[1] is not None for key in range(max(0, rows - 5), rows))
@@ -158,7 +169,7 @@ def finish(config: Path, source: LocalTablestore, destination: LocalTablestore, 
     end = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     config.write_text(json.dumps(configuration(source, destination, endTime=end, **reader)))
     with Fleet(config.parent) as fleet:
-        process = fleet.start("last", command(str(config), *POLLS)[1:])
+        process = start(fleet, config, "last")
         code = process.wait(LONGEST_SECONDS)
     assert code == 0, f"the replication ended with {code}; see {process.log}:\n{process.log.read_text()[-2000:]}"
 
@@ -174,9 +185,10 @@ def verify(config: Path) -> tuple[int, int]:
 
 
 def main() -> None:
-    given = options(rows=100_000, kills=3, seed=1, source=("tunnel", "stream"))
+    given = options(rows=100_000, kills=3, seed=1, source=("tunnel", "stream"), processes=1)
     with directory_of("drill") as directory:
-        result = drill(given.rows, given.kills, given.seed, directory, source_kind=given.source)
+        how = {"source_kind": given.source, "processes": given.processes}
+        result = drill(given.rows, given.kills, given.seed, directory, **how)
         print(result)
         assert result.compared, "no row was compared"
         assert not result.differences, "rows differ"

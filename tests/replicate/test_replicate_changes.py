@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from streamclient.copying.replication_processors import ReplicationProcessors
-from streamclient.copying.table_changes import RowChange, changes_of
-from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.table_writer import DestinationWriter, RowChange, changes_of
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
 
@@ -40,7 +39,7 @@ class Writer:
     def __init__(self) -> None:
         self.keys: list[Any] = []
 
-    def write(self, changes: list[RowChange]) -> None:
+    def write(self, changes: list[RowChange], is_lost: Any) -> None:
         self.keys += [value for change in changes for _, value in change.key]
 
 
@@ -52,5 +51,5 @@ def test_full_data_is_always_wanted_and_changes_up_to_the_end_time() -> None:
     for end_micros, wanted in ((10, [0, 10]), (None, [0, 10, 11])):
         writer = Writer()
         processors = ReplicationProcessors(cast(DestinationWriter, writer), end_micros)
-        processors.copy(records)
+        processors.copy(records, lambda: False)
         assert writer.keys == wanted

@@ -18,9 +18,9 @@ from tests.tunnel.tunnel_server import LOST
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["tunnel", pytest.param("stream", marks=pytest.mark.long)])
-def test_killed_and_resumed_replication_ends_without_a_difference(source: str, tmp_path: Path) -> None:
-    result = drill(12_000, 2, 1, tmp_path, source_kind=source)
+@pytest.mark.parametrize(("source", "processes"), [("tunnel", 1), pytest.param("stream", 2, marks=pytest.mark.long)])
+def test_killed_and_resumed_replication_ends_without_a_difference(source: str, processes: int, tmp_path: Path) -> None:
+    result = drill(12_000, 2, 1, tmp_path, source_kind=source, processes=processes)
 
     assert result.differences == 0
     assert result.compared > 10_000

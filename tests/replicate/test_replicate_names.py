@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_replicate_tables import OLD, change, make, writer
 
-from streamclient.copying.table_comparison import compare_tables, scan
+from streamclient.copying.differences import compare_tables, scan
 from streamclient.records import ColumnOperation, RecordColumn, RecordType
 from streamclient.server import LocalTablestore
 from tests.column_names import ODD_NAMES, VALUES, write_rows

@@ -10,14 +10,16 @@ import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient.copying.replication_processors import ReplicationProcessors
+from streamclient.copying.replication_progress import CHANGES, FULL_DATA
 from streamclient.copying.replication_settings import Settings, parse_settings
-from streamclient.copying.replication_sources import StreamSource
+from streamclient.copying.replication_sources import StreamSource, TunnelSource
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException
 from streamclient.model import CheckpointPosition
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.tunnel import TunnelClient
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.worker.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
@@ -55,16 +57,27 @@ def put_lease(local: LocalTablestore, stream: str, shard: str, checkpoint: str, 
     local.client().put_row("status", Row(key_of(stream, shard), columns), Condition(RowExistenceExpectation.IGNORE))
 
 
+def source_of(local: LocalTablestore) -> StreamSource:
+    settings = settings_of(local, source="stream", statusTableName="status")
+    return StreamSource(local.client(), settings, processors_of(local))
+
+
+def copied_source(local: LocalTablestore) -> tuple[StreamSource, str]:
+    """A source whose table is copied, as its leases say, and the id of its stream."""
+    source = source_of(local)
+    source.prepare()
+    assert source.state().stage == FULL_DATA
+    stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+    put_lease(local, stream, "copy/0", CheckpointPosition.SHARD_END, 0)
+    assert source.state().stage == CHANGES
+    return source, stream
+
+
 def test_a_split_shard_whose_children_have_no_rows_yet_is_not_complete(local: LocalTablestore) -> None:
     """One child is read far past the end time; of the other one nothing is known yet."""
     parent = local.shards(SOURCE)[0].shard_id
     left, right = local.split(SOURCE)
-    source = StreamSource(
-        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
-    )
-    source.prepare()
-    source._copy.is_done = True
-    stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+    source, stream = copied_source(local)
     now = time.time_ns() // 1_000
     put_lease(local, stream, parent, CheckpointPosition.SHARD_END, 5)
     put_lease(local, stream, left, "somewhere", now, parent)
@@ -77,12 +90,7 @@ def test_a_split_shard_whose_children_have_no_rows_yet_is_not_complete(local: Lo
 def test_how_far_a_stream_was_read_does_not_go_back(local: LocalTablestore) -> None:
     """A shard that is split has a newest record, and its children have none yet."""
     parent = local.shards(SOURCE)[0].shard_id
-    source = StreamSource(
-        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
-    )
-    source.prepare()
-    source._copy.is_done = True
-    stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+    source, stream = copied_source(local)
     put_lease(local, stream, parent, "somewhere", 77)
     before = source.state().consumed_micros
     children = local.split(SOURCE)
@@ -94,13 +102,8 @@ def test_how_far_a_stream_was_read_does_not_go_back(local: LocalTablestore) -> N
 
 
 def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(local: LocalTablestore) -> None:
-    source = StreamSource(
-        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
-    )
-    source.prepare()
-    source._copy.is_done = True
+    source, stream = copied_source(local)
     api, (shard,) = TablestoreStreamApi(local.client()), local.shards(SOURCE)
-    stream = api.list_stream(SOURCE)[0].stream_id
     local.client().put_row(SOURCE, Row([("id", 1)], [("c", 1)]))
     iterator = api.get_shard_iterator(stream, shard.shard_id)
     put_lease(local, stream, shard.shard_id, iterator, 5)
@@ -131,7 +134,17 @@ def test_a_status_table_that_does_not_answer_is_named_while_it_is_waited_for(
 
 
 def test_two_sources_of_one_machine_have_different_names(local: LocalTablestore) -> None:
-    settings = settings_of(local, source="stream", statusTableName="status")
-    names = {StreamSource(local.client(), settings, processors_of(local))._worker_name for _ in range(3)}
+    names = {source_of(local)._worker_name for _ in range(3)}
 
     assert len(names) == 3
+
+
+def test_a_tunnel_that_another_process_makes_at_the_same_time_is_used(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, used = (TunnelSource(local.client(), settings_of(local), processors_of(local)) for _ in range(2))
+    assert made.prepare().startswith("made tunnel 'copy'")
+    monkeypatch.setattr(TunnelClient, "list_tunnel", lambda self, table: ())
+
+    assert used.prepare().startswith("going on with tunnel 'copy'")
+    assert used.info == made.info

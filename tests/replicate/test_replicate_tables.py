@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
-from streamclient.copying.differences import DifferenceKind
-from streamclient.copying.table_changes import RowChange, changes_of
-from streamclient.copying.table_comparison import compare_rows, compare_tables
-from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
+from streamclient.copying import target_table
+from streamclient.copying.differences import DifferenceKind, compare_rows, compare_tables
+from streamclient.copying.table_writer import DestinationWriter, RefusedRowError, RowChange, changes_of
 from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, StreamRecord
@@ -180,6 +179,24 @@ def test_destination_is_made_like_the_source_with_the_widest_version_offset(loca
     assert made.definition.primary_key == TablestoreStreamApi(client).describe_table("from").definition.primary_key
     assert made.options.max_versions == 4
     assert made.options.max_time_deviation_seconds == WIDEST_DEVIATION_SECONDS
+    assert prepare_destination(client, "from", client, "to") is False
+
+
+def test_a_destination_that_another_process_makes_at_the_same_time_is_checked_and_used(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = local.client()
+    make(client, "from")
+    describe = target_table._describe
+
+    def quicker(api: TablestoreStreamApi, table: str) -> Any:
+        found = describe(api, table)
+        if table == "to" and found is None:
+            make(client, table)
+        return found
+
+    monkeypatch.setattr(target_table, "_describe", quicker)
+
     assert prepare_destination(client, "from", client, "to") is False
 
 

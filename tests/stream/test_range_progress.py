@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -22,12 +21,11 @@ from tablestore import (
 )
 
 from samples.metrics import Checkpointing
+from streamclient.base.position import Position
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.copying.mirror_source import SourceTable
-from streamclient.copying.replication_processors import ReplicationProcessors
-from streamclient.copying.table_comparison import scan as verified_rows
-from streamclient.copying.table_copy import FullCopy
-from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.copied_stream import CopiedStream
+from streamclient.copying.differences import scan as verified_rows
+from streamclient.copying.source_table import CopyPlan, SourceTable
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.status_table import StatusTableReader
@@ -121,24 +119,14 @@ def status_rows(client: OTSClient) -> LeaseManager:
     return manager
 
 
-class Copied:
-    """What a full copy writes to."""
-
-    def __init__(self) -> None:
-        self.keys: list[Any] = []
-
-    def write(self, changes: Any) -> None:
-        self.keys += [change.key[0][1] for change in changes]
-
-
 def full_copy(client: OTSClient) -> list[Any]:
-    status_rows(client)
-    written = Copied()
-    processors = ReplicationProcessors(cast(DestinationWriter, written))
-    copy = FullCopy(client, "orders", "status", processors, threading.Event())
-    copy.load("orders_1")
-    copy.run()
-    return written.keys
+    stream = CopiedStream(SourceTable(client, "orders"), CopyPlan(0), CopyPlan(0).pieces)
+    position, keys = Position(stream.get_shard_iterator("orders_1", "copy/0")), list[Any]()
+    while not position.is_shard_end:
+        page = stream.get_stream_record(position.text)
+        keys += [record.key["id"] for record in page.records]
+        position = page.next_position
+    return keys
 
 
 def mirrored(client: OTSClient) -> list[Any]:

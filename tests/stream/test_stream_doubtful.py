@@ -30,7 +30,7 @@ from test_stream_throttling import (
 )
 
 from streamclient import ClientConfig
-from streamclient.copying.mirror_source import SourceTable
+from streamclient.copying.source_table import SourceTable
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError, UnreadableAnswerError, is_foreseen
 from streamclient.metrics.request_metrics import result_of

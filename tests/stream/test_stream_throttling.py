@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,9 @@ from byte_service import ByteServer, head_of_answer, serving
 from tablestore.error import OTSClientError, OTSServiceError
 
 from streamclient import ClientConfig, InitialPosition, StreamConfig, Worker
-from streamclient.copying.replication_processors import ReplicationProcessors
-from streamclient.copying.table_changes import RowChange, changes_of
-from streamclient.copying.table_copy import FullCopy
-from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.copied_stream import CopiedStream
+from streamclient.copying.source_table import SourceTable
+from streamclient.copying.table_writer import DestinationWriter, RowChange, changes_of
 from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError
 from streamclient.interfaces import IRetryStrategy
@@ -142,9 +140,9 @@ def parked(client: sdk.OTSClient) -> None:
 
 
 def copied(client: sdk.OTSClient) -> None:
-    processors = ReplicationProcessors(DestinationWriter(SignedCalls(client), "orders", 1))
-    copy = FullCopy(client, "orders", "status", processors, threading.Event())
-    copy._read_place()
+    source = SourceTable(client, "orders")
+    source._repeater = source._repeater.__class__(ONCE)
+    CopiedStream.of(source, "status", "stream", 1)
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())

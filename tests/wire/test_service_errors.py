@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import ssl
 import struct
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -14,10 +13,9 @@ from tablestore.error import OTSClientError, OTSServiceError
 from urllib3 import exceptions as network
 
 from streamclient.cli.main import main
-from streamclient.copying.replication_processors import ReplicationProcessors
-from streamclient.copying.table_changes import changes_of
-from streamclient.copying.table_copy import FullCopy
-from streamclient.copying.table_writer import DestinationWriter
+from streamclient.copying.copied_stream import CopiedStream
+from streamclient.copying.source_table import SourceTable
+from streamclient.copying.table_writer import DestinationWriter, changes_of
 from streamclient.errors import (
     CodecError,
     DependencyException,
@@ -119,8 +117,7 @@ def replicated_rows(client: OTSClient) -> None:
 
 
 def replicated_place(client: OTSClient) -> None:
-    processors = ReplicationProcessors(DestinationWriter(SignedCalls(client), "orders", 1))
-    FullCopy(client, "orders", "status", processors, threading.Event()).load("stream")
+    CopiedStream.of(SourceTable(client, "orders"), "status", "stream", 1)
 
 
 @pytest.mark.slow

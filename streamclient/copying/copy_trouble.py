@@ -1,4 +1,4 @@
-"""What of each shard is not merged yet: how old it is, and since when merging it has failed."""
+"""Trouble and lag of a copy: the health of mirrors and replications, and the unmerged changes of a mirror."""
 
 from __future__ import annotations
 
@@ -7,59 +7,68 @@ from collections.abc import Iterable, Sequence
 from attrs import define, field
 
 from streamclient.base.times import MICROS_PER_SECOND
+from streamclient.model import ShardStatus
 from streamclient.records import StreamRecord
-from streamclient.worker.health import CallWatchdog
+from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 WAIT_SECONDS = 600.0
 """Longest wait for a commit: longer than a healthy destination takes, short enough to show a stuck one."""
 
 
+def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str) -> WorkerHealth:
+    """Judge a copy by its worker, by its shards, one of which may have lost changes, and by other ``troubles``."""
+    lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
+    reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
+    return WorkerHealth(not reasons, "; ".join(reasons))
+
+
 @define(eq=False)
 class _Unmerged:
     start: str
-    """Where it begins."""
+    """The position after the last merge."""
     merges: CallWatchdog
     oldest_micros: int | None = None
-    """Time of its first change; ``None`` until that is read."""
+    """Time of the first change after ``start``; ``None`` until that is read."""
 
 
 @define(eq=False)
 class UnmergedChanges:
-    """Kept by the shards' writer, under its lock; any thread may ask. All but ages is monotonic seconds.
+    """Age of the oldest unmerged change of each shard, and since when its merges fail.
 
-    What is known of a shard outlives its processors, as a merge that fails has them replaced; it ends with a merge, or
-    with a processor that begins elsewhere, so that somebody has merged it meanwhile.
+    Kept by the shards' writer, under its lock; any thread may ask. All times but ages are monotonic seconds. An entry
+    outlives its processor, as a merge that fails has it replaced. It ends with a merge, or with a processor that begins
+    elsewhere, because another process has merged the changes meanwhile.
     """
 
     _shards: dict[str, _Unmerged] = field(factory=dict)
     _answers: CallWatchdog = field(factory=lambda: CallWatchdog("a merge has been under way"))
 
     def begins(self, shard_id: str, start: str) -> None:
-        """A processor begins there."""
+        """Note that a processor begins at ``start``."""
         known = self._shards.get(shard_id)
         if known is not None and known.start != start:
             del self._shards[shard_id]
 
     def waits(self, shard_id: str, start: str, records: Sequence[StreamRecord]) -> None:
-        """These changes, behind those that wait already, are to be merged."""
+        """Note that ``records`` wait to be merged, after those that wait already."""
         known = self._of(shard_id, start)
         if known.oldest_micros is None:
             known.oldest_micros = records[0].sequence_info.timestamp_micros
 
     def merging(self, now: float) -> None:
-        """A merge is under way; there is one at a time."""
+        """Note that a merge is under way; there is one at a time."""
         self._answers.asked(now)
 
     def answered(self, now: float) -> None:
-        """It came back."""
+        """Note that the merge was answered."""
         self._answers.succeeded(now)
 
     def failed(self, shard_id: str, start: str, error: Exception, now: float) -> None:
-        """What is behind ``start`` was not merged."""
+        """Note that the changes after ``start`` were not merged."""
         self._of(shard_id, start).merges.failed(error, now)
 
     def merged(self, shard_id: str) -> None:
-        """All that was to be merged."""
+        """Note that all waiting changes of a shard were merged."""
         self._shards.pop(shard_id, None)
 
     def _of(self, shard_id: str, start: str) -> _Unmerged:
@@ -68,18 +77,18 @@ class UnmergedChanges:
         return self._shards.setdefault(shard_id, made)
 
     def lag_seconds(self, shard_id: str, now_micros: int) -> float | None:
-        """Age of the shard's oldest change that was read and is not merged; ``None`` if there is none."""
+        """Return the age of the shard's oldest change that was read and is not merged; ``None`` if there is none."""
         known = self._shards.get(shard_id)
         if known is None or known.oldest_micros is None:
             return None
         return max(0.0, (now_micros - known.oldest_micros) / MICROS_PER_SECOND)
 
     def trouble(self, shard_ids: Iterable[str], now: float, limit_seconds: float) -> str:
-        """Why changes of one of these shards have not been merged for longer than the limit; empty if they have."""
+        """Return why changes of one of these shards are unmerged for longer than the limit; empty if none are."""
         known = [self._shards.get(shard_id) for shard_id in shard_ids]
-        told = [one.merges.trouble(now, limit_seconds) for one in known if one is not None]
-        found = [text for text in told if text]
-        if not found:
+        texts = [each.merges.trouble(now, limit_seconds) for each in known if each is not None]
+        troubles = [text for text in texts if text]
+        if not troubles:
             # A merge without an answer is no failure yet: large ones take minutes.
             return self._answers.trouble(now, WAIT_SECONDS)
-        return found[0] + (f"; {len(found) - 1} other shards stand still, too" if len(found) > 1 else "")
+        return troubles[0] + (f"; {len(troubles) - 1} other shards stand still, too" if len(troubles) > 1 else "")
