@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -176,15 +176,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def local() -> Iterator[LocalTablestore]:
     """A running local Tablestore of the test's own, in memory; or the service that the environment names, emptied."""
-    from streamclient.server import LocalTablestore
-    from tests.service_under_test import real_service
+    from tests.stage import started_server
 
-    service = real_service()
-    if service is not None:
-        yield cast("LocalTablestore", service)
-        service.clear()
-        return
-    with LocalTablestore() as running:
+    with started_server() as running:
         yield running
 
 

@@ -7,65 +7,22 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient, PutRowItem, Row
 
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
-
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
-STREAM = StreamSpecification(enable_stream=True, expiration_time_hours=24)
-BATCH_ROWS = 200
-"""The most rows of one request."""
-
+from tests.stage import IGNORE
 
 # --- a table and its shards -------------------------------------------------------------------------------------------
-
-
-def make_table(
-    client: OTSClient,
-    name: str,
-    key: Sequence[tuple[str, str]],
-    *,
-    stream: StreamSpecification | None = STREAM,
-    split_points: Sequence[str] | None = None,
-    **options: Any,
-) -> None:
-    """Create a table, by default with a stream; `options` are those of `TableOptions`."""
-    meta, free = TableMeta(name, list(key)), ReservedThroughput(CapacityUnit(0, 0))
-    TablestoreStreamApi(client).create_table(
-        meta, TableOptions(**options), free, stream=stream, split_points=split_points
-    )
 
 
 def put(number: int | str, *cells: tuple[str, object]) -> PutRowItem:
     """Put a row whose key is `id`."""
     return PutRowItem(Row([("id", number)], list(cells)), IGNORE)
-
-
-def write(client: OTSClient, table: str, items: Sequence[object]) -> None:
-    """Write all items, in their order."""
-    for start in range(0, len(items), BATCH_ROWS):
-        request = BatchWriteRowRequest()
-        request.add(TableInBatchWriteRowItem(table, items[start : start + BATCH_ROWS]))
-        if not client.batch_write_row(request).is_all_succeed():
-            raise AssertionError("the local server refused a row")
 
 
 def open_shards(local: LocalTablestore, table: str) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,6 +34,22 @@ READY_SECONDS = 120.0
 
 _NOT_READY = ("OTSTableNotReady", "OTSPartitionUnavailable")
 _BETWEEN_TRIES_SECONDS = 1.0
+
+
+class Address(Protocol):
+    """Where a service is and how to sign for it."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def instance(self) -> str: ...
+
+    @property
+    def access_key_id(self) -> str: ...
+
+    @property
+    def access_key_secret(self) -> str: ...
 
 
 @frozen
@@ -62,9 +78,9 @@ class RealService:
 
 
 class RealEngine:
-    """A service in place of the local server's engine, for tests that speak in messages."""
+    """A service behind HTTP in place of the local server's engine, for tests that speak in messages."""
 
-    def __init__(self, service: RealService) -> None:
+    def __init__(self, service: Address) -> None:
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
@@ -86,22 +102,38 @@ class RealEngine:
             threading.Event().wait(_BETWEEN_TRIES_SECONDS)
 
     def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
-        service = self._service
-        connection = connection_to(service.endpoint)
-        headers = {
-            "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()),
-            "x-ots-apiversion": "2015-12-31",
-            "x-ots-accesskeyid": service.access_key_id,
-            "x-ots-instancename": service.instance,
-            "x-ots-contentmd5": signature.content_md5(body),
-        }
-        headers["x-ots-signature"] = signature.sign_request_v2(service.access_key_secret, f"/{operation}", headers)
+        connection = connection_to(self._service.endpoint)
         try:
-            connection.request("POST", f"/{operation}", body, headers)
+            connection.request("POST", f"/{operation}", body, signed_headers(self._service, operation, body))
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
+
+
+def signed_headers(service: Address, operation: str, body: bytes) -> dict[str, str]:
+    """The headers of a request that is sent now."""
+    headers = {
+        "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()),
+        "x-ots-apiversion": "2015-12-31",
+        "x-ots-accesskeyid": service.access_key_id,
+        "x-ots-instancename": service.instance,
+        "x-ots-contentmd5": signature.content_md5(body),
+    }
+    headers["x-ots-signature"] = signature.sign_request_v2(service.access_key_secret, f"/{operation}", headers)
+    return headers
+
+
+def signed_v4_headers(
+    service: Address, operation: str, body: bytes, day: str, region: str = "cn-hangzhou"
+) -> dict[str, str]:
+    """As ``signed_headers``, by the key of a day and a region."""
+    headers = signed_headers(service, operation, body)
+    del headers[signature.SIGNATURE_V2_HEADER]
+    headers |= {signature.SIGN_DATE_HEADER: day, signature.SIGN_REGION_HEADER: region}
+    key = signature.derive_v4_key(service.access_key_secret, day, region)
+    headers[signature.SIGNATURE_V4_HEADER] = signature.sign_request_v4(key, f"/{operation}", headers)
+    return headers
 
 
 def connection_to(endpoint: str) -> http.client.HTTPConnection:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +18,13 @@ from streamclient.cli.sample_command import write_sample
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.fault_rules import Fail
+from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 from streamclient.tablestore.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.worker.lease import LeaseManager
+from tests.commands.command_process import TABLES, CommandProcess
 from tests.operate.operate_scene import TABLE, Scene, run_cli
-from tests.patience import PATIENCE_SECONDS, until
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.patience import until
 
 
 @pytest.fixture
@@ -36,25 +32,7 @@ def scene(local: LocalTablestore) -> Scene:
     return Scene(local)
 
 
-@contextmanager
-def running(folder: Path, endpoint: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A command in a process; the file has what it prints."""
-    lines = folder / "lines"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TABLESTORE_ENDPOINT": endpoint}
-    with lines.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "streamclient.cli.main", *words],
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env=environment,
-        )
-        try:
-            yield process, lines
-        finally:
-            process.kill()
-            process.communicate(timeout=PATIENCE_SECONDS)
+PRINTING = ("run", "print_changes:PrintChanges")
 
 
 def tail(scene: Scene, *words: str) -> list[Any]:
@@ -93,28 +71,26 @@ def test_tail_shows_changes_as_they_come_until_it_is_told_to_end(
     scene: Scene, tmp_path: Path, number: signal.Signals
 ) -> None:
     scene.write(3)
-    with running(tmp_path, scene.local.endpoint, "tail", TABLE, "--from", "oldest") as (process, lines):
-        until(lambda: lines.read_text().count("\n") == 3, "what was there")
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, "tail", TABLE, "--from", "oldest")) as ran:
+        until(lambda: len(ran.out) == 3, "what was there")
         scene.write(2, start=3)
-        until(lambda: lines.read_text().count("\n") == 5, "what came")
-        process.send_signal(number)
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        until(lambda: len(ran.out) == 5, "what came")
+        ran.process.send_signal(number)
 
-    assert (process.returncode, err) == (0, "")
-    assert "PUT {id='key-04'} n=4" in lines.read_text().splitlines()[-1]
+        assert (ran.ended(), ran.err) == (0, [])
+    assert "PUT {id='key-04'} n=4" in ran.out[-1]
 
 
 @pytest.mark.slow
 def test_tail_begins_at_what_is_written_from_now_on(scene: Scene, tmp_path: Path) -> None:
     scene.write(3)
     scene.local.advance_clock(10.0)  # however coarse the service tells its time
-    with running(tmp_path, scene.local.endpoint, "tail", TABLE, "--limit", "2") as (process, lines):
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, "tail", TABLE, "--limit", "2")) as ran:
         until_it_reads(scene)
         scene.write(2, start=3)
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert (process.returncode, err) == (0, "")
-    assert [line.split()[-1] for line in lines.read_text().splitlines()] == ["n=3", "n=4"]
+        assert (ran.ended(), ran.err) == (0, [])
+    assert [line.split()[-1] for line in ran.out] == ["n=3", "n=4"]
 
 
 def until_it_reads(scene: Scene) -> None:
@@ -160,8 +136,6 @@ def test_a_follower_of_one_shard_ends_with_it_although_it_left_the_listing() -> 
 
 
 def test_a_follower_outlives_an_outage_and_says_so_among_the_changes(scene: Scene) -> None:
-    from streamclient.tablestore import ReadRetry, TablestoreStreamApi
-
     scene.write(2)
     streams = TablestoreStreamApi(scene.client, retry=ReadRetry(retries=0))
     stop = threading.Event()
@@ -211,14 +185,15 @@ def test_run_consumes_until_a_signal_and_ends_in_order(
 ) -> None:
     write_sample("print_changes", tmp_path)
     scene.write(3)
-    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "st", "--worker", "w1"]
-    with running(tmp_path, scene.local.endpoint, *words, "--log", "info") as (process, lines):
-        until(lambda: lines.read_text().count("PUT") == 3, "three changes")
-        process.send_signal(number)
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    words = [*PRINTING, *TABLES, "--worker", "w1", "--log", "info"]
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, *words)) as ran:
+        until(lambda: sum("PUT" in line for line in [*ran.out]) == 3, "three changes")
+        ran.process.send_signal(number)
+
+        assert ran.ended() == code
     (lease,) = LeaseManager(scene.client, "st", scene.stream_id).list_leases()
 
-    assert process.returncode == code
+    err = "".join(ran.err)
     assert err.startswith(f"worker w1 reads table {TABLE}; Ctrl-C ends it\n")
     assert "let go, because no other worker is alive" in err, "no other worker was there"
     assert err.endswith("INFO worker w1 has ended\n")
@@ -236,30 +211,27 @@ def test_run_begins_where_it_is_told_to(scene: Scene, tmp_path: Path, beginning:
         scene.write(1, start=3)
         written = scene.streams.get_stream_record(scene.iterator(after=3)).records[0].sequence_info.timestamp_micros
         beginning = utc_text(written - 60_000_000)
-    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "st", "--from", beginning]
     scene.local.reset_requests()
-    with running(tmp_path, scene.local.endpoint, *words) as (process, lines):
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, *PRINTING, *TABLES, "--from", beginning)) as ran:
         until_it_reads(scene)
         scene.write(1, start=4)
-        until(lambda: "n=4" in lines.read_text(), "the last change")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_SECONDS)
+        until(lambda: "n=4" in "".join(ran.out), "the last change")
+        ran.process.send_signal(signal.SIGINT)
+        ran.ended()
 
-    assert [n for n in range(5) if f"n={n}" in lines.read_text()] == ([4] if beginning == "latest" else [3, 4])
+    assert [n for n in range(5) if f"n={n}" in "".join(ran.out)] == ([4] if beginning == "latest" else [3, 4])
 
 
 @pytest.mark.slow
 def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, tmp_path: Path) -> None:
     write_sample("print_changes", tmp_path)
     assert run_cli("tables", "create", "other", "--endpoint", scene.local.endpoint).code == 0
-    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "other"]
-    with running(tmp_path, scene.local.endpoint, *words) as (process, _):
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    words = [*PRINTING, "--data-table", TABLE, "--status-table", "other"]
+    with closing(CommandProcess(tmp_path, scene.local.endpoint, *words)) as ran:
+        assert ran.ended() == 1
 
-    assert process.returncode == 1
-    last = err.splitlines()[-1]
-    assert last.startswith("streamclient run: ")
-    assert "table 'other' cannot be the status table: " in last
+    assert ran.err[-1].startswith("streamclient run: ")
+    assert "table 'other' cannot be the status table: " in ran.err[-1]
 
 
 @pytest.mark.parametrize(
@@ -295,12 +267,7 @@ def test_what_cannot_work_is_one_line_that_begins_with_the_command(scene: Scene,
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"streamclient {command}: ")
     assert reason in ran.err
-
-
-def test_nothing_is_made_by_looking_for_parked_records(scene: Scene) -> None:
-    run_cli("parked", "list", "--table", "nothing", "--endpoint", scene.local.endpoint)
-
-    assert "nothing" not in scene.client.list_table()
+    assert "nothing" not in scene.client.list_table(), "nothing is made by looking for it"
 
 
 def test_a_table_is_made_described_switched_and_dropped(local: LocalTablestore) -> None:

@@ -12,8 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from streamclient.cli.run_fleet import STEADY_SECONDS, PassedOutput, Supervisor,
 from streamclient.cli.terminal.commands import CommandFailed
 from streamclient.server import LocalTablestore
 from streamclient.worker.lease import LeaseManager
+from tests.commands.command_process import ROOT, TABLES, CommandProcess
 from tests.interrupts import handled_by_python
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import PATIENCE_SECONDS, until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 PROCESSOR = """
 import atexit, os, signal, sys, threading, time
@@ -57,32 +55,13 @@ class Show(IRecordProcessor):
 """
 
 
-TABLES = ("--data-table", TABLE, "--status-table", "st")
-NAME = ("--worker", "w", "--lease-duration", "3")
+class Run(CommandProcess):
+    """``streamclient run`` of a processor that is written as two programs say."""
 
-
-class Run:
-    """``streamclient run`` in a process; what it prints is gathered as it comes."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.out: list[str] = []
-        self.err: list[str] = []
-        self.threads = [
-            threading.Thread(target=into.extend, args=(source,), daemon=True)
-            for source, into in ((process.stdout, self.out), (process.stderr, self.err))
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def ended(self) -> int:
-        code = self.process.wait(PATIENCE_SECONDS)
-        for thread in self.threads:
-            thread.join(PATIENCE_SECONDS)
-        for source in (self.process.stdout, self.process.stderr):
-            assert source is not None
-            source.close()
-        return code
+    def __init__(self, folder: Path, endpoint: str, *words: str, extra: str = "", shutdown: str = "pass") -> None:
+        write_processor(folder, extra=extra, shutdown=shutdown)
+        name = ("--worker", "w", "--lease-duration", "3")
+        super().__init__(folder, endpoint, "run", "show:Show", *TABLES, *name, *words)
 
     def numbers(self, name: str = "") -> list[int]:
         """What was printed of records, by one worker or all."""
@@ -101,18 +80,18 @@ class Run:
         ]
         return {each[1] or "w": int(each[2]) for each in found if each is not None}
 
+    def told(self, name: str, path: str) -> str:
+        """What a worker's own endpoint says."""
+        url = f"http://127.0.0.1:{self.ports()[name]}/{path}"
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode())
+
     def health(self, name: str) -> Any:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.ports()[name]}/health", timeout=PATIENCE_SECONDS
-        ) as answer:
-            return json.loads(answer.read())
+        return json.loads(self.told(name, "health"))
 
     def processed(self, name: str) -> float:
         """Records, as a worker's own endpoint has them."""
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.ports()[name]}/metrics", timeout=PATIENCE_SECONDS
-        ) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
+        families = text_string_to_metric_families(self.told(name, "metrics"))
         samples = [sample for family in families for sample in family.samples]
         assert {sample.labels["worker"] for sample in samples} == {name}
         return sum(each.value for each in samples if each.name == "streamclient_records_processed_total")
@@ -120,24 +99,6 @@ class Run:
 
 def write_processor(folder: Path, *, extra: str = "", shutdown: str = "pass") -> None:
     (folder / "show.py").write_text(PROCESSOR.format(extra=extra, shutdown=shutdown))
-
-
-@contextmanager
-def running(folder: Path, endpoint: str, *words: str) -> Iterator[Run]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamclient.cli.main", "run", "show:Show", *TABLES, *NAME, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TABLESTORE_ENDPOINT": endpoint},
-    )
-    run = Run(process)
-    try:
-        yield run
-    finally:
-        process.kill()
-        run.ended()
 
 
 @pytest.fixture
@@ -170,9 +131,8 @@ def both_at_work(run: Run, scene: Scene) -> None:
 def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
     scene: Scene, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    write_processor(tmp_path)
     words = ["--processes", "2", "--log", "info", "--metrics-port", "0"]
-    with handled_by_python(), running(tmp_path, scene.local.endpoint, *words) as run:
+    with handled_by_python(), closing(Run(tmp_path, scene.local.endpoint, *words)) as run:
         both_at_work(run, scene)
         children = [run.pids(name)[-1] for name in ("w-1", "w-2")]
         scene.write(40, start=40)
@@ -201,8 +161,7 @@ def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
 
 @pytest.mark.slow
 def test_process_that_is_killed_is_started_again_and_nothing_is_lost(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path)
-    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
+    with closing(Run(tmp_path, scene.local.endpoint, "--processes", "2")) as run:
         both_at_work(run, scene)
         (first,) = run.pids("w-1")
         assert os.getpgid(first) == first != os.getpgid(run.process.pid), "Ctrl-C in a terminal reaches only the parent"
@@ -220,8 +179,7 @@ def test_process_that_is_killed_is_started_again_and_nothing_is_lost(scene: Scen
 
 @pytest.mark.slow
 def test_processes_end_in_order_when_their_parent_is_killed(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path)
-    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
+    with closing(Run(tmp_path, scene.local.endpoint, "--processes", "2")) as run:
         both_at_work(run, scene)
         children = {f"left-{name}-{run.pids(name)[-1]}" for name in ("w-1", "w-2")}
         run.process.kill()
@@ -242,8 +200,7 @@ def test_processes_end_in_order_when_their_parent_is_killed(scene: Scene, tmp_pa
 def test_what_no_process_can_work_with_ends_the_run_with_one_sentence(
     scene: Scene, tmp_path: Path, words: list[str], code: int, sentence: str
 ) -> None:
-    write_processor(tmp_path)
-    with running(tmp_path, scene.local.endpoint, "--processes", "3", *words) as run:
+    with closing(Run(tmp_path, scene.local.endpoint, "--processes", "3", *words)) as run:
         ended = run.ended()
 
     own = [line for line in run.err if not line.startswith("w-")]
@@ -254,8 +211,9 @@ def test_what_no_process_can_work_with_ends_the_run_with_one_sentence(
 
 @pytest.mark.slow
 def test_fault_of_user_code_that_no_process_survives_ends_the_run(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path, extra='raise RuntimeError("no licence")')
-    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
+    with closing(
+        Run(tmp_path, scene.local.endpoint, "--processes", "2", extra='raise RuntimeError("no licence")')
+    ) as run:
         ended = run.ended()
 
     assert (ended, run.err[-1]) == (1, "streamclient run: RuntimeError: no licence\n")
@@ -264,8 +222,7 @@ def test_fault_of_user_code_that_no_process_survives_ends_the_run(scene: Scene, 
 
 @pytest.mark.slow
 def test_process_that_keeps_dying_leaves_the_others_at_work(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path, extra='if NAME == "w-2": os._exit(7)')
-    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
+    with closing(Run(tmp_path, scene.local.endpoint, "--processes", "2", extra='if NAME == "w-2": os._exit(7)')) as run:
         until(lambda: {*range(40)} <= {*run.numbers("w-1")}, lambda: run.err)
         until(lambda: sum("starts again" in line for line in [*run.err]) >= 2, lambda: run.err)
         run.process.terminate()
@@ -278,8 +235,8 @@ def test_process_that_keeps_dying_leaves_the_others_at_work(scene: Scene, tmp_pa
 
 @pytest.mark.slow
 def test_second_ctrl_c_does_not_wait_for_user_code(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path, shutdown='if (HERE / "stay").exists(): print("stays"); threading.Event().wait()')
-    with running(tmp_path, scene.local.endpoint, "--processes", "2") as run:
+    stays = 'if (HERE / "stay").exists(): print("stays"); threading.Event().wait()'
+    with closing(Run(tmp_path, scene.local.endpoint, "--processes", "2", shutdown=stays)) as run:
         both_at_work(run, scene)
         (tmp_path / "stay").touch()  # not before: balancing ends processors, too
         run.process.send_signal(signal.SIGINT)
@@ -293,8 +250,7 @@ def test_second_ctrl_c_does_not_wait_for_user_code(scene: Scene, tmp_path: Path)
 
 @pytest.mark.slow
 def test_one_worker_has_an_endpoint(scene: Scene, tmp_path: Path) -> None:
-    write_processor(tmp_path)
-    with running(tmp_path, scene.local.endpoint, "--metrics-port", "0") as run:
+    with closing(Run(tmp_path, scene.local.endpoint, "--metrics-port", "0")) as run:
         until(lambda: bool(run.ports()), lambda: run.err)
         until(lambda: run.processed("w") >= 40, lambda: run.err)
         assert run.health("w") == {"is_healthy": True, "reason": ""}
@@ -393,15 +349,14 @@ def test_metrics_without_the_library_are_refused_with_the_command_that_brings_it
     write_processor(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    words = ["run", "show:Show", "--data-table", "t", "--status-table", "st", "--endpoint", local.endpoint]
-    ran = run_cli(*words, "--metrics-port", "0")
+    ran = run_cli("run", "show:Show", *TABLES, "--endpoint", local.endpoint, "--metrics-port", "0")
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.endswith('pip install ".[prometheus]"\n')
 
 
 def test_no_processes_are_refused() -> None:
-    ran = run_cli("run", "show:Show", "--data-table", "t", "--status-table", "st", "--processes", "0")
+    ran = run_cli("run", "show:Show", *TABLES, "--processes", "0")
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == "streamclient run: --processes must be a number above 0, not 0\n"

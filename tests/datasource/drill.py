@@ -37,8 +37,9 @@ from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
-from tests.drill_kit import IGNORE, STREAM, make_table, merge, open_shards, options, split
+from tests.drill_kit import merge, open_shards, options, split
 from tests.patience import NOT_STARTED, until
+from tests.stage import IGNORE, STREAM, make_table
 
 ROOT = Path(__file__).resolve().parents[2]
 

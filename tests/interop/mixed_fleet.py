@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 from java_worker import JavaWorker
-from tablestore import OTSClient
+from tablestore import OTSClient, Row
 
 from streamclient import (
     ClientConfig,
@@ -32,8 +32,8 @@ from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, key_text, read_history, unread
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import parse_parents
-from tests.drill_kit import STREAM, make_table, put, write
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
+from tests.stage import STREAM, make_table, put_rows
 
 TABLE = "changes"
 STATUS_TABLE = "changes_status"
@@ -153,7 +153,7 @@ class Scene:
         self._step = 0
         self._writer: threading.Thread | None = None
         self._writer_stops = threading.Event()
-        make_table(self.client, TABLE, [("id", "STRING")], split_points=list(split_points))
+        make_table(self.client, TABLE, split_points=list(split_points))
         LeaseManager(self.client, STATUS_TABLE, "any").create_lease_table_if_not_exists()
         self.api.update_table(STATUS_TABLE, stream=STREAM)
         self.stream_id = self.api.list_stream(TABLE)[0].stream_id
@@ -203,11 +203,10 @@ class Scene:
         """Write batches of rows, over all keys in turn."""
         for _ in range(batches):
             self._step += 1
-            write(self.client, TABLE, [self._item(offset) for offset in range(BATCH_ROWS)])
-
-    def _item(self, offset: int) -> object:
-        number = (self._step * BATCH_ROWS + offset) * 37 % KEYS
-        return put(f"{number * 5:03}", ("n", self._step))
+            first = self._step * BATCH_ROWS
+            numbers = (number * 37 % KEYS for number in range(first, first + BATCH_ROWS))
+            rows = [Row([("id", f"{number * 5:03}")], [("n", self._step)]) for number in numbers]
+            put_rows(self.client, TABLE, rows)
 
     def start_writing(self) -> None:
         """Write without a pause to speak of, until ``stop_writing``."""
@@ -227,15 +226,14 @@ class Scene:
     # --- what is to be seen --------------------------------------------------------------------------------------
 
     def wait_until(self, what: str, reached: Callable[[], object]) -> None:
-        """Look every tenth of a second; fails with the status table's rows if it does not come."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        pause = threading.Event()
-        while not reached():
-            if time.monotonic() > deadline:
-                rows = "\n".join(str(lease) for lease in self.leases.list_leases())
-                raise AssertionError(f"{what}: not after {PATIENCE_SECONDS} s; the status table holds\n{rows}")
+        """Wait as long as all workers run; a failure tells the rows of the status table."""
+
+        def is_reached() -> bool:
             self._check_running()
-            pause.wait(0.1)
+            # A look takes many requests, so the next one comes a tenth of a second later.
+            return bool(reached()) or threading.Event().wait(0.1)
+
+        until(is_reached, lambda: "\n".join([what, *map(str, self.leases.list_leases())]))
 
     def _check_running(self) -> None:
         for name in self._running:

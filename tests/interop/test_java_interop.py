@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,8 +38,11 @@ def local() -> Iterator[LocalTablestore]:
         yield server
 
 
-def scene_of(local: LocalTablestore, class_path: str, directory: Path, split_points: tuple[str, ...]) -> Scene:
-    return Scene(local, class_path, directory, split_points)
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, local: LocalTablestore, class_path: str, tmp_path: Path) -> Iterator[Scene]:
+    """Of four shards, or as many as the parameter splits."""
+    with closing(Scene(local, class_path, tmp_path, getattr(request, "param", FOUR_SHARDS))) as made:
+        yield made
 
 
 def delivered(scene: Scene, worker: str) -> list[Event]:
@@ -61,113 +65,102 @@ def check_rules(scene: Scene) -> None:
     assert counter_jumps(changes) == []
 
 
-def test_each_side_continues_where_the_other_stopped(local: LocalTablestore, class_path: str, tmp_path: Path) -> None:
+def test_each_side_continues_where_the_other_stopped(scene: Scene) -> None:
     """Checkpoints are exchanged without repeating a record, over a split and in both directions."""
-    scene = scene_of(local, class_path, tmp_path, FOUR_SHARDS)
-    try:
-        scene.start_java("java-1")
-        scene.write(20)
-        scene.wait_until("Java reads everything", scene.caught_up)
-        local.split("changes", scene.owned("java-1")[0].lease_key)
-        scene.write(20)
-        scene.wait_until("Java reads the children", scene.caught_up)
-        first = len(scene.deliveries())
-        assert {lease.owner for lease in scene.leases.list_leases()} == {"java-1"}
-        assert sum(lease.is_finished for lease in scene.leases.list_leases()) == 1
+    scene.start_java("java-1")
+    scene.write(20)
+    scene.wait_until("Java reads everything", scene.caught_up)
+    scene.local.split("changes", scene.owned("java-1")[0].lease_key)
+    scene.write(20)
+    scene.wait_until("Java reads the children", scene.caught_up)
+    first = len(scene.deliveries())
+    assert {lease.owner for lease in scene.leases.list_leases()} == {"java-1"}
+    assert sum(lease.is_finished for lease in scene.leases.list_leases()) == 1
 
-        scene.stop("java-1")
-        scene.start_python("python-1")
-        scene.write(20)
-        scene.wait_until("Python continues", scene.caught_up)
-        assert first > 0
-        assert records_of(scene, "java-1") == 800
-        assert records_of(scene, "python-1") == 400
+    scene.stop("java-1")
+    scene.start_python("python-1")
+    scene.write(20)
+    scene.wait_until("Python continues", scene.caught_up)
+    assert first > 0
+    assert records_of(scene, "java-1") == 800
+    assert records_of(scene, "python-1") == 400
 
-        scene.stop("python-1")
-        scene.start_java("java-2")
-        scene.write(20)
-        scene.wait_until("Java continues", scene.caught_up)
-        scene.stop("java-2")
-        assert records_of(scene, "java-2") == 400
-        check_rules(scene)
-    finally:
-        scene.close()
+    scene.stop("python-1")
+    scene.start_java("java-2")
+    scene.write(20)
+    scene.wait_until("Java continues", scene.caught_up)
+    scene.stop("java-2")
+    assert records_of(scene, "java-2") == 400
+    check_rules(scene)
 
 
-def test_java_works_beside_columns_and_rows_of_our_own(local: LocalTablestore, class_path: str, tmp_path: Path) -> None:
+def test_java_works_beside_columns_and_rows_of_our_own(scene: Scene) -> None:
     """It reads on although a shard is paused, keeps our columns, and voids what was prepared; we obey the pause."""
-    scene = scene_of(local, class_path, tmp_path, FOUR_SHARDS)
-    try:
-        scene.start_java("java-1")
-        scene.write(20)
-        scene.wait_until("Java reads everything", scene.caught_up)
-        scene.stop("java-1")
-        pause = Pause("r1", "ann", "maintenance")
-        for lease in scene.leases.list_leases():
-            prepared = rule.prepare(lease, PendingCheckpoint("never-committed", b"tx", 3, 1))
-            paused = rule.set_pause(lease, pause)
-            assert {answer.outcome for answer in scene.leases.write_many([prepared, paused])} == {WriteOutcome.ACCEPTED}
-            assert scene.leases.draw_epoch(lease.lease_key) == 1
+    scene.start_java("java-1")
+    scene.write(20)
+    scene.wait_until("Java reads everything", scene.caught_up)
+    scene.stop("java-1")
+    pause = Pause("r1", "ann", "maintenance")
+    for lease in scene.leases.list_leases():
+        prepared = rule.prepare(lease, PendingCheckpoint("never-committed", b"tx", 3, 1))
+        paused = rule.set_pause(lease, pause)
+        assert {answer.outcome for answer in scene.leases.write_many([prepared, paused])} == {WriteOutcome.ACCEPTED}
+        assert scene.leases.draw_epoch(lease.lease_key) == 1
 
-        scene.start_java("java-2")
-        scene.write(20)
-        scene.wait_until("Java reads on", scene.caught_up)
-        scene.stop("java-2")
-        assert {(lease.pause, lease.pending) for lease in scene.leases.list_leases()} == {(pause, None)}
+    scene.start_java("java-2")
+    scene.write(20)
+    scene.wait_until("Java reads on", scene.caught_up)
+    scene.stop("java-2")
+    assert {(lease.pause, lease.pending) for lease in scene.leases.list_leases()} == {(pause, None)}
 
-        scene.start_python("python-1")
-        scene.wait_until("Python obeys", lambda: all(lease.is_paused_by_owner for lease in scene.leases.list_leases()))
-        scene.write(20)
-        for lease in scene.leases.list_leases():
-            scene.leases.write_many([rule.set_pause(lease, None)])
-        scene.wait_until("Python reads on", scene.caught_up)
-        scene.stop("python-1")
+    scene.start_python("python-1")
+    scene.wait_until("Python obeys", lambda: all(lease.is_paused_by_owner for lease in scene.leases.list_leases()))
+    scene.write(20)
+    for lease in scene.leases.list_leases():
+        scene.leases.write_many([rule.set_pause(lease, None)])
+    scene.wait_until("Python reads on", scene.caught_up)
+    scene.stop("python-1")
 
-        assert records_of(scene, "python-1") == 400
-        assert judge(read_history(scene.api, scene.stream_id), scene.deliveries()).lost == ()
-    finally:
-        scene.close()
+    assert records_of(scene, "python-1") == 400
+    assert judge(read_history(scene.api, scene.stream_id), scene.deliveries()).lost == ()
 
 
-def test_java_and_python_workers_share_a_stream(local: LocalTablestore, class_path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scene", [SIX_SHARDS], indirect=True, ids=["six shards"])
+def test_java_and_python_workers_share_a_stream(scene: Scene) -> None:
     """Workers of both sides join, steal from each other, hand over and leave, while shards split under load."""
-    scene = scene_of(local, class_path, tmp_path, SIX_SHARDS)
-    try:
-        scene.start_writing()
-        scene.start_java("java-1")
-        scene.wait_until("one Java worker holds every shard", lambda: len(scene.owned("java-1")) == 6)
+    scene.start_writing()
+    scene.start_java("java-1")
+    scene.wait_until("one Java worker holds every shard", lambda: len(scene.owned("java-1")) == 6)
 
-        scene.start_python("python-1")
-        scene.wait_until("Python steals its half from Java", lambda: len(scene.owned("python-1")) == 3)
+    scene.start_python("python-1")
+    scene.wait_until("Python steals its half from Java", lambda: len(scene.owned("python-1")) == 3)
 
-        scene.start_java("java-2")
-        three = ("java-1", "python-1", "java-2")
-        scene.wait_until("Java steals from both", lambda: [len(scene.owned(name)) for name in three] == [2, 2, 2])
+    scene.start_java("java-2")
+    three = ("java-1", "python-1", "java-2")
+    scene.wait_until("Java steals from both", lambda: [len(scene.owned(name)) for name in three] == [2, 2, 2])
 
-        local.merge("changes", *neighbours_of_both_sides(scene))
-        local.split("changes", open_shard_of(scene, "java"))
-        local.split("changes", open_shard_of(scene, "python"))
-        scene.wait_until("all parents end", lambda: finished(scene) == 4)
+    scene.local.merge("changes", *neighbours_of_both_sides(scene))
+    scene.local.split("changes", open_shard_of(scene, "java"))
+    scene.local.split("changes", open_shard_of(scene, "python"))
+    scene.wait_until("all parents end", lambda: finished(scene) == 4)
 
-        scene.stop("python-1")
-        assert kept_by(scene, "python-1") == []
-        scene.wait_until("Java holds what Python handed over", lambda: live_of(scene, "java-1", "java-2") == 7)
+    scene.stop("python-1")
+    assert kept_by(scene, "python-1") == []
+    scene.wait_until("Java holds what Python handed over", lambda: live_of(scene, "java-1", "java-2") == 7)
 
-        scene.start_python("python-2")
-        scene.wait_until("the new Python worker gets its share", lambda: len(scene.owned("python-2")) >= 2)
+    scene.start_python("python-2")
+    scene.wait_until("the new Python worker gets its share", lambda: len(scene.owned("python-2")) >= 2)
 
-        scene.stop("java-1")
-        scene.wait_until("others take what Java left", lambda: live_of(scene, "java-2", "python-2") == 7)
-        scene.stop_writing()
-        scene.wait_until("everything is read", scene.caught_up)
-        for name in ("java-2", "python-2"):
-            scene.stop(name)
+    scene.stop("java-1")
+    scene.wait_until("others take what Java left", lambda: live_of(scene, "java-2", "python-2") == 7)
+    scene.stop_writing()
+    scene.wait_until("everything is read", scene.caught_up)
+    for name in ("java-2", "python-2"):
+        scene.stop(name)
 
-        assert all(records_of(scene, name) > 0 for name in scene.workers)
-        check_rules(scene)
-        check_hand_overs(scene)
-    finally:
-        scene.close()
+    assert all(records_of(scene, name) > 0 for name in scene.workers)
+    check_rules(scene)
+    check_hand_overs(scene)
 
 
 def kept_by(scene: Scene, worker: str) -> list[str]:

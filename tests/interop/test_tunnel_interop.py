@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from client_process import ClientUnavailable
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import OTSClient, Row
 from tunnel_clients import TunnelClientProcess, build_go, build_java
 
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel.tunnel_client import TunnelClient
 from streamclient.tunnel.tunnel_model import ChannelStatus, TunnelStage, TunnelType
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import until
+from tests.stage import STREAM, make_table, put_rows
 
 TABLE = "orders"
 KEYS = 120
 HEARTBEAT_SECONDS = {"java": 5, "go": 1}
 """Java refuses less than five."""
-
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -68,51 +54,31 @@ class Scene:
         self.clients: list[TunnelClientProcess] = []
         self.values = iter(range(1, 1_000_000))
         self.written: dict[int, list[int]] = {}
-        TablestoreStreamApi(self.ots).create_table(
-            TableMeta(TABLE, [("id", "INTEGER")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24, columns_to_get=("value",)),
-        )
+        make_table(self.ots, TABLE, [("id", "INTEGER")], stream=evolve(STREAM, columns_to_get=("value",)))
 
     def put(self, keys: range) -> None:
         """Write the next value into each key."""
-        for start in range(keys.start, keys.stop, 100):
-            rows = []
-            for key in range(start, min(start + 100, keys.stop)):
-                value = next(self.values)
-                self.written.setdefault(key, []).append(value)
-                rows.append(PutRowItem(Row([("id", key)], [("value", value)]), IGNORE))
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(TABLE, rows))
-            assert self.ots.batch_write_row(request).is_all_succeed()
+        for key in keys:
+            self.written.setdefault(key, []).append(next(self.values))
+        put_rows(self.ots, TABLE, (Row([("id", key)], [("value", self.written[key][-1])]) for key in keys))
 
     def start(self, name: str, tunnel_id: str) -> TunnelClientProcess:
-        local = self.local
-        heartbeat = str(HEARTBEAT_SECONDS[self.language])
+        """Start a client: settings are words of the command line of Java, and variables for Go."""
+        settings = {
+            "endpoint": self.local.endpoint,
+            "instance": self.local.instance,
+            "accessKeyId": self.local.access_key_id,
+            "accessKeySecret": self.local.access_key_secret,
+            "tunnelId": tunnel_id,
+            "heartbeatSeconds": str(HEARTBEAT_SECONDS[self.language]),
+            "timeoutSeconds": "30",
+        }
+        command, environment = self.command, dict[str, str]()
         if self.language == "java":
-            settings = {
-                "endpoint": local.endpoint,
-                "instance": local.instance,
-                "accessKeyId": local.access_key_id,
-                "accessKeySecret": local.access_key_secret,
-                "tunnelId": tunnel_id,
-                "heartbeatSeconds": heartbeat,
-                "timeoutSeconds": "30",
-            }
-            command = [*self.command, *(f"-D{key}={value}" for key, value in settings.items())]
-            client = TunnelClientProcess(name, [*command, "interop.TunnelConsumer"], {}, self.directory / f"{name}.log")
+            command = [*command, *(f"-D{key}={value}" for key, value in settings.items()), "interop.TunnelConsumer"]
         else:
-            environment = {
-                "ENDPOINT": local.endpoint,
-                "INSTANCE": local.instance,
-                "ACCESS_KEY_ID": local.access_key_id,
-                "ACCESS_KEY_SECRET": local.access_key_secret,
-                "TUNNEL_ID": tunnel_id,
-                "HEARTBEAT_SECONDS": heartbeat,
-                "TIMEOUT_SECONDS": "30",
-            }
-            client = TunnelClientProcess(name, self.command, environment, self.directory / f"{name}.log")
+            environment = {re.sub("(?=[A-Z])", "_", key).upper(): value for key, value in settings.items()}
+        client = TunnelClientProcess(name, command, self.directory / f"{name}.log", environment)
         self.clients.append(client)
         return client
 
@@ -131,12 +97,8 @@ class Scene:
         return values
 
     def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            logs = [(client.name, client.events[-2:]) for client in self.clients]
-            assert time.monotonic() < deadline, f"{what} not reached; last events {logs}; logs in {self.directory}"
-            pause.wait(0.1)
+        logs = lambda: [(client.name, client.events[-2:]) for client in self.clients]  # noqa: E731
+        until(condition, lambda: f"{what}; last events {logs()}; logs in {self.directory}")
 
     def holders(self, name: str = "t") -> set[str]:
         """Clients that hold an open channel."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,6 @@ def build_go(directory: Path) -> list[str]:
 
 class TunnelClientProcess(ClientProcess):
     """One running consumer."""
-
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        super().__init__(name, command, log, environment)
 
     def records(self) -> list[dict[str, Any]]:
         """The records that it was given; ``nanos`` says when, by the clock of this machine."""

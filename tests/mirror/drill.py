@@ -30,8 +30,9 @@ from streamclient.server import LocalTablestore
 from streamclient.server.server_errors import ServiceError
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from tests.destinations.postgres_server import PostgresServer
-from tests.drill_kit import IGNORE, directory_of, make_table, merge, open_shards, options, split, write
+from tests.drill_kit import directory_of, merge, open_shards, options, split
 from tests.patience import PATIENCE_SECONDS
+from tests.stage import IGNORE, make_table, write
 
 TABLE, STATUS = "orders", "orders_mirror_status"
 ROWS = 400

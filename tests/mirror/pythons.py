@@ -23,8 +23,8 @@ from tablestore import OTSClient, Row
 
 from streamclient.server import LocalTablestore
 from tests.destinations.postgres_server import PostgresServer
-from tests.drill_kit import IGNORE, make_table
 from tests.patience import PATIENCE_SECONDS
+from tests.stage import IGNORE, make_table
 from tests.wire.wheels import ROOT, VERSIONS, pythons
 
 TABLE = "orders"

@@ -18,8 +18,9 @@ from tablestore import DeleteRowItem, OTSClient, Row, UpdateRowItem
 
 from streamclient.server import LocalTablestore
 from streamclient.testing.fleet import Fleet, WorkerProcess
-from tests.drill_kit import IGNORE, directory_of, make_table, options, put, write
+from tests.drill_kit import directory_of, options, put
 from tests.patience import until
+from tests.stage import IGNORE, make_table, write
 
 SOURCE, DESTINATION = "orders", "orders_copy"
 WRITE_PAUSE_SECONDS = 0.02

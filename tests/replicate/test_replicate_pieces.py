@@ -26,9 +26,10 @@ from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.testing.fleet import Fleet
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import key_of
-from tests.drill_kit import IGNORE, put, write
+from tests.drill_kit import put
 from tests.patience import PATIENCE_SECONDS, until
 from tests.replicate.drill import DESTINATION, SOURCE, configuration, make_source, start
+from tests.stage import IGNORE, write
 
 STATUS = "copy_status"
 END = "2020-01-01 00:00:00"

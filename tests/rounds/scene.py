@@ -27,10 +27,11 @@ from streamclient.testing.deliveries import unread
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.testing.journal import LeaseJournal, judge_leases
 from streamclient.worker.lease import LeaseManager
-from tests.drill_kit import command, make_table, merge, open_shards, put, split, write
+from tests.drill_kit import command, merge, open_shards, put, split
 from tests.patience import PATIENCE_SECONDS, until
 from tests.rounds.plan import STEP_SECONDS, Happening, Kind, Setting
 from tests.rounds.worker import LEASE_DURATION_MILLIS, WORK_SECONDS
+from tests.stage import make_table, write
 
 SETTING = Setting("changes", "changes_status", LEASE_DURATION_MILLIS / 1_000)
 WORKERS = ("one", "two", "three")

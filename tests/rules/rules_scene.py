@@ -10,18 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from itertools import count
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import Row
 
 from streamclient import (
     Backoff,
@@ -30,6 +24,7 @@ from streamclient import (
     DependencyException,
     ErrorKind,
     InitializationInput,
+    InitialPosition,
     IRecordProcessor,
     IRetryStrategy,
     Lease,
@@ -42,13 +37,16 @@ from streamclient import (
     Worker,
     WorkerStatus,
 )
+from streamclient.core.events import Command, Event, WriteLease
+from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
-from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 from streamclient.worker.lease.lease_store import WriteAnswer
 from streamclient.worker.lease.lease_verbs import check_write
 from tests.patience import PATIENCE_SECONDS
+from tests.stage import make_table
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -217,12 +215,7 @@ class Scene:
         self.client = local.client()
         self.stream_api = TablestoreStreamApi(self.client)
         self.diary = Diary()
-        self.stream_api.create_table(
-            TableMeta(TABLE, [("id", "STRING")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        )
+        make_table(self.client, TABLE)
         (summary,) = self.stream_api.list_stream(TABLE)
         self.stream_id = summary.stream_id
         (root,) = local.shards(TABLE)
@@ -234,7 +227,7 @@ class Scene:
     def write(self, *keys: str) -> None:
         """Put one row per key; each is one change."""
         for key in keys:
-            self.client.put_row(TABLE, Row([("id", key)], [("v", 1)]), Condition(RowExistenceExpectation.IGNORE))
+            self.client.put_row(TABLE, Row([("id", key)], [("v", 1)]))
 
     def split(self, shard_id: str, at: str) -> tuple[str, str]:
         """Close a shard and open two children."""
@@ -279,9 +272,8 @@ class Scene:
 
     def requests(self, operation: str, table: str = STATUS) -> int:
         """How many requests of an operation there were."""
-        return sum(
-            each.requests for each in self.local.requests() if each.operation == operation and each.table == table
-        )
+        counts = self.local.requests()
+        return sum(each.requests for each in counts if (each.operation, each.table) == (operation, table))
 
     # --- workers -------------------------------------------------------------------------------------------------
 
@@ -304,16 +296,20 @@ class Scene:
             name,
             ClientConfig(**{**QUICK, **config}),
             StreamConfig(
-                client=self.local.client(),
-                data_table_name=TABLE,
-                status_table_name=STATUS,
-                max_records=max_records,
+                client=self.local.client(), data_table_name=TABLE, status_table_name=STATUS, max_records=max_records
             ),
             lambda: Writer(self.diary, name),
             executor,
             lease_manager,
             **patience,
         )
+
+    @contextmanager
+    def working(self, name: str = "w1", **settings: Any) -> Iterator[Worker]:
+        """A worker that is well when the test is done with it."""
+        with self.worker(name, **settings) as worker:
+            yield worker
+            assert is_well(worker)
 
     def severed_leases(self, **config: Any) -> SeveredLeases:
         """A lease manager for one worker whose way to the table can be cut."""
@@ -341,6 +337,29 @@ class Scene:
 def is_well(worker: Worker) -> bool:
     """Whether a worker runs and nothing made it fail."""
     return worker.worker_status is WorkerStatus.RUNNING and worker.exception is None
+
+
+class Decisions:
+    """The decisions of one worker; everything it is told is told by the test."""
+
+    def __init__(self, worker: str, config: ClientConfig) -> None:
+        numbers = count()
+        self.now = 0.0
+        self.holdings = Holdings(
+            worker,
+            "stream",
+            config,
+            InitialPosition.oldest(),
+            Random(1),
+            new_identifier=lambda: f"tenancy-{next(numbers)}",
+            wall_start_micros=0,
+        )
+
+    def tell(self, event: Event) -> list[Command]:
+        return self.holdings.handle(event, self.now)
+
+    def writes(self, event: Event) -> list[LeaseWrite]:
+        return [command.write for command in self.tell(event) if isinstance(command, WriteLease)]
 
 
 class Gate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules_scene import Scene, Writer, is_well
+from rules_scene import Scene, Writer
 
 from streamclient import ConfigurationError, ProcessRecordsInput, ShutdownInput
 
@@ -62,12 +62,11 @@ def test_only_positions_of_the_shard_itself_are_stored(scene: Scene) -> None:
         given.checkpointer.checkpoint()
 
     scene.diary.on_process = process
-    with scene.worker(max_records=1) as worker:
+    with scene.working(max_records=1):
         scene.write("a1")
         scene.until(lambda: scene.diary.accepted(left) == ["a1"])
         scene.write("a2")
         scene.until(lambda: scene.diary.accepted(left) == ["a1", "a2"])
-        assert is_well(worker)
 
     assert refused[:5] == [foreign, "1500000000000000", '{"offset": 7}', "", "LATEST"]
     assert refused[5:] == [*refused[:5], "TRIM_HORIZON"]

@@ -40,9 +40,8 @@ def test_a_restart_under_the_same_name_reads_on_at_once(scene: Scene) -> None:
     """A row in the worker's own name is its own, however young."""
     scene.write("a1")
     scene.store(Lease(scene.root, scene.stream_id, owner="w1", counter=5))
-    with scene.worker("w1") as worker:
+    with scene.working("w1"):
         scene.until(lambda: scene.diary.accepted() == ["a1"])
-        assert is_well(worker)
 
 
 def test_a_waiting_child_is_handed_over_at_once(scene: Scene) -> None:
@@ -95,14 +94,13 @@ def test_a_take_whose_answer_was_lost_is_kept(scene: Scene, seconds_of_silence: 
     scene.write("a1")
     scene.store(Lease(scene.root, scene.stream_id))
     lose_next_write(scene, seconds_of_silence)
-    with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS) as worker:
+    with scene.working(lease_duration_millis=SHORT_LEASE_MILLIS):
         scene.until(lambda: scene.diary.accepted() == ["a1"])
         assert_undisturbed(scene, counters=[1, 2])
-        assert is_well(worker)
 
 
 def test_a_renewal_whose_answer_was_lost_keeps_the_lease(scene: Scene) -> None:
-    with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS) as worker:
+    with scene.working(lease_duration_millis=SHORT_LEASE_MILLIS):
         scene.until(lambda: bool(scene.diary.starts()))
         lose_next_write(scene)
         scene.until(lambda: scene.local.faults()[0].struck == 1)
@@ -111,7 +109,6 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(scene: Scene) -> None:
         scene.write("a1")
         scene.until(lambda: scene.diary.accepted() == ["a1"])
         assert_undisturbed(scene)
-        assert is_well(worker)
 
 
 def test_a_checkpoint_whose_answer_was_lost_is_told_as_stored(scene: Scene) -> None:
@@ -124,14 +121,13 @@ def test_a_checkpoint_whose_answer_was_lost_is_told_as_stored(scene: Scene) -> N
         told.append(given.checkpointer.largest_permitted_checkpoint_value)
 
     scene.diary.on_process = process
-    with scene.worker() as worker:
+    with scene.working():
         scene.until(lambda: bool(scene.diary.starts()))
         scene.write("a1")
         scene.until(lambda: bool(told))
         assert scene.local.faults()[0].struck == 1
         assert scene.lease(scene.root).checkpoint == told[0]
         assert_undisturbed(scene)
-        assert is_well(worker)
 
 
 def lose_next_write(scene: Scene, seconds_of_silence: float = 0.0) -> None:
@@ -204,7 +200,7 @@ def test_a_shard_lost_and_regained_has_one_processor_at_a_time(scene: Scene) -> 
 
         scene.diary.on_process = process
         scene.write("a1")
-        with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS) as worker:
+        with scene.working(lease_duration_millis=SHORT_LEASE_MILLIS) as worker:
             assert held.entered.wait(PATIENCE_SECONDS)
             scene.local.add_fault(FaultRule("*", Cut(), table=STATUS))
             scene.until(lambda: "the lease is lost" in worker.shard_statuses()[scene.root].reason)
@@ -213,7 +209,6 @@ def test_a_shard_lost_and_regained_has_one_processor_at_a_time(scene: Scene) -> 
             held.open()
             scene.until(lambda: len(scene.diary.starts()) == 2)
             scene.until(lambda: scene.diary.batches() == [["a1"], ["a1"]])
-            assert is_well(worker)
 
     assert refused.is_set()
     assert max(most) == 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
-from random import Random
 
-from streamclient import ClientConfig, InitialPosition, Lease
+from rules_scene import Decisions
+
+from streamclient import ClientConfig, Lease
 from streamclient.core.events import (
     Answered,
-    Command,
-    Event,
     ListShards,
     ReadRow,
     ReadRows,
@@ -22,36 +20,12 @@ from streamclient.core.events import (
     TakeDue,
     WriteLease,
 )
-from streamclient.core.holdings import Holdings
-from streamclient.core.leases import LeaseWrite
 from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import Shard
 
+KEEPING = ClientConfig(auto_steal_lease=False)
 KEPT = tuple(Shard(name) for name in ("s1", "s2", "s3"))
-
-
-class Decisions:
-    """The decisions of one worker; everything it is told is told by the test."""
-
-    def __init__(self, worker: str) -> None:
-        numbers = count()
-        self.now = 0.0
-        self.holdings = Holdings(
-            worker,
-            "stream",
-            ClientConfig(auto_steal_lease=False),
-            InitialPosition.oldest(),
-            Random(1),
-            new_identifier=lambda: f"tenancy-{next(numbers)}",
-            wall_start_micros=0,
-        )
-
-    def tell(self, event: Event) -> list[Command]:
-        return self.holdings.handle(event, self.now)
-
-    def writes(self, event: Event) -> list[LeaseWrite]:
-        return [command.write for command in self.tell(event) if isinstance(command, WriteLease)]
 
 
 def others(now: float) -> tuple[Lease, ...]:
@@ -62,7 +36,7 @@ def others(now: float) -> tuple[Lease, ...]:
 
 def first_delete(worker: str, listings: Sequence[Sequence[Shard]], seconds: float) -> float | None:
     """When a worker deletes a row, if it is shown these listings in turn, one every ten seconds."""
-    decisions = Decisions(worker)
+    decisions = Decisions(worker, KEEPING)
     for step in range(int(seconds / 10)):
         decisions.now = step * 10.0
         decisions.tell(TakeDue())
@@ -90,7 +64,7 @@ def test_empty_listings_delete_nothing() -> None:
 
 def test_an_empty_listing_does_not_end_a_held_lease() -> None:
     """Its row vanished, and whether its shard did, too, only a listing with shards can tell."""
-    decisions = Decisions("me")
+    decisions = Decisions("me", KEEPING)
     (take,) = decisions.writes(Answered(ReadRows(), Scan((Lease("a", "stream", checkpoint="it"),))))
     decisions.tell(Answered(WriteLease(take), WriteOutcome.ACCEPTED, 0.0))
     decisions.now = 7.0

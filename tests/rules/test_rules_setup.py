@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import count
-from random import Random
 from typing import Any
 
 import pytest
 from attrs import evolve
-from rules_scene import QUICK, STATUS, TABLE, Scene, is_well
+from rules_scene import QUICK, STATUS, TABLE, Decisions, Scene, is_well
 from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
     ConfigurationError,
-    InitialPosition,
     Lease,
     MemoryLeaseManager,
     StreamConfig,
@@ -22,15 +19,7 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.core.events import (
-    Answered,
-    ReadRows,
-    Report,
-    Scan,
-    Severity,
-    TakeDue,
-)
-from streamclient.core.holdings import Holdings
+from streamclient.core.events import Answered, Command, ReadRows, Report, Scan, Severity, TakeDue
 from streamclient.tablestore import StreamSpecification
 from streamclient.testing.fakes import FakeStream
 
@@ -91,22 +80,15 @@ def test_a_stream_that_is_switched_off_and_on_ends_no_worker(scene: Scene) -> No
 
 def test_a_mark_that_nobody_serves_is_reported_once() -> None:
     """A Java worker that was restarted under its old name renews a marked lease for ever and never reads it."""
-    numbers = count()
-    holdings = Holdings(
-        "me",
-        "stream",
-        ClientConfig(),
-        InitialPosition.oldest(),
-        Random(1),
-        new_identifier=lambda: f"tenancy-{next(numbers)}",
-        wall_start_micros=0,
-    )
-    reports: list[Report] = []
+    decisions = Decisions("me", ClientConfig())
+    commands: list[Command] = []
     for now in range(0, 900, 6):
         row = Lease("a", "stream", owner="java", counter=now, stealer="me")
-        commands = [*holdings.handle(TakeDue(), now), *holdings.handle(Answered(ReadRows(), Scan((row,))), now + 0.1)]
-        reports += [command for command in commands if isinstance(command, Report)]
+        decisions.now = now
+        commands += decisions.tell(TakeDue())
+        decisions.now += 0.1
+        commands += decisions.tell(Answered(ReadRows(), Scan((row,))))
 
-    (report,) = reports
+    (report,) = (command for command in commands if isinstance(command, Report))
     assert report.severity is Severity.WARNING
     assert "worker java neither hands it over nor dies" in report.text

@@ -3,53 +3,48 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
-from datetime import datetime, timezone
-from typing import Any, Protocol
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
 
-from streamclient.wire import schema, signature
-from tests.service_under_test import connection_to
+import pytest
+from server_state_driver import INTEGER_KEY, over_http
+from tablestore import OTSServiceError
+
+from streamclient.wire import schema
+from tests.patience import PATIENCE_SECONDS
+from tests.service_under_test import Address, connection_to, signed_headers
 
 Answer = tuple[int, dict[str, str], bytes]
 
-PAGES_MAX = 1000
-"""Bound of the loops that read a whole stream."""
-
-
-class Address(Protocol):
-    """Where a server is and how to sign for it: a LocalTablestore, or what stands for one in another process."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def instance(self) -> str: ...
-
-    @property
-    def access_key_id(self) -> str: ...
-
-    @property
-    def access_key_secret(self) -> str: ...
-
-
-def headers_for(local: Address, operation: str, body: bytes) -> dict[str, str]:
-    headers = {
-        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-        "x-ots-apiversion": "2015-12-31",
-        "x-ots-accesskeyid": local.access_key_id,
-        "x-ots-instancename": local.instance,
-        "x-ots-contentmd5": signature.content_md5(body),
-    }
-    headers["x-ots-signature"] = signature.sign_request_v2(local.access_key_secret, f"/{operation}", headers)
-    return headers
+WAYS: dict[str, dict[str, str]] = {"plain": {}, "aiohttp": {"TE": "trailers"}}
+"""Headers that choose the half of the server that answers."""
 
 
 def connect(local: Address) -> http.client.HTTPConnection:
     return connection_to(local.endpoint)
 
 
+def port_of(local: Address) -> int:
+    return int(local.endpoint.rpartition(":")[2])
+
+
+def raw(local: Address) -> socket.socket:
+    """A connection for any bytes."""
+    return socket.create_connection(("127.0.0.1", port_of(local)), timeout=PATIENCE_SECONDS)
+
+
+def raw_request(local: Address, operation: str, body: bytes = b"", **headers: str) -> bytes:
+    """A signed request as it travels."""
+    signed = signed_headers(local, operation, body)
+    lines = {"Host": "localhost", **signed, "Content-Length": str(len(body)), **headers}
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST /{operation} HTTP/1.1\r\n{text}\r\n".encode() + body
+
+
 def send(local: Address, connection: http.client.HTTPConnection, operation: str, body: bytes = b"") -> Answer:
-    connection.request("POST", f"/{operation}", body, headers_for(local, operation, body))
+    connection.request("POST", f"/{operation}", body, signed_headers(local, operation, body))
     return receive(connection)
 
 
@@ -58,41 +53,29 @@ def receive(connection: http.client.HTTPConnection) -> Answer:
     return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
+def answer_to_headers(local: Address, headers: dict[str, str], path: str = "/ListTable", body: bytes = b"") -> Answer:
+    """The answer to a request with no other headers, over a connection of its own."""
+    with closing(connect(local)) as connection:
+        connection.request("POST", path, body, headers)
+        return receive(connection)
+
+
 def error_code(body: bytes) -> str:
     return str(schema.parse(schema.Error, body).code)
 
 
-def create_table(local: Address, connection: http.client.HTTPConnection, name: str = "t") -> None:
-    request = schema.CreateTableRequest()
-    request.table_meta.table_name = name
-    request.table_meta.primary_key.add(name="pk", type=schema.PrimaryKeyType.INTEGER)
-    request.reserved_throughput.capacity_unit.read = request.reserved_throughput.capacity_unit.write = 0
-    request.table_options.time_to_live, request.table_options.max_versions = -1, 1
-    request.stream_spec.enable_stream, request.stream_spec.expiration_time = True, 24
-    assert send(local, connection, "CreateTable", request.SerializeToString())[0] == 200
+def sdk_refusal(act: Callable[..., object], *arguments: Any) -> tuple[int, str, str]:
+    """Status, code and text of the error of the Python SDK in which a call must end."""
+    with pytest.raises(OTSServiceError) as caught:
+        act(*arguments)
+    return caught.value.get_http_status(), caught.value.get_error_code(), caught.value.get_error_message()
 
 
-def ask(local: Address, operation: str, **fields: Any) -> Any:
-    """The answer to one request, which must succeed, over a connection of its own."""
-    messages = schema.OPERATIONS[operation]
-    connection = connect(local)
-    try:
-        status, _, body = send(local, connection, operation, messages.request(**fields).SerializeToString())
-    finally:
-        connection.close()
-    assert status == 200, body
-    return schema.parse(messages.response, body)
+def request(operation: str, **fields: Any) -> bytes:
+    return bytes(schema.OPERATIONS[operation].request(**fields).SerializeToString())
 
 
-def stream_elements(local: Address, table: str) -> Iterator[Any]:
-    """The records of a table's only shard, oldest first, as messages."""
-    (stream,) = ask(local, "ListStream", table_name=table).streams
-    (shard,) = ask(local, "DescribeStream", stream_id=stream.stream_id).shards
-    iterator = ask(local, "GetShardIterator", stream_id=stream.stream_id, shard_id=shard.shard_id).shard_iterator
-    for _ in range(PAGES_MAX):
-        page = ask(local, "GetStreamRecord", shard_iterator=iterator, limit=500)
-        yield from page.stream_records
-        if page.next_shard_iterator == iterator:
-            return
-        iterator = page.next_shard_iterator
-    raise AssertionError("the stream did not end")
+def create_table(local: Address, name: str = "t") -> None:
+    """A table with a stream."""
+    stream = schema.StreamSpecification(enable_stream=True, expiration_time=24)
+    over_http(local).create(name, INTEGER_KEY, stream_spec=stream)

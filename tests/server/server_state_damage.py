@@ -14,41 +14,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_http_tools import connect, create_table, send
-from server_state_driver import HOUR_SECONDS, START_MICROS, Driver, put
+from server_http_tools import create_table
+from server_state_driver import (
+    GENERATED_KEY,
+    HOUR_SECONDS,
+    START_MICROS,
+    Driver,
+    over_http,
+    put,
+    refusal_of,
+    single,
+    stream_driver,
+    table_driver,
+)
 
 from streamclient.server import Clock, DataDirectoryError, LocalTablestore
 from streamclient.server.server_clock import LATEST_MICROS
-from streamclient.server.server_errors import ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE, checksum
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, decode_row
-from streamclient.wire.schema import ReturnType
+from streamclient.wire.schema import ComparatorType, ReturnType
 from tests.patience import PATIENCE_SECONDS
 
 
 def filled(directory: Path) -> None:
     """A table with rows, a stream with records, a tunnel with its parts."""
-    driver = Driver(open_storage(directory))
-    driver.create_with_stream("orders")
+    driver = stream_driver(open_storage(directory), name="orders")
     tunnel = schema.Tunnel(table_name="orders", tunnel_name="n", tunnel_type=3)
     driver.engine.execute("tunnel/create", schema.CreateTunnelRequest(tunnel=tunnel).SerializeToString())
     driver.engine.execute("tunnel/list", b"")
-    for letter in "abcdefgh":
-        driver.call(
-            "PutRow",
-            table_name="orders",
-            row=put_row(letter),
-            condition=schema.Condition(row_existence=0),
-        )
+    driver.put_each("abcdefgh", put("x", "v" * 100), table="orders")
     driver.engine.close()
 
 
-def put_row(letter: str) -> bytes:
-    from streamclient.wire.plainbuffer import Cell, Row, encode_row
-
-    return encode_row(Row((("pk", letter),), (Cell("x", letter * 100),)))
+def server_output(directory: Path) -> subprocess.CompletedProcess[str]:
+    """What a server process says that cannot serve a directory."""
+    command = [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def damage(directory: Path, statement: str, *values: object) -> None:
@@ -125,13 +128,7 @@ def test_pages_overwritten_at_random_are_named_on_one_line_with_exit_code_2(tmp_
     assert "damaged" in " ".join(outcomes)
     assert "\n" not in "".join(outcomes)
     path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
-    done = subprocess.run(
-        [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = server_output(tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "damaged" in done.stderr
 
@@ -174,24 +171,14 @@ def test_a_held_file_cannot_be_opened_by_another_name(
     held = tmp_path / "held"
     with LocalTablestore(data_dir=held) as local:
         if is_written:
-            connection = connect(local)
-            create_table(local, connection)
-            connection.close()
+            create_table(local)
         link(held, tmp_path / "other")
         with pytest.raises(DataDirectoryError, match="in use by another server"):
             LocalTablestore(data_dir=tmp_path / "other").start()
-        done = subprocess.run(
-            [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(tmp_path / "other")],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        done = server_output(tmp_path / "other")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "in use by another server" in done.stderr
-        connection = connect(local)
-        assert send(local, connection, "ListTable")[0] == 200
-        connection.close()
+        assert over_http(local).tables() == ["t"] * is_written
     open_and_close(tmp_path / "held")
 
 
@@ -222,31 +209,8 @@ def fork_a_child(held: Path) -> None:
     os.waitpid(child, 0)
 
 
-def first_line_of_a_server_at(directory: Path) -> str:
-    """What another process says: that it listens, or why it does not."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamclient", "server", "--port", "0", "--data", str(directory)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        return process.stdout.readline()
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE_SECONDS)
-
-
 @pytest.mark.parametrize(
-    "happening",
-    [
-        copy_the_directory,
-        read_each_file,
-        look_at_it_with_sqlite,
-        try_a_second_server,
-        fork_a_child,
-    ],
+    "happening", [copy_the_directory, read_each_file, look_at_it_with_sqlite, try_a_second_server, fork_a_child]
 )
 def test_a_directory_stays_held_whatever_opens_and_closes_its_files(
     tmp_path: Path, happening: Callable[[Path], None]
@@ -254,25 +218,28 @@ def test_a_directory_stays_held_whatever_opens_and_closes_its_files(
     """SQLite's own lock ends with the first close of the file in this process; then two servers acknowledged writes."""
     held = tmp_path / "held"
     with LocalTablestore(data_dir=held) as local:
-        connection = connect(local)
-        create_table(local, connection)
+        create_table(local)
 
         happening(held)
 
-        said = first_line_of_a_server_at(held)
+        said = server_output(held).stderr
         assert f"{held} is in use by another server (process {os.getpid()})" in said
-        create_table(local, connection, "later")
-        connection.close()
-    again = Driver(open_storage(held))
-    assert sorted(again.call("ListTable").table_names) == ["later", "t"]
-    again.engine.close()
+        create_table(local, "later")
+    assert tables_in(held) == ["later", "t"]
+
+
+def tables_in(directory: Path) -> list[str]:
+    driver = Driver(open_storage(directory))
+    try:
+        return driver.tables()
+    finally:
+        driver.engine.close()
 
 
 def test_a_forked_child_does_not_end_what_its_parent_serves(tmp_path: Path) -> None:
     """SQLite would delete the journal into which the parent goes on writing."""
     local = LocalTablestore(data_dir=tmp_path).start()
-    connection = connect(local)
-    create_table(local, connection)
+    create_table(local)
     child = os.fork()
     if child == 0:
         code = 1
@@ -282,16 +249,13 @@ def test_a_forked_child_does_not_end_what_its_parent_serves(tmp_path: Path) -> N
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    create_table(local, connection, "later")
-    connection.close()
+    create_table(local, "later")
 
     copied = tmp_path / "copy"  # as the death of this process would leave it
     copied.mkdir()
     for file in tmp_path.glob(f"{DATABASE_FILE}*"):
         shutil.copy(file, copied)
-    again = Driver(open_storage(copied))
-    assert sorted(again.call("ListTable").table_names) == ["later", "t"]
-    again.engine.close()
+    assert tables_in(copied) == ["later", "t"]
     local.stop()
 
 
@@ -341,8 +305,7 @@ def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path) -
 
 
 def test_an_acknowledged_write_is_seen_although_the_machines_clock_went_back(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create_with_stream()
+    driver = stream_driver(open_storage(tmp_path))
     driver.wall.micros += 3600 * 1_000_000
     driver.put("a", put("x", "old"))
     driver.engine.close()
@@ -393,8 +356,7 @@ def test_a_jump_of_the_machines_clock_ends_no_data_and_time_comes_back(tmp_path:
     """Ten years ahead for a while: nothing is past, and with the machine's clock the server's comes back."""
     machine = MachineTime()
     clock = machine.clock
-    driver = Driver(open_storage(tmp_path), clock=clock)
-    driver.create_with_stream(options={"time_to_live": 86_400})
+    driver = stream_driver(open_storage(tmp_path), clock=clock, options={"time_to_live": 86_400})
     driver.put("a", put("x", 1))
 
     machine.passes(60_000_000)
@@ -416,9 +378,8 @@ def test_a_jump_of_the_machines_clock_ends_no_data_and_time_comes_back(tmp_path:
 def test_a_server_comes_back_from_a_time_that_was_wrong(tmp_path: Path, days: int) -> None:
     """Without deleting its data, and what is written then is the newest, although older writes are dated later."""
     driver = Driver(open_storage(tmp_path))
-    key = (("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT"))
     driver.create_with_stream(options={"max_versions": 1})
-    driver.create("made", key=key)
+    driver.create("made", key=GENERATED_KEY)
     driver.wall.micros += days * DAY_MICROS
     driver.put("a", put("x", "old"))
     made = driver.put((("pk", "a"), ("id", KeyBound.AUTO_INCREMENT)), table="made", returns=ReturnType.PK)
@@ -510,13 +471,17 @@ def test_a_regular_expression_cannot_stop_the_server() -> None:
     assert (done.stdout, done.stderr) == ("None 60\n", "")
 
 
-def test_a_filter_finds_what_its_regular_expression_matches() -> None:
-    driver = Driver()
-    driver.create()
+def matching(pattern: str) -> bytes:
+    """A filter that lets rows pass in which the expression finds something."""
+    return single(ComparatorType.EXIST, "x", rule=schema.ValueTransferRule(regex=pattern, cast_type=3))
+
+
+@pytest.mark.parametrize(("pattern", "found"), [("(a+)+$", []), ("(a+)!", ["a"])])
+def test_a_filter_finds_what_its_regular_expression_matches(pattern: str, found: list[str]) -> None:
+    driver = table_driver()
     driver.put("a", put("x", "a" * 60 + "!"))
 
-    assert filtered(driver, "(a+)+$") == 0
-    assert filtered(driver, "(a+)!") == 1
+    assert list(driver.table(filter=matching(pattern))) == found
 
 
 REFUSED = ["(", "(?=a)", "(a)\\1", "x" * 257, "é" * 129, "", "()" * 33, "((a{99}){99}){99}", "\\pL{1000}"]
@@ -524,32 +489,6 @@ REFUSED = ["(", "(?=a)", "(a)\\1", "x" * 257, "é" * 129, "", "()" * 33, "((a{99
 
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_regular_expression_that_cannot_be_used_is_refused(pattern: str) -> None:
-    driver = Driver()
-    driver.create()
-    with pytest.raises(ServiceError) as caught:
-        filtered(driver, pattern)
+    status, code, text = refusal_of(table_driver().table, filter=matching(pattern))
 
-    assert (caught.value.http_status, caught.value.code) == (400, "OTSParameterInvalid")
-    assert "regex in value transfer rule" in caught.value.message
-
-
-def filtered(driver: Driver, pattern: str) -> int:
-    """How many rows have a value of which the expression finds something."""
-    from streamclient.wire.plainbuffer import KeyBound, Row, decode_rows, encode_row, encode_value
-
-    single = schema.SingleColumnValueFilter(
-        comparator=7, column_name="x", column_value=encode_value(0), filter_if_missing=True, latest_version_only=True
-    )
-    single.value_trans_rule.regex = pattern
-    single.value_trans_rule.cast_type = 3
-    low, high = (encode_row(Row((("pk", bound),))) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
-    answer = driver.call(
-        "GetRange",
-        table_name="t",
-        direction=0,
-        max_versions=1,
-        inclusive_start_primary_key=low,
-        exclusive_end_primary_key=high,
-        filter=schema.Filter(type=1, filter=single.SerializeToString()).SerializeToString(),
-    )
-    return len(list(decode_rows(answer.rows))) if answer.rows else 0
+    assert (status, code, "regex in value transfer rule" in text) == (400, "OTSParameterInvalid", True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,9 @@ from streamclient.server.engine import Engine
 from streamclient.server.server_clock import Clock
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import DEFAULT_LIMITS, Limits
+from streamclient.server.storage import open_storage
 from streamclient.server.storage_memory import MemoryStorage
+from streamclient.server.storage_sqlite import DATABASE_FILE
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, decode_rows, encode_row
 from streamclient.wire.record_decoding import PurePythonCodec
@@ -28,7 +33,7 @@ from streamclient.wire.schema import (
     ReturnType,
     RowExistenceExpectation,
 )
-from tests.service_under_test import RealEngine, RealService, real_service
+from tests.service_under_test import Address, RealEngine, RealService, real_service
 
 START_MICROS = 1_700_000_000_000_000 if real_service() is None else time.time_ns() // 1_000
 """When the driver's clock begins. A real service has its own, and takes versions near it only."""
@@ -36,6 +41,16 @@ HOUR_SECONDS = 3600
 PAGES_MAX = 10_000
 """More pages than any test has; a reader that needs more goes in circles."""
 
+INTEGER_KEY = (("pk", "INTEGER"),)
+TWO_COLUMN_KEY = (("pk", "STRING"), ("sk", "INTEGER"))
+GENERATED_KEY = (("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT"))
+LOWEST, HIGHEST = (("pk", KeyBound.INF_MIN),), (("pk", KeyBound.INF_MAX),)
+"""The ends of a table with the key column ``pk``."""
+
+PUT, UPDATE, DELETE = OperationType.PUT, OperationType.UPDATE, OperationType.DELETE
+EXIST, NOT_EXIST = RowExistenceExpectation.EXPECT_EXIST, RowExistenceExpectation.EXPECT_NOT_EXIST
+TRIMMED = (404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.")
+MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
 TYPES = {"INTEGER": PrimaryKeyType.INTEGER, "STRING": PrimaryKeyType.STRING, "BINARY": PrimaryKeyType.BINARY}
 
 
@@ -81,17 +96,13 @@ class Driver:
         pytest.skip(f"a real service has no {name!r} that a test could use")
 
     def call(self, operation: str, **fields: Any) -> Any:
-        messages = schema.OPERATIONS[operation]
+        messages = MESSAGES[operation]
         body = messages.request(**fields).SerializeToString()
         return schema.parse(messages.response, self.engine.execute(operation, body))
 
     def refusal(self, operation: str, **fields: Any) -> tuple[int, str, str]:
         """Status, code and text of the refusal that the call must end in."""
-        try:
-            answer = self.call(operation, **fields)
-        except ServiceError as error:
-            return error.http_status, error.code, error.message
-        raise AssertionError(f"{operation} was not refused: {answer}")
+        return refusal_of(self.call, operation, **fields)
 
     # Tables
 
@@ -103,10 +114,18 @@ class Driver:
         self.create(name, stream_spec=specification, **fields)
         return self.stream_id(name)
 
+    def tables(self) -> list[str]:
+        return list(self.call("ListTable").table_names)
+
     # Rows
 
     def put(self, key: Any, *cells: Cell, table: str = "t", **fields: Any) -> Any:
         return self.call("PutRow", table_name=table, row=frame(key, *cells), **condition_fields(**fields))
+
+    def put_each(self, keys: Iterable[Any], *cells: Cell, **fields: Any) -> None:
+        """Put a row for each key, in this order."""
+        for key in keys:
+            self.put(key, *cells, **fields)
 
     def update(self, key: Any, *cells: Cell, table: str = "t", **fields: Any) -> Any:
         return self.call("UpdateRow", table_name=table, row_change=frame(key, *cells), **condition_fields(**fields))
@@ -115,6 +134,10 @@ class Driver:
         return self.call(
             "DeleteRow", table_name=table, primary_key=frame(key, delete_marker=True), **condition_fields(**fields)
         )
+
+    def write_batch(self, rows: Sequence[Any], **fields: Any) -> Any:
+        """The answers to the rows of a batch for table ``t``."""
+        return self.call("BatchWriteRow", tables=[batch_table(rows)], **fields).tables[0].rows
 
     def get_row(self, key: Any, table: str = "t", **fields: Any) -> Row | None:
         answer = self.call("GetRow", table_name=table, primary_key=frame(key), **{"max_versions": 1, **fields})
@@ -184,14 +207,14 @@ class Driver:
         (shard,) = self.describe_shards(stream_id)
         return self.iterator(stream_id, shard.shard_id, **fields)
 
-    def page(self, iterator: str, **fields: Any) -> tuple[tuple[StreamRecord, ...], str | None]:
+    def page(self, iterator: str | None, **fields: Any) -> tuple[tuple[StreamRecord, ...], str | None]:
         request = schema.GetStreamRecordRequest(shard_iterator=iterator, **fields)
         body = self.engine.execute("GetStreamRecord", request.SerializeToString())
         page = PurePythonCodec().decode_page(body)
         assert page.may_more_record is bool(page.records)
         return page.records, page.next_shard_iterator
 
-    def pages(self, iterator: str, **fields: Any) -> Iterator[StreamRecord]:
+    def pages(self, iterator: str | None, **fields: Any) -> Iterator[StreamRecord]:
         """All records from an iterator to the end of its shard, or to the present."""
         for _ in range(PAGES_MAX):
             records, following = self.page(iterator, **fields)
@@ -209,6 +232,78 @@ class Driver:
         stream_id = stream_id or self.stream_id()
         ordered = parents_first(self.describe_shards(stream_id))
         return [record for shard in ordered for record in self.records(stream_id, shard.shard_id)]
+
+
+def table_driver(
+    storage: Storage | None = None, *, limits: Limits = DEFAULT_LIMITS, clock: Clock | None = None, **fields: Any
+) -> Driver:
+    """A driver whose engine has one table."""
+    driver = Driver(storage, limits=limits, clock=clock)
+    driver.create(**fields)
+    return driver
+
+
+def stream_driver(
+    storage: Storage | None = None, *, limits: Limits = DEFAULT_LIMITS, clock: Clock | None = None, **fields: Any
+) -> Driver:
+    """A driver whose engine has one table, with a stream."""
+    driver = Driver(storage, limits=limits, clock=clock)
+    driver.create_with_stream(**fields)
+    return driver
+
+
+def over_http(service: Address) -> Driver:
+    """A driver of a server behind HTTP; each call has a connection of its own."""
+    driver = Driver.__new__(Driver)
+    driver.engine = RealEngine(service)
+    return driver
+
+
+class Disk:
+    """A data directory, and the driver whose engine has it open; on a machine clock that goes on."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._driver: Driver | None = None
+
+    def opened(self) -> Driver:
+        """The same data in a new engine."""
+        before = self._driver
+        self.close()
+        self._driver = Driver(open_storage(self.directory))
+        if before is not None:
+            self._driver.wall.micros = before.wall.micros
+        return self._driver
+
+    def with_table(self, **fields: Any) -> Driver:
+        driver = self.opened()
+        driver.create(**fields)
+        return driver
+
+    def with_stream(self, **fields: Any) -> Driver:
+        driver = self.opened()
+        driver.create_with_stream(**fields)
+        return driver
+
+    def rows(self, table: str) -> int:
+        """Close the engine, and count the rows of a table of the database."""
+        self.close()
+        with closing(sqlite3.connect(self.directory / DATABASE_FILE)) as database:
+            return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    def close(self) -> None:
+        if self._driver is not None:
+            self._driver.engine.close()
+            self._driver = None
+
+
+def refusal_of(act: Callable[..., object], *arguments: Any, **fields: Any) -> tuple[int, str, str]:
+    """Status, code and text of the refusal in which ``act`` must end."""
+    try:
+        answer = act(*arguments, **fields)
+    except ServiceError as error:
+        return error.http_status, error.code, error.message
+    raise AssertionError(f"{act} was not refused: {answer}")
 
 
 def creation(name: str = "t", key: Sequence[tuple[str, ...]] = (("pk", "STRING"),), **fields: Any) -> dict[str, Any]:
@@ -237,10 +332,9 @@ def condition_fields(
     column_condition: bytes | None = None,
     returns: ReturnType | None = None,
     return_columns: Sequence[str] = (),
+    **more: Any,
 ) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "condition": schema.Condition(row_existence=expect, column_condition=column_condition),
-    }
+    fields = {"condition": schema.Condition(row_existence=expect, column_condition=column_condition), **more}
     if returns is not None:
         fields["return_content"] = schema.ReturnContent(return_type=returns, return_column_names=return_columns)
     return fields
@@ -308,6 +402,11 @@ def delete_all(name: str) -> Cell:
 def values(row: Row) -> dict[str, Any]:
     """The first cell of each column, which is the newest."""
     return {cell.name: cell.value for cell in reversed(row.cells)}
+
+
+def letters(records: Iterable[StreamRecord]) -> list[Any]:
+    """The key column ``pk`` of each record."""
+    return [record.key["pk"] for record in records]
 
 
 def plain_key(row: Row) -> Any:

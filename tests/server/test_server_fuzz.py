@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from server_state_driver import condition_fields, frame, put
 
 from streamclient.server.engine import OPERATIONS
 from streamclient.server.server_errors import invalid
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from tests.server_fuzz.__main__ import play
 from tests.server_fuzz.world import Finding, World
 
@@ -36,9 +36,8 @@ def test_what_a_request_over_the_wire_does_is_done_when_the_next_one_begins(monk
     """However slow the server is; its answer may not be waited for."""
     monkeypatch.setattr("tests.server_fuzz.world.ANSWER_SECONDS", 1e-6)
     with World(random.Random(1), None).open() as world:
-        row = encode_row(Row((("pk", "late"),), (Cell("a", 1),)))
-        put = schema.PutRowRequest(table_name="t", row=row, condition=schema.Condition(row_existence=0))
-        sent = world._signed("PutRow", put.SerializeToString())
+        late = schema.PutRowRequest(table_name="t", row=frame("late", put("a", 1)), **condition_fields())
+        sent = world._signed("PutRow", late.SerializeToString())
         monkeypatch.setattr(world, "_request", lambda: sent)
         monkeypatch.setattr(world.maker, "damaged", lambda data: data)
         before = world._snapshot()
@@ -49,19 +48,22 @@ def test_what_a_request_over_the_wire_does_is_done_when_the_next_one_begins(monk
 
 def test_a_refusal_that_leaves_a_transaction_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with World(random.Random(1), None).open() as world:
-        starting = schema.StartLocalTransactionRequest(table_name="u", key=encode_row(Row((("pk", "a"),))))
+        starting = schema.StartLocalTransactionRequest(table_name="u", key=frame("a"))
         begun = world._must("StartLocalTransaction", starting)
 
         def abort(state: Any, request: Any) -> Any:
             state.transactions.end(state.transaction(begun.transaction_id))
             raise invalid("No.")
 
-        engine_table = dict(OPERATIONS)
-        engine_table["AbortTransaction"] = evolve(engine_table["AbortTransaction"], act=abort)
-        monkeypatch.setattr("streamclient.server.engine.OPERATIONS", engine_table)
+        replace_operation(monkeypatch, "AbortTransaction", abort)
         body = schema.AbortTransactionRequest(transaction_id=begun.transaction_id).SerializeToString()
         with pytest.raises(Finding, match="a refused request changed transactions"):
             world._ask(world._signed("AbortTransaction", body))
+
+
+def replace_operation(monkeypatch: pytest.MonkeyPatch, name: str, act: Any) -> None:
+    operations = {**OPERATIONS, name: evolve(OPERATIONS[name], act=act)}
+    monkeypatch.setattr("streamclient.server.engine.OPERATIONS", operations)
 
 
 def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +73,7 @@ def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.M
         state.tunnels[request.tunnel_id].end_session(request.client_id)
         raise invalid("No.")
 
-    engine_table = dict(OPERATIONS)
-    engine_table["tunnel/shutdown"] = evolve(engine_table["tunnel/shutdown"], act=shutdown)
-    monkeypatch.setattr("streamclient.server.engine.OPERATIONS", engine_table)
+    replace_operation(monkeypatch, "tunnel/shutdown", shutdown)
     with World(random.Random(1), tmp_path).open() as world:
         tunnel_id, tunnel = next(iter(world._state.tunnels.items()))
         request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=next(iter(tunnel.clients)))

@@ -4,52 +4,36 @@ from __future__ import annotations
 
 import http.client
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
+from server_http_tools import connect, create_table
+from server_state_driver import over_http, put
 
 from streamclient.cli import main
 from streamclient.server import Cut, FaultRule, LocalTablestore
 from streamclient.server.admin import key_from_json
-from streamclient.wire import schema
-from tests.patience import PATIENCE_SECONDS
 
 Reply = tuple[int, Any]
 
 
 def call(local: LocalTablestore, method: str, target: str, body: Any = None, secret: str | None = None) -> Reply:
-    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=PATIENCE_SECONDS)
-    try:
-        content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        token = local.access_key_secret if secret is None else secret
+    content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    token = local.access_key_secret if secret is None else secret
+    with closing(connect(local)) as connection:
         connection.request(method, f"/_admin/{target}", content, {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 @pytest.fixture
 def table(local: LocalTablestore) -> str:
     """A table with a stream and the keys 0 to 9."""
-    request = schema.CreateTableRequest()
-    request.table_meta.table_name = "orders"
-    request.table_meta.primary_key.add(name="pk", type=schema.PrimaryKeyType.INTEGER)
-    request.reserved_throughput.capacity_unit.read = request.reserved_throughput.capacity_unit.write = 0
-    request.table_options.time_to_live, request.table_options.max_versions = -1, 1
-    request.stream_spec.enable_stream, request.stream_spec.expiration_time = True, 24
-    assert local._engine is not None
-    local._engine.execute("CreateTable", request.SerializeToString())
-    fill(local)
+    create_table(local, "orders")
+    local.reset_requests()
+    over_http(local).put_each(range(10), put("v", 1), table="orders")
     return "orders"
-
-
-def fill(local: LocalTablestore) -> None:
-    from tablestore import Condition, Row
-
-    client = local.client()
-    for number in range(10):
-        client.put_row("orders", Row([("pk", number)], [("v", number)]), Condition("IGNORE"))
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", "ünï"])
@@ -61,11 +45,11 @@ def test_the_admin_surface_needs_the_secret(local: LocalTablestore, secret: str)
     assert "Bearer" in answer["error"]
 
 
-def test_the_signature_of_the_protocol_is_no_admin_token(local: LocalTablestore) -> None:
-    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=PATIENCE_SECONDS)
+def test_the_signature_of_the_protocol_is_no_admin_token(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
     connection.request("GET", "/_admin/requests", headers={"x-ots-accesskeyid": local.access_key_id})
     assert connection.getresponse().status == 401
-    connection.close()
 
 
 def test_shards_are_listed_split_and_merged(local: LocalTablestore, table: str) -> None:
@@ -165,13 +149,7 @@ def test_a_wrong_call_says_what_was_expected(  # noqa: PLR0917 -- one column of 
 
 
 @pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        (5, (5,)),
-        ("text", ("text",)),
-        (["a", 1], ("a", 1)),
-        ([{"base64": "AP8="}], (b"\x00\xff",)),
-    ],
+    ("value", "key"), [(5, (5,)), ("text", ("text",)), (["a", 1], ("a", 1)), ([{"base64": "AP8="}], (b"\x00\xff",))]
 )
 def test_keys_are_read_from_json(value: Any, key: tuple[Any, ...]) -> None:
     assert key_from_json(value) == key
@@ -258,15 +236,6 @@ def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
         main.main(arguments)
 
     assert caught.value.code == 2
-
-
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main.main(["--help"])
-
-    assert caught.value.code == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in ("server", "control"))
 
 
 def test_a_terminal_is_shown_beginnings_of_ids_which_commands_take(

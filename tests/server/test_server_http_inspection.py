@@ -7,12 +7,12 @@ import base64
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_state_driver import Driver, put
+from server_state_driver import HIGHEST, LOWEST, frame, put, stream_driver
 
+from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, RequestCounters
 from streamclient.server.inspection import inspect, rows_read
 from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
 
 names = st.text(min_size=1, max_size=8)
 
@@ -107,27 +107,40 @@ def test_an_absent_row_is_not_counted(row: bytes, expected: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_rows_of_a_range_and_stream_records_are_counted(count: int) -> None:
-    driver = Driver(limits=Limits(range_rows=4_999))  # not the limits of a real service, which counts for itself
-    driver.create_with_stream()
-    for number in range(count):
-        driver.put(f"{number}", put("c", b"\x09\x09"))
-    low, high = (encode_row(Row((("pk", bound),))) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
-    fields = {"inclusive_start_primary_key": low, "exclusive_end_primary_key": high, "max_versions": 1, "direction": 0}
-    scan = schema.GetRangeRequest(table_name="t", **fields)
-    export = schema.BulkExportRequest(
-        table_name="t",
-        columns_to_get=["c"],
-        inclusive_start_primary_key=low,
-        exclusive_end_primary_key=high,
-        data_block_type_hint=schema.DataBlockType.SIMPLE_ROW_MATRIX,
-    )
+    driver = stream_driver(limits=Limits(range_rows=4_999))  # not those of a real service, which counts for itself
+    driver.put_each([f"{number}" for number in range(count)], put("c", b"\x09\x09"))
+    bounds = {"inclusive_start_primary_key": frame(LOWEST), "exclusive_end_primary_key": frame(HIGHEST)}
+    scan = schema.GetRangeRequest(table_name="t", max_versions=1, direction=0, **bounds)
+    matrix = schema.DataBlockType.SIMPLE_ROW_MATRIX
+    export = schema.BulkExportRequest(table_name="t", columns_to_get=["c"], data_block_type_hint=matrix, **bounds)
     read = schema.GetStreamRecordRequest(shard_iterator=driver.only_iterator())
 
-    assert driver.engine.answer("GetRange", scan.SerializeToString()).rows_read == count
-    assert driver.engine.answer("BulkExport", export.SerializeToString()).rows_read == count
-    assert driver.engine.answer("GetStreamRecord", read.SerializeToString()).rows_read == count
+    for operation, request in {"GetRange": scan, "BulkExport": export, "GetStreamRecord": read}.items():
+        assert driver.engine.answer(operation, request.SerializeToString()).rows_read == count, operation
 
 
 @pytest.mark.parametrize(("operation", "rows"), [("PutRow", 1), ("UpdateRow", 1), ("DeleteRow", 1), ("GetRow", 0)])
 def test_single_writes_count_one_row(operation: str, rows: int) -> None:
     assert inspect(operation, b"").rows_written == rows
+
+
+def test_names_that_are_asked_for_do_not_fill_the_memory() -> None:
+    counters = RequestCounters()
+    for number in range(MOST_TALLIES + 1_000):
+        counters.add("GetRow", (f"{number}",), failed=True)
+    counters.add("GetRow", ("x" * 1_000_000,), failed=True)
+    counters.add("x" * 1_000_000, (), failed=True)
+    counted = counters.counts()
+
+    assert len(counted) == MOST_TALLIES + 1
+    assert sum(count.requests for count in counted if count.operation == OTHERS) == 1_002
+    assert sum(count.requests for count in counted) == MOST_TALLIES + 1_002
+
+
+def test_long_names_are_counted_by_their_beginning() -> None:
+    counters = RequestCounters()
+    counters.add("BatchGetRow", tuple(f"table_{number}" for number in range(1_000)))
+
+    (count,) = counters.counts()
+    assert len(count.table) == LONGEST_NAME
+    assert count.table.startswith("table_0,table_1,")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server_http_tools import Address, ask, connect, create_table, send, stream_elements
+from server_http_tools import create_table, error_code, send
+from server_state_driver import over_http, put
 
 from streamclient.server import LocalTablestore
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.validation.message_frames import read_frame
-from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, encode_row
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, decode_row, encode_row
 
 rows = st.builds(
     lambda key, cells: Row((("pk", key),), tuple(Cell(name, value) for name, value in cells)),
@@ -42,25 +44,19 @@ def test_anything_else_after_a_row_is_refused(row: Row, padding: bytes) -> None:
         read_frame(encode_row(row) + padding)
 
 
-def put(local: LocalTablestore, number: int, value: str) -> None:
-    row = encode_row(Row((("pk", number),), (Cell("v", value),)))
-    ask(local, "PutRow", table_name="t", row=row, condition=schema.Condition(row_existence=0))
-
-
 @pytest.fixture
 def table(local: LocalTablestore) -> str:
-    connection = connect(local)
-    create_table(local, connection)
-    connection.close()
+    create_table(local)
     return "t"
 
 
 def test_split_points_cover_the_table(local: LocalTablestore, table: str) -> None:
     """Java demands that the locations' repeats sum to one more than there are points."""
     for number in range(5):
-        put(local, number, "x" * 1_500_000)
+        over_http(local).put(number, put("v", "x" * 1_500_000))
 
-    answer = ask(local, "ComputeSplitPointsBySize", table_name=table, split_size=1, split_size_unit_in_byte=1024 * 1024)
+    fields = {"table_name": table, "split_size": 1, "split_size_unit_in_byte": 1024 * 1024}
+    answer = over_http(local).call("ComputeSplitPointsBySize", **fields)
 
     points = [decode_row(point).primary_key for point in answer.split_points]
     assert len(points) >= 3
@@ -69,48 +65,16 @@ def test_split_points_cover_the_table(local: LocalTablestore, table: str) -> Non
     assert [column.name for column in answer.schema] == ["pk"]
 
 
-def test_an_update_returns_the_columns_it_modified(local: LocalTablestore, table: str) -> None:
-    put(local, 1, "x")
-    change = encode_row(Row((("pk", 1),), (Cell("count", 5, CellOperation.INCREMENT),)))
-    wanted = schema.ReturnContent(return_type=schema.ReturnType.AFTER_MODIFY, return_column_names=["count"])
-
-    answer = ask(
-        local,
-        "UpdateRow",
-        table_name=table,
-        row_change=change,
-        condition=schema.Condition(row_existence=0),
-        return_content=wanted,
-    )
-
-    assert [(cell.name, cell.value) for cell in decode_row(answer.row).cells] == [("count", 5)]
-
-
-def test_answers_hold_the_fields_that_other_sdks_need(local: LocalTablestore, table: str) -> None:
-    """Go and Node fail without a table status; Go panics without stream details."""
-    described = ask(local, "DescribeTable", table_name=table)
-    updated = ask(local, "UpdateTable", table_name=table, table_options=schema.TableOptions(max_versions=2))
-
-    assert described.table_status == schema.TableStatus.ACTIVE
-    assert updated.HasField("stream_details")
-    for options in (described.table_options, updated.table_options):
-        assert options.HasField("time_to_live")
-        assert options.HasField("deviation_cell_version_in_sec")
-    unit = described.reserved_throughput_details.capacity_unit
-    assert (unit.HasField("read"), unit.HasField("write")) == (True, True)
-
-
 def test_changes_stream_in_the_order_of_their_answers(local: LocalTablestore, table: str) -> None:
     for number in range(5):
-        put(local, number % 2, str(number))
+        over_http(local).put(number % 2, put("v", str(number)))
 
-    assert [decode_row(element.record).cells[0].value for element in stream_elements(local, table)] == list("01234")
+    assert [record.columns[0].value for record in over_http(local).all_records()] == list("01234")
 
 
-def test_garbage_in_a_signed_body_is_a_bad_parameter(local: Address) -> None:
-    connection = connect(local)
+def test_garbage_in_a_signed_body_is_a_bad_parameter(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
     status, _, body = send(local, connection, "GetRow", b"\xff\xff\xff")
-    connection.close()
 
-    error = schema.parse(schema.Error, body)
-    assert (status, error.code) == (400, "OTSParameterInvalid")
+    assert (status, error_code(body)) == (400, "OTSParameterInvalid")

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    NoRetryPolicy,
-    OTSServiceError,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import Condition, NoRetryPolicy, OTSServiceError, Row, RowExistenceExpectation
 from urllib3.exceptions import HTTPError
 
 from streamclient.server import Exchange, FaultRule, LocalTablestore, LoseAnswer
 from streamclient.wire import schema
+from tests.stage import make_table
 
 
 def test_observer_hears_who_asked_for_what_and_what_was_answered(local: LocalTablestore) -> None:
     heard: list[Exchange] = []
     local.observe(heard.append)
     one = local.client(sts_token="worker one", retry_policy=NoRetryPolicy())
-    one.create_table(TableMeta("t", [("k", "STRING")]), TableOptions(), ReservedThroughput(CapacityUnit(0, 0)))
-    local.client().put_row("t", Row([("k", "a")], [("n", 1)]), Condition(RowExistenceExpectation.IGNORE))
+    make_table(one, "t")
+    local.client().put_row("t", Row([("id", "a")], [("n", 1)]))
     with pytest.raises(OTSServiceError):
-        one.put_row("t", Row([("k", "a")], [("n", 1)]), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+        one.put_row("t", Row([("id", "a")], [("n", 1)]), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
 
     told = [(one.caller, one.operation, one.tables, one.http_status) for one in heard]
     assert told == [

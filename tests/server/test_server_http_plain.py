@@ -5,16 +5,18 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from server_http_tools import connect, create_table, error_code, headers_for, receive, send
+from server_http_tools import WAYS, answer_to_headers, create_table, error_code, raw, raw_request, request
+from server_state_driver import over_http, put
 
 from streamclient.server import Fail, FaultRule, LocalTablestore, connections
 from streamclient.server.auth import Credentials, Doors
 from streamclient.server.http_service import Service
 from streamclient.server.plain_http import PlainHttp
-from streamclient.wire import schema
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import until
+from tests.service_under_test import signed_headers
 
 
 @pytest.fixture
@@ -33,15 +35,8 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def opened(local: LocalTablestore) -> Iterator[socket.socket]:
-    port = int(local.endpoint.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+    with raw(local) as connection:
         yield connection
-
-
-def request(local: LocalTablestore, operation: str, body: bytes = b"", **headers: str) -> bytes:
-    lines = {"Host": "localhost", **headers_for(local, operation, body), "Content-Length": str(len(body)), **headers}
-    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST /{operation} HTTP/1.1\r\n{text}\r\n".encode() + body
 
 
 def answers_of(connection: socket.socket, count: int) -> list[tuple[int, bytes]]:
@@ -56,8 +51,7 @@ def answers_of(connection: socket.socket, count: int) -> list[tuple[int, bytes]]
 
 
 def answer_of(connection: socket.socket) -> tuple[int, bytes]:
-    (answer,) = answers_of(connection, 1)
-    return answer
+    return answers_of(connection, 1)[0]
 
 
 CHANGES = {
@@ -79,12 +73,9 @@ def test_both_ways_answer_the_same(
 ) -> None:
     """Besides when, and under which number."""
     found = []
-    for way in ({}, {"TE": "trailers"}):
-        connection = connect(local)
-        headers = {**headers_for(local, operation, b"\x0a\x01x"), **changed, **way}
-        connection.request("POST", f"/{operation}", b"\x0a\x01x", headers)
-        status, answer_headers, body = receive(connection)
-        connection.close()
+    for way in WAYS.values():
+        headers = {**signed_headers(local, operation, b"\x0a\x01x"), **changed, **way}
+        status, answer_headers, body = answer_to_headers(local, headers, f"/{operation}", b"\x0a\x01x")
         unlike = ("x-ots-date", "x-ots-requestid", "date", "authorization")
         found.append((status, body, {name: text for name, text in answer_headers.items() if name not in unlike}))
         found.append(sorted(answer_headers))
@@ -97,8 +88,8 @@ def test_both_ways_answer_the_same(
 def test_a_body_may_come_in_pieces(
     local: LocalTablestore, answered: list[str], opened: socket.socket, size: int
 ) -> None:
-    body = schema.DescribeTableRequest(table_name="x" * size).SerializeToString()
-    whole = request(local, "DescribeTable", body)
+    body = request("DescribeTable", table_name="x" * size)
+    whole = raw_request(local, "DescribeTable", body)
     end_of_head = whole.index(b"\r\n\r\n") + 4
     opened.sendall(whole[:end_of_head])
     for start in range(end_of_head, len(whole), len(body) // 3 + 1):
@@ -110,8 +101,9 @@ def test_a_body_may_come_in_pieces(
 
 
 def test_requests_sent_ahead_are_answered_in_order(local: LocalTablestore, opened: socket.socket) -> None:
-    bodies = [schema.DescribeTableRequest(table_name=f"t{number}").SerializeToString() for number in range(3)]
-    opened.sendall(b"".join([request(local, "MakeTea"), *(request(local, "DescribeTable", body) for body in bodies)]))
+    bodies = [request("DescribeTable", table_name=f"t{number}") for number in range(3)]
+    requests = [raw_request(local, "MakeTea"), *(raw_request(local, "DescribeTable", body) for body in bodies)]
+    opened.sendall(b"".join(requests))
 
     assert [status for status, _ in answers_of(opened, 4)] == [400, 404, 404, 404]
 
@@ -120,21 +112,24 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     local: LocalTablestore, opened: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BODY_TIMEOUT_SECONDS", 0.1)
-    opened.sendall(request(local, "DescribeTable", b"\x0a\x01x")[:-1])
+    opened.sendall(raw_request(local, "DescribeTable", b"\x0a\x01x")[:-1])
 
     status, answer = answer_of(opened)
     assert (status, error_code(answer)) == (408, "OTSRequestTimeout")
     assert opened.recv(1) == b""
 
 
+def guards_of(local: LocalTablestore) -> list[Any]:
+    server: Any = local._server
+    return list(server._connections._guards.values())
+
+
 def test_a_fault_that_is_added_while_a_body_comes_strikes(
     local: LocalTablestore, answered: list[str], opened: socket.socket
 ) -> None:
-    whole = request(local, "ListTable", b"\x0a\x01x")
+    whole = raw_request(local, "ListTable", b"\x0a\x01x")
     opened.sendall(whole[:-1])
-    assert local._server is not None
-    guards = local._server._connections._guards  # type: ignore[union-attr]
-    until(lambda: any(guard._head is not None for guard in guards.values()), "the head")
+    until(lambda: any(guard._head is not None for guard in guards_of(local)), "the head")
     local.add_fault(FaultRule("ListTable", Fail("OTSServerBusy")))
     opened.sendall(whole[-1:])
 
@@ -144,70 +139,42 @@ def test_a_fault_that_is_added_while_a_body_comes_strikes(
 
 def test_idle_connections_are_closed(local: LocalTablestore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.1)
-    for way in ({}, {"TE": "trailers"}):
-        connection = connect(local)
-        connection.request("POST", "/ListTable", b"", {**headers_for(local, "ListTable", b""), **way})
-        assert receive(connection)[0] == 200
-        connection.sock.settimeout(PATIENCE_SECONDS)
-        assert connection.sock.recv(1) == b""
-        connection.close()
+    for way in WAYS.values():
+        with raw(local) as connection:
+            connection.sendall(raw_request(local, "ListTable", **way))
+            assert answer_of(connection)[0] == 200
+            assert connection.recv(1) == b""
 
 
 def test_no_headers_are_due_behind_a_whole_request(local: LocalTablestore, opened: socket.socket) -> None:
     """Also where a rule leaves all requests to aiohttp, and they come in pieces: a pool may keep such a connection."""
     local.add_fault(FaultRule("PutRow", Fail("OTSServerBusy")))
-    assert local._server is not None
-    guards = local._server._connections._guards  # type: ignore[union-attr]
-    body = schema.ListStreamRequest(table_name="t" * 20).SerializeToString()
-    whole = request(local, "ListStream", body)
+    whole = raw_request(local, "ListStream", request("ListStream", table_name="t" * 20))
     for pieces in ((whole,), (whole[:-4], whole[-4:]), (whole,)):
         for piece in pieces:
             opened.sendall(piece)
         assert answer_of(opened)[0] == 200
-        (guard,) = guards.values()
+        (guard,) = guards_of(local)
         assert not guard.is_plain
         assert (guard._due, guard._timer) == (0, None)
 
 
 def test_only_one_clock_closes_idle_connections(local: LocalTablestore, opened: socket.socket) -> None:
     """Not the one of aiohttp, which knows nothing of the requests that it does not answer."""
-    assert local._server is not None
-    guards = local._server._connections._guards  # type: ignore[union-attr]
-    opened.sendall(request(local, "ListTable", TE="trailers"))
+    opened.sendall(raw_request(local, "ListTable", TE="trailers"))
     assert answer_of(opened)[0] == 200
 
-    assert all(guard._handler.keepalive_timeout > 1e6 for guard in guards.values())
+    assert [guard._handler.keepalive_timeout > 1e6 for guard in guards_of(local)] == [True]
 
 
 def test_an_answer_larger_than_all_buffers_arrives_whole(local: LocalTablestore, answered: list[str]) -> None:
-    connection = connect(local)
-    create_table(local, connection)
-    row = b"x" * 1_900_000
-    client = local.client()
+    create_table(local)
     for number in range(2):
-        client.put_row("t", _row(number, row))
-    read = schema.GetStreamRecordRequest(shard_iterator=_iterator(local, connection)).SerializeToString()
+        over_http(local).put(number, put("v", b"x" * 1_900_000))
     for _ in range(3):
-        status, _, body = send(local, connection, "GetStreamRecord", read)
-        assert (status, len(schema.parse(schema.GetStreamRecordResponse, body).stream_records)) == (200, 2)
-    connection.close()
+        assert len(over_http(local).all_records()) == 2
 
-    assert answered.count("/GetStreamRecord") == 3
-
-
-def _row(number: int, value: bytes) -> object:
-    from tablestore import Row
-
-    return Row([("pk", number)], [("v", bytearray(value))])
-
-
-def _iterator(local: LocalTablestore, connection: http.client.HTTPConnection) -> str:
-    listed = send(local, connection, "ListStream", schema.ListStreamRequest(table_name="t").SerializeToString())[2]
-    stream_id = schema.parse(schema.ListStreamResponse, listed).streams[0].stream_id
-    shard_id = local.shards("t")[0].shard_id
-    asked = schema.GetShardIteratorRequest(stream_id=stream_id, shard_id=shard_id).SerializeToString()
-    answer = send(local, connection, "GetShardIterator", asked)[2]
-    return str(schema.parse(schema.GetShardIteratorResponse, answer).shard_iterator)
+    assert answered.count("/GetStreamRecord") == 6, "each time a page and an empty one behind it"
 
 
 NOT_TAKEN = {

@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from server_http_tools import connect, create_table, headers_for, stream_elements
+from server_http_tools import connect, create_table
+from server_state_driver import over_http
 
+from streamclient.records import SequenceInfo
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, LocalTablestore
-from streamclient.wire.plainbuffer import decode_row
+from streamclient.server.auth import Credentials, is_loopback, require_own_secret
 from tests.patience import PATIENCE_SECONDS
+from tests.service_under_test import signed_headers
+from tests.stage import put_rows
 
 ENOUGH_ROWS = 40
 """Acknowledged rows of each writer before the server is killed."""
@@ -100,7 +104,7 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
         assert process.stdout is not None
         server = ServerProcess(process, process.stdout.readline().removeprefix("listening on ").strip())
         connection = connect(server)
-        connection.request("POST", "/ListTable", b"", headers_for(server, "ListTable", b""))
+        connection.request("POST", "/ListTable", b"", signed_headers(server, "ListTable", b""))
         assert process.stdout.readline() == "taken\n"
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -112,14 +116,6 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
     assert process.returncode not in (0, -signal.SIGKILL)
     assert err.count("\n") == 1
     assert "did not end in 0.5 s" in err
-
-
-@pytest.mark.slow
-def test_the_first_line_means_that_requests_are_answered() -> None:
-    with serving() as server:
-        connection = connect(server)
-        create_table(server, connection)  # type: ignore[arg-type]
-        connection.close()
 
 
 def test_the_server_starts_without_what_it_does_not_use() -> None:
@@ -163,10 +159,12 @@ def test_own_credentials_are_the_only_ones() -> None:
         (["--port", "0", "--data", "{data}"], "{data}"),
         (["--port", "0", "--data", "/dev/null/x"], "/dev/null/x"),
         (["--port", "0", "--instance", ""], "name the instance name: --instance"),
+        (["--port", "0", "--host", "0.0.0.0"], "--allow-public-secret"),
+        (["--port", "0", "--access-key-secret-file", "{data}/none"], "{data}/none"),
     ],
 )
 def test_a_server_that_cannot_start_says_why_on_one_line(tmp_path: Path, arguments: list[str], reason: str) -> None:
-    """Port in use, no such port or address, data directory held by another server, arguments that cannot work."""
+    """Port in use, no such port or address, data held by another server, arguments that cannot work, secrets."""
     with LocalTablestore(data_dir=tmp_path) as holder:
         facts = {"port": holder.endpoint.rpartition(":")[2], "data": str(tmp_path)}
         process = spawn(*(argument.format(**facts) for argument in arguments))
@@ -206,37 +204,21 @@ class Writer(threading.Thread):
 
     def _write(self, value: int) -> list[tuple[int, int]]:
         """A single row or a batch over the writer's own keys; the rows, once they are acknowledged."""
-        from tablestore import BatchWriteRowRequest, Condition, PutRowItem, Row, TableInBatchWriteRowItem
+        from tablestore import Row
 
         keys = [self.number * 100 + value % 7] if value % 3 else [self.number * 100 + key for key in range(7)]
         rows = [Row([("pk", key)], [("v", value)]) for key in keys]
         if len(rows) == 1:
-            self._client.put_row("t", rows[0], Condition("IGNORE"))
+            self._client.put_row("t", rows[0])
         else:
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem("t", [PutRowItem(row, Condition("IGNORE")) for row in rows]))
-            assert self._client.batch_write_row(request).is_all_succeed()
+            put_rows(self._client, "t", rows)
         return [(key, value) for key in keys]
 
 
-def stream_of(server: ServerProcess) -> tuple[list[tuple[int, int]], list[Any]]:
+def stream_of(server: ServerProcess) -> tuple[list[tuple[Any, Any]], list[SequenceInfo]]:
     """Key and value of each record, and the sequence numbers."""
-    changes: list[tuple[int, int]] = []
-    sequences: list[Any] = []
-    for element in stream_elements(server, "t"):
-        row = decode_row(element.record)
-        changes.append((row.primary_key[0][1], row.cells[0].value))  # type: ignore[arg-type]
-        sequences.append(row.sequence)
-    return changes, sequences
-
-
-def table_of(server: ServerProcess) -> dict[int, int]:
-    from tablestore import INF_MAX, INF_MIN
-
-    client = server.client()
-    _, _, rows, _ = client.get_range("t", "FORWARD", [("pk", INF_MIN)], [("pk", INF_MAX)])
-    client.connection.pool.clear()
-    return {row.primary_key[0][1]: row.attribute_columns[0][1] for row in rows}
+    records = over_http(server).all_records()
+    return [(each.key["pk"], each.columns[0].value) for each in records], [each.sequence_info for each in records]
 
 
 def is_subsequence(part: list[tuple[int, int]], whole: list[tuple[int, int]]) -> bool:
@@ -252,9 +234,7 @@ def test_nothing_acknowledged_is_lost_or_reordered_by_a_kill(tmp_path: Path) -> 
     for round_number in range(3):
         with serving("--data", str(tmp_path)) as server:
             if round_number == 0:
-                connection = connect(server)
-                create_table(server, connection)  # type: ignore[arg-type]
-                connection.close()
+                create_table(server)
             writers = [Writer(server, round_number * 10 + number) for number in range(3)]
             for writer in writers:
                 writer.start()
@@ -266,10 +246,49 @@ def test_nothing_acknowledged_is_lost_or_reordered_by_a_kill(tmp_path: Path) -> 
 
         with serving("--data", str(tmp_path)) as server:
             changes, sequences = stream_of(server)
-            table = table_of(server)
+            table = {key: row["v"] for key, row in over_http(server).table().items()}
 
         assert changes[: len(earlier)] == earlier, "records of an earlier round changed"
         assert sequences == sorted(sequences), "the stream is out of order"
         assert all(is_subsequence(written, changes) for written in acknowledged), "an acknowledged write is missing"
         assert dict(changes) == table, "stream and table disagree"
         earlier = changes
+
+
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", True), ("::1", True), ("localhost", True)])
+def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.name.invalid"])
+def test_the_public_secret_is_for_loopback_unless_insisted_on(host: str) -> None:
+    with pytest.raises(ValueError, match="public access key secret"):
+        LocalTablestore(host=host).start()
+    require_own_secret(host, 0, Credentials(access_key_secret="another"))
+
+
+def test_whoever_insists_listens_with_the_public_secret() -> None:
+    with LocalTablestore(host="0.0.0.0", allow_public_secret=True) as local:
+        assert over_http(local).tables() == []
+
+
+def test_secrets_come_from_the_arguments_a_file_or_the_environment(tmp_path: Path) -> None:
+    from argparse import ArgumentParser
+
+    from streamclient.cli.options import connection_of, connection_parent
+
+    parser = ArgumentParser(parents=[connection_parent()])
+    (tmp_path / "secret").write_text("from-file\n")
+    environment = {"TABLESTORE_ACCESS_KEY_SECRET": "from-environment"}
+
+    given = {
+        name: connection_of(parser.parse_args(arguments), environment).access_key_secret
+        for name, arguments in {
+            "argument": ["--access-key-secret", "mine"],
+            "file": ["--access-key-secret-file", str(tmp_path / "secret")],
+            "environment": [],
+        }.items()
+    }
+
+    assert given == {"argument": "mine", "file": "from-file", "environment": "from-environment"}
+    assert connection_of(parser.parse_args([]), {}).access_key_secret == "local-access-key-secret"

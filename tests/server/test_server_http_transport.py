@@ -7,11 +7,13 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timezone
 
 import pytest
-from server_http_tools import connect, create_table, error_code, headers_for, receive, send
+from server_http_tools import answer_to_headers, create_table, error_code, port_of, raw, receive, request, send
+from server_state_driver import PUT, batch_row, creation, over_http, put
 
 from streamclient.server import (
     Cut,
@@ -26,62 +28,35 @@ from streamclient.server import (
 )
 from streamclient.wire import schema, signature
 from tests.patience import FOREVER_SECONDS, PATIENCE_SECONDS, until
+from tests.service_under_test import signed_headers
 
 
-@pytest.fixture
-def connection(local: LocalTablestore) -> Iterator[http.client.HTTPConnection]:
-    opened = connect(local)
-    yield opened
-    opened.close()
-
-
-def tables(local: LocalTablestore) -> list[str]:
-    connection = connect(local)
-    try:
-        return list(schema.parse(schema.ListTableResponse, send(local, connection, "ListTable")[2]).table_names)
-    finally:
-        connection.close()
-
-
-def test_a_connection_serves_many_requests(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
-    send(local, connection, "ListTable")
-    first = connection.sock
-    for _ in range(10):
-        assert send(local, connection, "ListTable")[0] == 200
-
-    assert connection.sock is first
-
-
-def test_an_error_does_not_end_the_connection(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
-    send(local, connection, "ListTable")
-    first = connection.sock
-
-    assert send(local, connection, "DeleteTable", b"\x0a\x01x")[0] == 404
-    assert send(local, connection, "ListTable")[0] == 200
-    assert connection.sock is first
-
-
-def test_answers_hold_exactly_the_signed_headers(
+def test_a_connection_serves_many_requests_and_survives_errors(
     local: LocalTablestore, connection: http.client.HTTPConnection
 ) -> None:
+    send(local, connection, "ListTable")
+    first = connection.sock
+    for _ in range(5):
+        assert send(local, connection, "ListTable")[0] == 200
+        assert send(local, connection, "DeleteTable", b"\x0a\x01x")[0] == 404
+
+    assert connection.sock is first
+
+
+@pytest.mark.parametrize(
+    ("operation", "sent"), [("ListTable", b""), ("DeleteTable", b"\x0a\x01x")], ids=["answer", "error"]
+)
+def test_answers_hold_exactly_the_signed_headers(
+    local: LocalTablestore, connection: http.client.HTTPConnection, operation: str, sent: bytes
+) -> None:
     """One more ``x-ots-`` header would break the signature in Java and Python."""
-    _, headers, body = send(local, connection, "ListTable")
+    _, headers, body = send(local, connection, operation, sent)
     signed = {name: value for name, value in headers.items() if name.startswith("x-ots-")}
 
     assert sorted(signed) == ["x-ots-contentmd5", "x-ots-contenttype", "x-ots-date", "x-ots-requestid"]
-    expected = signature.sign_response(local.access_key_secret, "/ListTable", signed)
+    expected = signature.sign_response(local.access_key_secret, f"/{operation}", signed)
     assert headers["authorization"] == f"OTS {local.access_key_id}:{expected}"
     assert signed["x-ots-contentmd5"] == signature.content_md5(body)
-
-
-def test_errors_are_signed_too_once_the_caller_is_known(
-    local: LocalTablestore, connection: http.client.HTTPConnection
-) -> None:
-    _, headers, _ = send(local, connection, "DeleteTable", b"\x0a\x01x")
-    signed = {name: value for name, value in headers.items() if name.startswith("x-ots-")}
-
-    expected = signature.sign_response(local.access_key_secret, "/DeleteTable", signed)
-    assert headers["authorization"] == f"OTS {local.access_key_id}:{expected}"
 
 
 def test_errors_to_strangers_are_not_signed_but_numbered(connection: http.client.HTTPConnection) -> None:
@@ -94,24 +69,13 @@ def test_errors_to_strangers_are_not_signed_but_numbered(connection: http.client
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, br"])
-def test_answers_are_never_compressed(
-    local: LocalTablestore, connection: http.client.HTTPConnection, encoding: str
-) -> None:
+def test_answers_are_never_compressed(local: LocalTablestore, encoding: str) -> None:
     """Go asks for gzip by default and would undo it; the others would not."""
-    headers = {**headers_for(local, "ListTable", b""), "Accept-Encoding": encoding}
-    connection.request("POST", "/ListTable", b"", headers)
-    status, answered, _ = receive(connection)
+    headers = {**signed_headers(local, "ListTable", b""), "Accept-Encoding": encoding}
+    status, answered, _ = answer_to_headers(local, headers)
 
     assert status == 200
     assert "content-encoding" not in answered
-
-
-def test_header_names_are_read_in_any_case(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
-    """Go writes them in canonical case."""
-    headers = {name.title(): value for name, value in headers_for(local, "ListTable", b"").items()}
-    connection.request("POST", "/ListTable", b"", headers)
-
-    assert receive(connection)[0] == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
@@ -124,18 +88,19 @@ def test_only_post_is_allowed(connection: http.client.HTTPConnection, method: st
 
 
 def test_a_chunked_request_is_read(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
-    create_table(local, connection)
+    create_table(local)
     body = b"\x0a\x01t"
     chunks = iter([body[:1], body[1:]])
-    connection.request("POST", "/DescribeTable", chunks, headers_for(local, "DescribeTable", body), encode_chunked=True)
+    connection.request(
+        "POST", "/DescribeTable", chunks, signed_headers(local, "DescribeTable", body), encode_chunked=True
+    )
 
     assert receive(connection)[0] == 200
 
 
 def test_a_chunked_body_is_refused_as_soon_as_it_exceeds_the_limit(local: LocalTablestore) -> None:
     """The body never ends here: a server that waited for its end would keep all of it in memory."""
-    port = int(local.endpoint.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as endless:
+    with raw(local) as endless:
         endless.sendall(b"POST /PutRow HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(6):
             endless.sendall(b"100000\r\n" + bytes(1024 * 1024) + b"\r\n")
@@ -147,7 +112,7 @@ def test_a_chunked_body_is_refused_as_soon_as_it_exceeds_the_limit(local: LocalT
 def test_a_body_above_the_limit_is_refused_by_its_length_alone(
     local: LocalTablestore, connection: http.client.HTTPConnection
 ) -> None:
-    headers = {**headers_for(local, "PutRow", b""), "Content-Length": str(5 * 1024 * 1024 + 1)}
+    headers = {**signed_headers(local, "PutRow", b""), "Content-Length": str(5 * 1024 * 1024 + 1)}
     connection.request("POST", "/PutRow", None, headers)
     status, _, body = receive(connection)
 
@@ -155,77 +120,53 @@ def test_a_body_above_the_limit_is_refused_by_its_length_alone(
 
 
 def test_a_client_that_leaves_in_mid_request_harms_nobody(local: LocalTablestore) -> None:
-    port = int(local.endpoint.rpartition(":")[2])
     for partial in (b"", b"POST /ListTable HTT", b"POST /PutRow HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf"):
-        with socket.create_connection(("127.0.0.1", port)) as rude:
+        with raw(local) as rude:
             rude.sendall(partial)
 
-    assert tables(local) == []
+    assert over_http(local).tables() == []
 
 
-def test_bytes_that_are_not_http_are_answered_and_survived(local: LocalTablestore) -> None:
-    port = int(local.endpoint.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as garbage:
-        garbage.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
-        assert garbage.recv(7, socket.MSG_WAITALL) == b"HTTP/1."
-
-    assert tables(local) == []
-
-
-def test_a_cut_request_is_not_executed(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
-    local.add_fault(FaultRule("CreateTable", Cut(), times=1))
-
-    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        create_table(local, connection)
-
-    assert tables(local) == []
-
-
-def test_a_lost_answer_belongs_to_an_executed_request(
-    local: LocalTablestore, connection: http.client.HTTPConnection
+@pytest.mark.parametrize(("action", "tables"), [(Cut(), []), (LoseAnswer(), ["t"])], ids=["cut", "lost answer"])
+def test_a_cut_request_is_not_executed_and_one_whose_answer_is_lost_is(
+    local: LocalTablestore, action: Cut | LoseAnswer, tables: list[str]
 ) -> None:
-    local.add_fault(FaultRule("CreateTable", LoseAnswer(), times=1))
+    local.add_fault(FaultRule("CreateTable", action, times=1))
 
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        create_table(local, connection)
+        create_table(local)
 
-    assert tables(local) == ["t"]
-
-
-def test_a_silent_lost_answer_lets_the_client_time_out(local: LocalTablestore) -> None:
-    local.add_fault(FaultRule("CreateTable", LoseAnswer(seconds=FOREVER_SECONDS), times=1))
-    impatient = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=0.2)
-
-    with pytest.raises(TimeoutError):
-        create_table(local, impatient)
-    impatient.close()
-
-    until(lambda: tables(local) == ["t"], "the effect")
+    assert over_http(local).tables() == tables
 
 
 @pytest.mark.parametrize(
-    ("action", "has_effect"), [(Latency(FOREVER_SECONDS), False), (LateAnswer(FOREVER_SECONDS), True)]
+    ("action", "has_effect"),
+    [
+        (Latency(FOREVER_SECONDS), False),
+        (LateAnswer(FOREVER_SECONDS), True),
+        (LoseAnswer(seconds=FOREVER_SECONDS), True),
+    ],
+    ids=["latency", "lateness", "silent loss"],
 )
 def test_latency_comes_before_and_lateness_after_the_effect(
-    local: LocalTablestore, action: Latency | LateAnswer, has_effect: bool
+    local: LocalTablestore, action: Latency | LateAnswer | LoseAnswer, has_effect: bool
 ) -> None:
     """While the answer is late, others already see the change; while there is latency, they do not."""
     local.add_fault(FaultRule("CreateTable", action))
-    impatient = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=0.2)
-    with pytest.raises(TimeoutError):
-        create_table(local, impatient)
-    impatient.close()
+    address = local.endpoint.removeprefix("http://")
+    with closing(http.client.HTTPConnection(address, timeout=0.2)) as impatient, pytest.raises(TimeoutError):
+        send(local, impatient, "CreateTable", request("CreateTable", **creation()))
 
     until(lambda: local.faults()[0].struck == 1, "the fault")
     if has_effect:
-        until(lambda: tables(local) == ["t"], "the effect")
-    assert tables(local) == ["t"] * has_effect
+        until(lambda: over_http(local).tables() == ["t"], "the effect")
+    assert over_http(local).tables() == ["t"] * has_effect
 
 
-def test_latency_delays_only_its_own_request(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+def test_latency_delays_only_its_own_request(local: LocalTablestore) -> None:
     local.add_fault(FaultRule("CreateTable", Latency(0.1), times=1))
     started = time.monotonic()
-    create_table(local, connection)
+    create_table(local)
 
     assert time.monotonic() - started >= 0.1
 
@@ -246,15 +187,12 @@ def test_an_injected_error_looks_like_the_services_own(
     local: LocalTablestore, connection: http.client.HTTPConnection, action: Fail, status: int, message: str
 ) -> None:
     local.add_fault(FaultRule("CreateTable", action))
-    request = schema.CreateTableRequest()
-    request.table_meta.table_name = "t"
-    request.reserved_throughput.capacity_unit.read = 0
 
-    answered, _, body = send(local, connection, "CreateTable", request.SerializeToString())
+    answered, _, body = send(local, connection, "CreateTable", request("CreateTable", **creation()))
 
     error = schema.parse(schema.Error, body)
     assert (answered, error.code, error.message) == (status, action.code, message)
-    assert tables(local) == []
+    assert over_http(local).tables() == []
 
 
 def test_strangers_do_not_use_up_faults(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
@@ -267,43 +205,24 @@ def test_strangers_do_not_use_up_faults(local: LocalTablestore, connection: http
 
 
 def test_rows_of_a_batch_fail_while_the_others_are_written(local: LocalTablestore) -> None:
-    from tablestore import (
-        INF_MAX,
-        INF_MIN,
-        BatchWriteRowRequest,
-        Condition,
-        PutRowItem,
-        Row,
-        TableInBatchWriteRowItem,
-    )
-
-    client = local.client()
-    connection = connect(local)
-    create_table(local, connection)
-    connection.close()
+    create_table(local)
     local.add_fault(FaultRule("BatchWriteRow", FailRows(rows=(1,), every=4, code="OTSTimeout"), table="t"))
-    request = BatchWriteRowRequest()
-    rows = [PutRowItem(Row([("pk", number)], [("v", 1)]), Condition("IGNORE")) for number in range(5)]
-    request.add(TableInBatchWriteRowItem("t", rows))
+    rows = [batch_row(PUT, number, put("v", 1)) for number in range(5)]
 
-    results = client.batch_write_row(request).get_put_by_table("t")
+    results = over_http(local).write_batch(rows)
 
-    assert [result.is_ok for result in results] == [True, False, True, False, True]
-    assert {(result.error_code, result.error_message) for result in results if not result.is_ok} == {
-        ("OTSTimeout", "Operation timeout.")
-    }
-    _, _, found, _ = client.get_range("t", "FORWARD", [("pk", INF_MIN)], [("pk", INF_MAX)])
-    assert [row.primary_key[0][1] for row in found] == [0, 2, 4]
+    failed, done = (False, "OTSTimeout", "Operation timeout."), (True, "", "")
+    assert [(row.is_ok, row.error.code, row.error.message) for row in results] == [done, failed, done, failed, done]
+    assert list(over_http(local).table()) == [0, 2, 4]
 
 
-def test_requests_are_counted_by_operation_and_table(
-    local: LocalTablestore, connection: http.client.HTTPConnection
-) -> None:
-    create_table(local, connection)
-    send(local, connection, "ListTable")
-    send(local, connection, "DescribeTable", b"\x0a\x01t")
-    send(local, connection, "DescribeTable", b"\x0a\x01t")
-    send(local, connection, "DescribeTable", b"\x0a\x01u")
+def test_requests_are_counted_by_operation_and_table(local: LocalTablestore) -> None:
+    create_table(local)
+    driver = over_http(local)
+    assert driver.tables() == ["t"]
+    for _ in range(2):
+        driver.call("DescribeTable", table_name="t")
+    driver.refusal("DescribeTable", table_name="u")
 
     counted = [(count.operation, count.table, count.requests, count.errors) for count in local.requests()]
     assert counted == [
@@ -318,13 +237,11 @@ def test_requests_are_counted_by_operation_and_table(
 
 def test_servers_in_one_process_do_not_share_anything(local: LocalTablestore) -> None:
     with LocalTablestore(instance="other", access_key_id="id", access_key_secret="secret") as other:
-        connection = connect(other)
-        create_table(other, connection, "theirs")
-        connection.close()
+        create_table(other, "theirs")
 
         assert other.endpoint != local.endpoint
-        assert tables(local) == []
-        assert tables(other) == ["theirs"]
+        assert over_http(local).tables() == []
+        assert over_http(other).tables() == ["theirs"]
 
 
 @pytest.fixture
@@ -350,13 +267,10 @@ def test_stopping_wakes_waiting_requests_and_leaves_nothing_behind() -> None:
     failures: list[Exception] = []
 
     def wait() -> None:
-        connection = connect(local)
         try:
-            send(local, connection, "ListTable")
+            over_http(local).tables()
         except (http.client.HTTPException, OSError) as error:
             failures.append(error)
-        finally:
-            connection.close()
 
     waiting = threading.Thread(target=wait)
     waiting.start()
@@ -373,7 +287,7 @@ def test_a_stopped_server_can_be_started_again() -> None:
     local = LocalTablestore()
     for _ in range(2):
         with local:
-            assert tables(local) == []
+            assert over_http(local).tables() == []
     local.stop()
 
     with pytest.raises(RuntimeError, match="not running"):
@@ -386,10 +300,8 @@ def test_starting_twice_is_an_error(local: LocalTablestore) -> None:
 
 
 def test_a_port_in_use_is_named(local: LocalTablestore) -> None:
-    port = int(local.endpoint.rpartition(":")[2])
-
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
-        LocalTablestore(port=port).start()
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port_of(local)}"):
+        LocalTablestore(port=port_of(local)).start()
 
 
 @pytest.mark.usefixtures("patient_stop")

@@ -6,30 +6,18 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from server_http_tools import connect, receive
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    OTSServiceError,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from attrs import evolve
+from server_http_tools import answer_to_headers
+from tablestore import Condition, OTSServiceError, Row, RowExistenceExpectation
 
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnOperation, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
-from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
 from streamclient.tunnel.tunnel_client import TunnelClient
 from streamclient.tunnel.tunnel_errors import (
@@ -41,27 +29,26 @@ from streamclient.tunnel.tunnel_errors import (
 )
 from streamclient.tunnel.tunnel_model import (
     Channel,
+    ChannelCheckpoint,
     ChannelStatus,
     ChannelType,
     StartOffset,
     StreamTunnelConfig,
+    TunnelDescription,
     TunnelStage,
     TunnelType,
 )
 from streamclient.tunnel.tunnel_transport import TunnelTransport
 from streamclient.wire import schema, signature
 from streamclient.wire._tags import TAG_ROW_KEY
-from streamclient.wire.page_parts import FINISHED
+from streamclient.wire.page_parts import FINISHED, TunnelPage
 from streamclient.wire.tunnel import decode_token
+from tests.service_under_test import signed_headers
+from tests.stage import IGNORE, STREAM, make_table, put_rows
 
-TABLE = "orders"
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
-OPEN, CLOSING, CLOSE, TERMINATED = (
-    ChannelStatus.OPEN,
-    ChannelStatus.CLOSING,
-    ChannelStatus.CLOSE,
-    ChannelStatus.TERMINATED,
-)
+TABLE, KEY = "orders", [("id", "INTEGER")]
+OPEN, WAIT = ChannelStatus.OPEN, ChannelStatus.WAIT
+CLOSING, CLOSE, TERMINATED = ChannelStatus.CLOSING, ChannelStatus.CLOSE, ChannelStatus.TERMINATED
 
 
 class Scene:
@@ -71,61 +58,59 @@ class Scene:
         self.local = local
         self.ots = local.client()
         self.tunnels = TunnelClient(self.ots)
-
-    def make_table(self, *, stream: bool = True) -> None:
-        specification = StreamSpecification(enable_stream=True, expiration_time_hours=24) if stream else None
-        TablestoreStreamApi(self.ots).create_table(
-            TableMeta(TABLE, [("id", "INTEGER")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=specification,
-        )
+        self.tunnel_id = ""
 
     def put(self, *numbers: int) -> None:
-        for number in numbers:
-            self.ots.put_row(TABLE, Row([("id", number)], [("value", number)]), IGNORE)
-
-    def put_many(self, count: int) -> None:
-        for start in range(0, count, 200):
-            rows = [
-                PutRowItem(Row([("id", number)], [("value", number)]), IGNORE) for number in range(start, start + 200)
-            ]
-            request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(TABLE, rows))
-            assert self.ots.batch_write_row(request).is_all_succeed()
+        put_rows(self.ots, TABLE, (Row([("id", number)], [("value", number)]) for number in numbers))
 
     def tunnel(self, kind: TunnelType, name: str = "t", config: StreamTunnelConfig | None = None) -> str:
-        return self.tunnels.create_tunnel(TABLE, name, kind, config)
+        """Make the tunnel on which the other methods work."""
+        self.tunnel_id = self.tunnels.create_tunnel(TABLE, name, kind, config)
+        return self.tunnel_id
 
-    def channels(self, name: str = "t") -> dict[str, ChannelStatus]:
-        described = self.tunnels.describe_tunnel(TABLE, name).channels
-        return {channel.channel_id: channel.status for channel in described}
+    def describe(self) -> TunnelDescription:
+        return self.tunnels.describe_tunnel(TABLE, "t")
 
-    def stage(self, name: str = "t") -> TunnelStage:
-        return self.tunnels.describe_tunnel(TABLE, name).info.stage
+    def channels(self) -> dict[str, ChannelStatus]:
+        return {channel.channel_id: channel.status for channel in self.describe().channels}
 
-    def connect(self, tunnel_id: str, tag: str = "w", timeout_seconds: int = 60) -> str:
-        return self.tunnels.connect(tunnel_id, timeout_seconds=timeout_seconds, client_tag=tag)
+    @property
+    def channel_id(self) -> str:
+        """The only channel."""
+        (found,) = self.channels()
+        return found
 
-    def beat(self, tunnel_id: str, client_id: str, *channels: Channel) -> list[Channel]:
-        return list(self.tunnels.heartbeat(tunnel_id, client_id, channels))
+    def connect(self, tag: str = "w", timeout_seconds: int = 60) -> str:
+        return self.tunnels.connect(self.tunnel_id, timeout_seconds=timeout_seconds, client_tag=tag)
 
-    def read_all(self, tunnel_id: str, channel_id: str, client_id: str = "anybody") -> tuple[list[StreamRecord], str]:
+    def beat(self, client_id: str, *channels: Channel) -> list[Channel]:
+        return list(self.tunnels.heartbeat(self.tunnel_id, client_id, channels))
+
+    def stored(self, channel_id: str | None = None, client_id: str = "x") -> ChannelCheckpoint:
+        return self.tunnels.get_checkpoint(self.tunnel_id, client_id, channel_id or self.channel_id)
+
+    def read(self, token: str, channel_id: str | None = None, client_id: str = "x") -> TunnelPage:
+        return self.tunnels.read_records(self.tunnel_id, client_id, channel_id or self.channel_id, token)
+
+    def store(self, token: str, number: int, channel_id: str | None = None, client_id: str = "x") -> None:
+        self.tunnels.checkpoint(self.tunnel_id, client_id, channel_id or self.channel_id, token, number)
+
+    def read_all(self, channel_id: str | None = None, client_id: str = "x") -> tuple[list[StreamRecord], str]:
         """Read from the checkpoint until nothing more comes; records and the token behind them."""
-        token = self.tunnels.get_checkpoint(tunnel_id, client_id, channel_id).token
+        token = self.stored(channel_id, client_id).token
         records: list[StreamRecord] = []
         while True:
-            page = self.tunnels.read_records(tunnel_id, client_id, channel_id, token)
+            page = self.read(token, channel_id, client_id)
             records += page.records
             token = page.next_token
             if page.is_finished or page.may_more_record is False:
                 return records, token
 
-    def consume(self, tunnel_id: str, channel_id: str) -> list[StreamRecord]:
+    def consume(self, channel_id: str | None = None) -> list[StreamRecord]:
         """Read as ``read_all`` and store the checkpoint."""
-        number = self.tunnels.get_checkpoint(tunnel_id, "anybody", channel_id).sequence_number
-        records, token = self.read_all(tunnel_id, channel_id)
-        self.tunnels.checkpoint(tunnel_id, "anybody", channel_id, token, number + 1)
+        number = self.stored(channel_id).sequence_number
+        records, token = self.read_all(channel_id)
+        self.store(token, number + 1, channel_id)
         return records
 
 
@@ -133,13 +118,8 @@ class Scene:
 def scene() -> Iterator[Scene]:
     with LocalTablestore() as local:
         made = Scene(local)
-        made.make_table()
+        make_table(made.ots, TABLE, KEY)
         yield made
-
-
-def only(items: object) -> str:
-    (item,) = items  # type: ignore[misc]
-    return item  # type: ignore[no-any-return]
 
 
 def ids(records: list[StreamRecord]) -> list[int]:
@@ -157,7 +137,7 @@ def test_tunnel_is_listed_and_described_as_it_was_made(scene: Scene) -> None:
     assert (listed.tunnel_id, listed.tunnel_name, listed.table_name) == (tunnel_id, "t", TABLE)
     assert listed.tunnel_type is TunnelType.BASE_AND_STREAM
     assert listed.instance_name == scene.local.instance
-    assert listed == scene.tunnels.describe_tunnel(TABLE, "t").info
+    assert listed == scene.describe().info
     assert scene.tunnels.list_tunnel() == (listed,)
 
 
@@ -178,10 +158,10 @@ def test_missing_tunnels_and_tables_are_invalid_parameters(scene: Scene) -> None
         scene.tunnels.create_tunnel("none", "t", TunnelType.STREAM)
 
 
-def test_stream_tunnel_switches_the_stream_on(tmp_path: Path) -> None:
+def test_stream_tunnel_switches_the_stream_on() -> None:
     with LocalTablestore() as local:
         scene = Scene(local)
-        scene.make_table(stream=False)
+        make_table(scene.ots, TABLE, KEY, stream=None)
         scene.tunnel(TunnelType.STREAM)
 
         details = TablestoreStreamApi(scene.ots).describe_table(TABLE).stream
@@ -198,12 +178,12 @@ def test_config_is_described_to_the_millisecond(scene: Scene) -> None:
 
 
 def test_deleted_tunnel_ends_its_sessions(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id)
+    scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect()
     scene.tunnels.delete_tunnel(TABLE, "t")
 
     with pytest.raises(TunnelParameterInvalidError):
-        scene.beat(tunnel_id, client_id)
+        scene.beat(client_id)
 
 
 @pytest.mark.parametrize("start", [True, False])
@@ -212,7 +192,7 @@ def test_range_is_described_as_it_was_given(scene: Scene, start: bool) -> None:
     given = StreamTunnelConfig(start_micros=now - 60_000_000 if start else None, end_micros=now + 60_000_000)
     scene.tunnel(TunnelType.STREAM, config=given)
 
-    described = scene.tunnels.describe_tunnel(TABLE, "t").info.config
+    described = scene.describe().info.config
 
     assert described == given
     assert described is not None
@@ -257,26 +237,25 @@ def test_tunnel_outlives_no_table(scene: Scene) -> None:
 
 def test_full_data_comes_once_in_key_order_and_ends_the_tunnel(scene: Scene) -> None:
     scene.put(3, 1, 2)
-    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
-    channel_id = only(scene.channels())
+    scene.tunnel(TunnelType.BASE_DATA)
+    channel_id = scene.channel_id
     assert channel_id.startswith("BaseData_")
 
-    records = scene.consume(tunnel_id, channel_id)
+    records = scene.consume()
 
     assert ids(records) == [1, 2, 3]
     assert {record.record_type for record in records} == {RecordType.PUT}
     assert {record.sequence_info for record in records} == {SequenceInfo(0, 0, 0)}
     assert scene.channels() == {channel_id: TERMINATED}
-    assert scene.stage() is TunnelStage.PROCESS_STREAM
-    assert scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token == FINISHED
+    assert scene.describe().info.stage is TunnelStage.PROCESS_STREAM
+    assert scene.stored().token == FINISHED
 
 
 def test_full_data_is_read_in_pages_from_token_to_token(scene: Scene) -> None:
-    scene.put_many(12_000)
-    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
-    channel_id = only(scene.channels())
+    scene.put(*range(12_000))
+    scene.tunnel(TunnelType.BASE_DATA)
 
-    records, token = scene.read_all(tunnel_id, channel_id)
+    records, token = scene.read_all()
 
     assert ids(records) == list(range(12_000))
     assert token == FINISHED
@@ -284,12 +263,11 @@ def test_full_data_is_read_in_pages_from_token_to_token(scene: Scene) -> None:
 
 def test_stream_delivers_what_is_written_after_the_tunnel_was_made(scene: Scene) -> None:
     scene.put(1)
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.tunnel(TunnelType.STREAM)
     scene.put(2, 3)
     scene.ots.delete_row(TABLE, [("id", 2)], IGNORE)
-    channel_id = only(scene.channels())
 
-    records = scene.consume(tunnel_id, channel_id)
+    records = scene.consume()
 
     assert [(record.record_type, record.key["id"]) for record in records] == [
         (RecordType.PUT, 2),
@@ -297,60 +275,59 @@ def test_stream_delivers_what_is_written_after_the_tunnel_was_made(scene: Scene)
         (RecordType.DELETE, 2),
     ]
     scene.put(4)
-    assert ids(scene.consume(tunnel_id, channel_id)) == [4]
+    assert ids(scene.consume()) == [4]
 
 
 def test_earliest_tunnel_delivers_the_whole_log(scene: Scene) -> None:
     scene.put(1, 2)
-    tunnel_id = scene.tunnel(TunnelType.STREAM, config=StreamTunnelConfig(StartOffset.EARLIEST))
+    scene.tunnel(TunnelType.STREAM, config=StreamTunnelConfig(StartOffset.EARLIEST))
 
-    assert ids(scene.consume(tunnel_id, only(scene.channels()))) == [1, 2]
+    assert ids(scene.consume()) == [1, 2]
 
 
 def test_stream_channels_wait_until_all_full_data_was_consumed(scene: Scene) -> None:
     scene.put(1)
-    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    scene.tunnel(TunnelType.BASE_AND_STREAM)
     scene.put(2)
-    described = {c.channel_type: c for c in scene.tunnels.describe_tunnel(TABLE, "t").channels}
-    assert described[ChannelType.STREAM].status is ChannelStatus.WAIT
-    assert scene.stage() is TunnelStage.PROCESS_BASE_DATA
+    described = {c.channel_type: c for c in scene.describe().channels}
+    assert described[ChannelType.STREAM].status is WAIT
+    assert scene.describe().info.stage is TunnelStage.PROCESS_BASE_DATA
 
-    base = ids(scene.consume(tunnel_id, described[ChannelType.BASE_DATA].channel_id))
+    base = ids(scene.consume(described[ChannelType.BASE_DATA].channel_id))
 
     assert base == [1, 2]
-    assert scene.stage() is TunnelStage.PROCESS_STREAM
+    assert scene.describe().info.stage is TunnelStage.PROCESS_STREAM
     assert scene.channels()[described[ChannelType.STREAM].channel_id] is OPEN
-    assert ids(scene.consume(tunnel_id, described[ChannelType.STREAM].channel_id)) == [2]
+    assert ids(scene.consume(described[ChannelType.STREAM].channel_id)) == [2]
 
 
 def test_children_open_when_their_parents_are_finished(scene: Scene) -> None:
     scene.put(1, 2, 3, 4)
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    parent = only(scene.channels())
+    scene.tunnel(TunnelType.STREAM)
+    parent = scene.channel_id
     scene.put(5)
     lower, upper = scene.local.split(TABLE, at=3)
     scene.put(1, 4)
-    assert scene.channels() == {parent: OPEN, lower: ChannelStatus.WAIT, upper: ChannelStatus.WAIT}
+    assert scene.channels() == {parent: OPEN, lower: WAIT, upper: WAIT}
 
-    assert ids(scene.consume(tunnel_id, parent)) == [5]
+    assert ids(scene.consume(parent)) == [5]
 
     assert scene.channels() == {parent: TERMINATED, lower: OPEN, upper: OPEN}
-    assert [ids(scene.consume(tunnel_id, child)) for child in (lower, upper)] == [[1], [4]]
+    assert [ids(scene.consume(child)) for child in (lower, upper)] == [[1], [4]]
     merged = scene.local.merge(TABLE, lower, upper)
-    assert ids(scene.consume(tunnel_id, lower)) == []
-    assert scene.channels()[merged] is ChannelStatus.WAIT
-    scene.consume(tunnel_id, upper)
+    assert ids(scene.consume(lower)) == []
+    assert scene.channels()[merged] is WAIT
+    scene.consume(upper)
     assert scene.channels()[merged] is OPEN
 
 
 def test_consume_point_is_that_of_the_slowest_channel(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
-    assert scene.tunnels.describe_tunnel(TABLE, "t").consume_point_micros == 0
+    scene.tunnel(TunnelType.STREAM)
+    assert scene.describe().consume_point_micros == 0
 
-    scene.consume(tunnel_id, channel_id)
+    scene.consume()
 
-    described = scene.tunnels.describe_tunnel(TABLE, "t")
+    described = scene.describe()
     assert described.consume_point_micros > described.info.create_time_micros
     assert described.channels[0].consume_point_micros == described.consume_point_micros
     assert described.channels[0].record_count == 0
@@ -363,22 +340,22 @@ def test_end_offset_finishes_the_channels(scene: Scene) -> None:
     end = int(shard.newest_sequence.partition("/")[2])
     scene.put(2)
     config = StreamTunnelConfig(StartOffset.EARLIEST, end_micros=end)
-    tunnel_id = scene.tunnel(TunnelType.STREAM, config=config)
+    scene.tunnel(TunnelType.STREAM, config=config)
 
-    assert ids(scene.consume(tunnel_id, only(scene.channels()))) == [1]
+    assert ids(scene.consume()) == [1]
     assert list(scene.channels().values()) == [TERMINATED]
 
 
 def test_tunnel_whose_log_was_trimmed_is_expired(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id)
+    scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect()
     scene.put(1, 2)
     scene.local.trim(TABLE)
 
     with pytest.raises(TunnelExpiredError):
-        scene.beat(tunnel_id, client_id)
+        scene.beat(client_id)
     with pytest.raises(TunnelExpiredError):
-        scene.connect(tunnel_id)
+        scene.connect()
     assert scene.tunnels.list_tunnel(TABLE)[0].is_expired
 
 
@@ -390,8 +367,8 @@ LOST_LOG = re.compile(
 def test_a_read_before_the_log_is_answered_as_by_the_service(scene: Scene) -> None:
     """Code, status and text as they were observed: the error of the table service is the text."""
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
-    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    channel_id = scene.channel_id
+    token = scene.stored().token
     scene.put(1, 2)
     scene.local.trim(TABLE)
 
@@ -401,43 +378,40 @@ def test_a_read_before_the_log_is_answered_as_by_the_service(scene: Scene) -> No
     assert (answer.status, error.code, len(error.message)) == (400, "OTSTunnelServerUnavailable", 117)
     assert LOST_LOG.fullmatch(error.message)
     with pytest.raises(TunnelExpiredError):
-        scene.tunnels.read_records(tunnel_id, "x", channel_id, token)
+        scene.read(token)
 
 
 def test_a_read_after_the_lost_part_of_a_log_goes_on(scene: Scene) -> None:
     """The tunnel is expired by another channel, or by records before this token."""
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
-    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    scene.tunnel(TunnelType.STREAM)
+    token = scene.stored().token
     scene.put(1, 2)
-    token = scene.tunnels.read_records(tunnel_id, "x", channel_id, token).next_token
+    token = scene.read(token).next_token
     scene.put(3)
     scene.local.trim(TABLE, keep_last=1)
 
     assert scene.tunnels.list_tunnel(TABLE)[0].is_expired
-    assert ids(scene.tunnels.read_records(tunnel_id, "x", channel_id, token).records) == [3]
+    assert ids(scene.read(token).records) == [3]
     with pytest.raises(TunnelExpiredError):
-        scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id)
+        scene.stored()
 
 
 def test_consumed_log_may_be_trimmed(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
+    scene.tunnel(TunnelType.STREAM)
     scene.put(1, 2)
-    scene.consume(tunnel_id, channel_id)
+    scene.consume()
     scene.local.trim(TABLE)
     scene.put(3)
 
-    assert ids(scene.consume(tunnel_id, channel_id)) == [3]
+    assert ids(scene.consume()) == [3]
 
 
 def test_nothing_is_read_behind_a_page_that_says_so(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
-    scene.put_many(2_400)
-    token, sizes, hints = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token, [], []
+    scene.tunnel(TunnelType.STREAM)
+    scene.put(*range(2_400))
+    token, sizes, hints = scene.stored().token, [], []
     for _ in range(4):
-        page = scene.tunnels.read_records(tunnel_id, "x", channel_id, token)
+        page = scene.read(token)
         token = page.next_token
         sizes.append(len(page.records))
         hints.append(page.may_more_record)
@@ -448,28 +422,22 @@ def test_nothing_is_read_behind_a_page_that_says_so(scene: Scene) -> None:
 
 def test_reading_behind_the_end_gives_nothing_and_ends_again(scene: Scene) -> None:
     scene.put(1)
-    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
+    scene.tunnel(TunnelType.BASE_DATA)
 
-    page = scene.tunnels.read_records(tunnel_id, "x", only(scene.channels()), FINISHED)
+    page = scene.read(FINISHED)
 
     assert (page.records, page.next_token) == ((), FINISHED)
 
 
 def test_origin_columns_come_with_changes_of_rows_that_were_there(scene: Scene) -> None:
-    specification = StreamSpecification(enable_stream=True, expiration_time_hours=24, columns_to_get=("value",))
-    TablestoreStreamApi(scene.ots).create_table(
-        TableMeta("origins", [("id", "INTEGER")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=specification,
-    )
-    tunnel_id = scene.tunnels.create_tunnel("origins", "t", TunnelType.STREAM)
-    scene.ots.put_row("origins", Row([("id", 1)], [("value", "old")]), IGNORE)
-    scene.ots.update_row("origins", Row([("id", 1)], {"PUT": [("value", "new")]}), IGNORE)
-    channel_id = scene.tunnels.describe_tunnel("origins", "t").channels[0].channel_id
+    scene.ots.delete_table(TABLE)
+    make_table(scene.ots, TABLE, KEY, stream=evolve(STREAM, columns_to_get=("value",)))
+    scene.tunnel(TunnelType.STREAM)
+    scene.ots.put_row(TABLE, Row([("id", 1)], [("value", "old")]), IGNORE)
+    scene.ots.update_row(TABLE, Row([("id", 1)], {"PUT": [("value", "new")]}), IGNORE)
 
-    origin = raw_page(scene, tunnel_id, channel_id).records[1].origin_record
-    put, update = scene.consume(tunnel_id, channel_id)
+    origin = raw_page(scene).records[1].origin_record
+    put, update = scene.consume()
 
     assert (put.record_type, update.record_type) == (RecordType.PUT, RecordType.UPDATE)
     assert [column.value for column in put.columns + update.columns] == ["old", "new"]
@@ -478,10 +446,10 @@ def test_origin_columns_come_with_changes_of_rows_that_were_there(scene: Scene) 
     assert origin[4] == TAG_ROW_KEY, "the Go client wants the tag of the key first"
 
 
-def raw_page(scene: Scene, tunnel_id: str, channel_id: str) -> Any:
-    """The page at a channel's first position as it travels."""
-    text = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
-    request = schema.ReadRecordsRequest(tunnel_id=tunnel_id, client_id="x", channel_id=channel_id, token=text)
+def raw_page(scene: Scene) -> Any:
+    """The page at the first position of the only channel as it travels."""
+    whose = {"tunnel_id": scene.tunnel_id, "client_id": "x", "channel_id": scene.channel_id}
+    request = schema.ReadRecordsRequest(**whose, token=scene.stored().token)
     return schema.parse(
         schema.ReadRecordsResponse, TunnelTransport(scene.ots).send("readrecords", request, write=False)
     )
@@ -489,12 +457,12 @@ def raw_page(scene: Scene, tunnel_id: str, channel_id: str) -> Any:
 
 def test_records_are_read_in_order_with_the_client_id_that_describe_shows(scene: Scene) -> None:
     """And with nobody's: reading needs no session."""
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
+    scene.tunnel(TunnelType.STREAM)
+    (channel,) = scene.describe().channels
     assert channel.client_id == ""
-    scene.put_many(1_000)
+    scene.put(*range(1_000))
 
-    records, _ = scene.read_all(tunnel_id, channel.channel_id, channel.client_id)
+    records, _ = scene.read_all(client_id=channel.client_id)
 
     assert ids(records) == list(range(1_000))
     assert [record.columns[0].value for record in records] == list(range(1_000))
@@ -503,7 +471,7 @@ def test_records_are_read_in_order_with_the_client_id_that_describe_shows(scene:
 
 
 def test_every_change_is_delivered_as_what_it_was(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.tunnel(TunnelType.STREAM)
     scene.put(1)
     scene.ots.update_row(TABLE, Row([("id", 1)], {"PUT": [("more", 1)], "DELETE_ALL": ["value"]}), IGNORE)
     scene.ots.update_row(TABLE, Row([("id", 1)], {"INCREMENT": [("more", 41)]}), IGNORE)
@@ -511,7 +479,7 @@ def test_every_change_is_delivered_as_what_it_was(scene: Scene) -> None:
         scene.ots.put_row(TABLE, Row([("id", 1)], []), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
     scene.ots.delete_row(TABLE, [("id", 1)], IGNORE)
 
-    records = scene.consume(tunnel_id, only(scene.channels()))
+    records = scene.consume()
 
     assert [record.record_type for record in records] == [
         RecordType.PUT,
@@ -528,69 +496,66 @@ def test_every_change_is_delivered_as_what_it_was(scene: Scene) -> None:
 
 
 def test_checkpoint_is_kept_with_its_number_and_an_older_number_is_refused(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
-    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
-    scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 5)
+    scene.tunnel(TunnelType.STREAM)
+    token = scene.stored().token
+    scene.store(token, 5)
 
-    assert scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).sequence_number == 5
-    scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 5)
+    assert scene.stored().sequence_number == 5
+    scene.store(token, 5)
     with pytest.raises(SequenceNumberNotMatchError):
-        scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 4)
+        scene.store(token, 4)
 
 
 def test_consumer_without_session_may_store_the_number_zero_again_and_again(scene: Scene) -> None:
     """As a Spark connector does that knows no leases: two batches, then the end."""
     scene.put(1, 2, 3)
-    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    scene.tunnel(TunnelType.BASE_AND_STREAM)
     base, stream = scene.channels()
-    page = scene.tunnels.read_records(
-        tunnel_id, "spark-client", base, scene.tunnels.get_checkpoint(tunnel_id, "spark-client", base).token
-    )
+    page = scene.read(scene.stored(base, "spark-client").token, base, "spark-client")
     for _ in range(2):
-        scene.tunnels.checkpoint(tunnel_id, "spark-client", base, page.next_token, 0)
+        scene.store(page.next_token, 0, base, "spark-client")
 
     assert scene.channels() == {base: TERMINATED, stream: OPEN}
-    assert scene.tunnels.get_checkpoint(tunnel_id, "spark-client", base).token == FINISHED
+    assert scene.stored(base, "spark-client").token == FINISHED
 
 
 def test_late_checkpoint_does_not_reopen_a_finished_channel(scene: Scene) -> None:
     """A session lost the channel, and the next one read it to the end; that has no holder any more."""
-    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
-    late, channel_id = scene.connect(tunnel_id), only(scene.channels())
-    token = scene.tunnels.get_checkpoint(tunnel_id, late, channel_id).token
+    scene.tunnel(TunnelType.BASE_DATA)
+    late, channel_id = scene.connect(), scene.channel_id
+    token = scene.stored(client_id=late).token
     for _ in range(2):
-        scene.tunnels.checkpoint(tunnel_id, "another", channel_id, FINISHED, 1)
+        scene.store(FINISHED, 1, client_id="another")
     with pytest.raises(SequenceNumberNotMatchError):
-        scene.tunnels.checkpoint(tunnel_id, late, channel_id, token, 1)
+        scene.store(token, 1, client_id=late)
 
     assert scene.channels() == {channel_id: TERMINATED}
-    assert scene.tunnels.get_checkpoint(tunnel_id, late, channel_id).token == FINISHED
+    assert scene.stored(client_id=late).token == FINISHED
 
 
 def test_late_checkpoint_of_a_session_that_lost_its_channel_is_refused(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    first = scene.connect(tunnel_id)
-    (channel,) = scene.beat(tunnel_id, first)
-    token = scene.tunnels.get_checkpoint(tunnel_id, first, channel.channel_id).token
-    scene.tunnels.shutdown(tunnel_id, first)
-    scene.tunnels.checkpoint(tunnel_id, first, channel.channel_id, token, 1)
-    scene.beat(tunnel_id, scene.connect(tunnel_id))
+    scene.tunnel(TunnelType.STREAM)
+    first = scene.connect()
+    scene.beat(first)
+    token = scene.stored(client_id=first).token
+    scene.tunnels.shutdown(scene.tunnel_id, first)
+    scene.store(token, 1, client_id=first)
+    scene.beat(scene.connect())
 
     with pytest.raises(SequenceNumberNotMatchError):
-        scene.tunnels.checkpoint(tunnel_id, first, channel.channel_id, token, 2)
+        scene.store(token, 2, client_id=first)
 
 
 def test_tokens_say_what_kind_of_channel_they_are_of(scene: Scene) -> None:
-    scene.put_many(6_000)
-    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    scene.put(*range(6_000))
+    scene.tunnel(TunnelType.BASE_AND_STREAM)
     base, stream = scene.channels()
-    first = scene.tunnels.get_checkpoint(tunnel_id, "x", base).token
-    second = scene.tunnels.read_records(tunnel_id, "x", base, first).next_token
+    first = scene.stored(base).token
+    second = scene.read(first, base).next_token
 
     assert [decode_token(token).is_stream for token in (first, second)] == [False, False]
     assert decode_token(second).total_count > 0
-    assert decode_token(scene.tunnels.get_checkpoint(tunnel_id, "x", stream).token).is_stream
+    assert decode_token(scene.stored(stream).token).is_stream
     assert base.startswith("BaseData_")
     assert stream.count("_") == 1
 
@@ -612,23 +577,19 @@ def test_requests_of_both_official_clients_are_taken_and_answered_as_they_need(
         "list": schema.ListTunnelRequest(table_name=""),
         "getrpobyoffset": schema.GetRpoRequest(tunnel_id=tunnel_id),
     }
-    connection = connect(scene.local)
     answers = {}
     for verb, request in requests.items():
-        body = request.SerializeToString()
-        headers = {
-            "X-Ots-Date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.") + fraction + "Z",
-            "X-Ots-Apiversion": version,
-            "X-Ots-Accesskeyid": scene.local.access_key_id,
-            "X-Ots-Instancename": scene.local.instance,
-            "X-Ots-Contentmd5": signature.content_md5(body),
-            "X-Ots-Trace-Id": "5b1c",
+        body, path = request.SerializeToString(), f"/tunnel/{verb}"
+        headers = signed_headers(scene.local, path[1:], body)
+        del headers["x-ots-signature"]
+        headers |= {
+            "x-ots-date": headers["x-ots-date"].partition(".")[0] + f".{fraction}Z",
+            "x-ots-apiversion": version,
+            "x-ots-trace-id": "5b1c",
         }
-        signed = {name.lower(): value for name, value in headers.items()}
-        headers["X-Ots-Signature"] = signature.sign_request_v2(scene.local.access_key_secret, f"/tunnel/{verb}", signed)
-        connection.request("POST", f"/tunnel/{verb}", body, headers)
-        answers[verb] = receive(connection)
-    connection.close()
+        headers["x-ots-signature"] = signature.sign_request_v2(scene.local.access_key_secret, path, headers)
+        canonical = {name.title(): value for name, value in headers.items()}
+        answers[verb] = answer_to_headers(scene.local, canonical, path, body)
 
     assert {verb: status for verb, (status, _, _) in answers.items()} == {
         **dict.fromkeys(requests, 200),
@@ -645,105 +606,105 @@ def test_requests_of_both_official_clients_are_taken_and_answered_as_they_need(
 
 
 def test_first_heartbeat_returns_the_open_channels(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id, tag="host")
+    scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tag="host")
 
-    (channel,) = scene.beat(tunnel_id, client_id)
+    (channel,) = scene.beat(client_id)
 
     assert client_id.startswith("host_")
     assert channel.status is OPEN
-    assert scene.beat(tunnel_id, client_id, channel) == [channel]
+    assert scene.beat(client_id, channel) == [channel]
 
 
 def test_channels_are_shared_out_evenly_and_change_hands_by_closing(scene: Scene) -> None:
     scene.put(*range(8))
     for place in (2, 4, 6):
         scene.local.split(TABLE, at=place)
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    a = scene.connect(tunnel_id, "a")
-    held = scene.beat(tunnel_id, a)
+    scene.tunnel(TunnelType.STREAM)
+    a = scene.connect("a")
+    held = scene.beat(a)
     assert len(held) == 4
 
-    b = scene.connect(tunnel_id, "b")
-    assert scene.beat(tunnel_id, b) == []
-    told = scene.beat(tunnel_id, a, *held)
+    b = scene.connect("b")
+    assert scene.beat(b) == []
+    told = scene.beat(a, *held)
     moving = [channel for channel in told if channel.status is CLOSING]
     assert len(moving) == 2
     assert {channel.version for channel in moving} == {1}
 
     closed = [Channel(c.channel_id, c.version + 1, CLOSE) for c in moving]
     kept = [channel for channel in told if channel.status is OPEN]
-    assert scene.beat(tunnel_id, a, *kept, *closed) == kept
-    arrived = scene.beat(tunnel_id, b)
+    assert scene.beat(a, *kept, *closed) == kept
+    arrived = scene.beat(b)
     assert {(c.channel_id, c.version, c.status) for c in arrived} == {(c.channel_id, 3, OPEN) for c in moving}
 
 
 def test_client_that_reports_a_failure_gets_the_channel_again_with_a_new_version(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id)
-    (channel,) = scene.beat(tunnel_id, client_id)
+    scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect()
+    (channel,) = scene.beat(client_id)
 
-    (again,) = scene.beat(tunnel_id, client_id, Channel(channel.channel_id, 1, CLOSE))
+    (again,) = scene.beat(client_id, Channel(channel.channel_id, 1, CLOSE))
 
     assert (again.status, again.version) == (OPEN, 2)
 
 
 def test_stale_report_is_ignored(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id)
-    (channel,) = scene.beat(tunnel_id, client_id)
+    scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect()
+    (channel,) = scene.beat(client_id)
 
-    assert scene.beat(tunnel_id, client_id, Channel(channel.channel_id, 0, CLOSE)) == [channel]
+    assert scene.beat(client_id, Channel(channel.channel_id, 0, CLOSE)) == [channel]
 
 
 def test_terminated_report_finishes_the_channel_without_a_checkpoint(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
-    client_id = scene.connect(tunnel_id)
-    (base,) = scene.beat(tunnel_id, client_id)
+    scene.tunnel(TunnelType.BASE_AND_STREAM)
+    client_id = scene.connect()
+    (base,) = scene.beat(client_id)
 
-    (stream,) = scene.beat(tunnel_id, client_id, Channel(base.channel_id, base.version + 1, TERMINATED))
+    (stream,) = scene.beat(client_id, Channel(base.channel_id, base.version + 1, TERMINATED))
 
     assert scene.channels() == {base.channel_id: TERMINATED, stream.channel_id: OPEN}
 
 
 def test_silent_client_loses_its_session_and_its_channels(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    silent = scene.connect(tunnel_id, timeout_seconds=10)
-    scene.beat(tunnel_id, silent)
+    scene.tunnel(TunnelType.STREAM)
+    silent = scene.connect(timeout_seconds=10)
+    scene.beat(silent)
     scene.local.advance_clock(11)
-    other = scene.connect(tunnel_id)
+    other = scene.connect()
 
-    (channel,) = scene.beat(tunnel_id, other)
+    (channel,) = scene.beat(other)
 
     assert channel.status is OPEN
     with pytest.raises(TunnelSessionGoneError):
-        scene.beat(tunnel_id, silent)
+        scene.beat(silent)
 
 
 def test_session_that_is_not_known_ends_without_complaint(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    client_id = scene.connect(tunnel_id)
-    held = scene.beat(tunnel_id, client_id)
+    client_id = scene.connect()
+    held = scene.beat(client_id)
 
     scene.tunnels.shutdown(tunnel_id, "nobody")
 
-    assert scene.beat(tunnel_id, client_id, *held) == held
+    assert scene.beat(client_id, *held) == held
 
 
 def test_report_on_a_channel_of_another_client_is_ignored(scene: Scene) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    holder, stranger = scene.connect(tunnel_id, "a"), scene.connect(tunnel_id, "b")
-    (channel,) = scene.beat(tunnel_id, holder)
+    scene.tunnel(TunnelType.STREAM)
+    holder, stranger = scene.connect("a"), scene.connect("b")
+    (channel,) = scene.beat(holder)
 
-    assert scene.beat(tunnel_id, stranger, Channel(channel.channel_id, 9, TERMINATED)) == []
-    assert scene.beat(tunnel_id, holder, channel) == [channel]
+    assert scene.beat(stranger, Channel(channel.channel_id, 9, TERMINATED)) == []
+    assert scene.beat(holder, channel) == [channel]
 
 
 def test_consume_points_are_told_as_the_go_client_reads_them(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
+    channel_id = scene.channel_id
     scene.put(1)
-    scene.consume(tunnel_id, channel_id)
+    scene.consume()
 
     answer = schema.parse(
         schema.GetRpoResponse,
@@ -756,37 +717,38 @@ def test_consume_points_are_told_as_the_go_client_reads_them(scene: Scene) -> No
     assert client.keys() == {"ChannelTyp", "Status", "TotalCount", "AccessTime", "RpoTime"}
     assert whole.keys() == {"Status", "TotalCount", "AccessTime", "RpoTime"}
     assert (client["TotalCount"], whole["TotalCount"]) == (1, 1)
-    assert client["RpoTime"] == scene.tunnels.describe_tunnel(TABLE, "t").consume_point_micros * 1_000
+    assert client["RpoTime"] == scene.describe().consume_point_micros * 1_000
 
 
 def test_suspended_channel_is_given_to_nobody_until_it_is_resumed(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    channel_id = only(scene.channels())
+    channel_id = scene.channel_id
     scene.tunnels.schedule(tunnel_id, [(channel_id, CLOSING)])
-    client_id = scene.connect(tunnel_id)
+    client_id = scene.connect()
     assert scene.channels() == {channel_id: CLOSING}
-    assert scene.beat(tunnel_id, client_id) == []
+    assert scene.beat(client_id) == []
 
     scene.tunnels.schedule(tunnel_id, [(channel_id, OPEN)])
 
-    assert [channel.status for channel in scene.beat(tunnel_id, client_id)] == [OPEN]
+    assert [channel.status for channel in scene.beat(client_id)] == [OPEN]
 
 
 def test_tunnels_checkpoints_and_sessions_survive_a_restart_of_the_server(tmp_path: Path) -> None:
     with LocalTablestore(data_dir=tmp_path) as local:
         scene = Scene(local)
-        scene.make_table()
+        make_table(scene.ots, TABLE, KEY)
         tunnel_id = scene.tunnel(TunnelType.STREAM)
-        client_id = scene.connect(tunnel_id)
-        (channel,) = scene.beat(tunnel_id, client_id)
+        client_id = scene.connect()
+        (channel,) = scene.beat(client_id)
         scene.put(1)
-        scene.consume(tunnel_id, channel.channel_id)
+        scene.consume()
         scene.put(2)
     with LocalTablestore(data_dir=tmp_path) as local:
         scene = Scene(local)
+        scene.tunnel_id = tunnel_id
 
-        assert scene.beat(tunnel_id, client_id, channel) == [channel]
-        assert ids(scene.consume(tunnel_id, channel.channel_id)) == [2]
+        assert scene.beat(client_id, channel) == [channel]
+        assert ids(scene.consume()) == [2]
         scene.tunnels.delete_tunnel(TABLE, "t")
     with LocalTablestore(data_dir=tmp_path) as local:
         assert Scene(local).tunnels.list_tunnel() == ()

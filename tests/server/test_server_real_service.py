@@ -13,6 +13,7 @@ import pytest
 from streamclient.server import LocalTablestore
 from tests.patience import PATIENCE_SECONDS
 from tests.service_under_test import VARIABLES
+from tests.stage import make_table
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = [
@@ -31,7 +32,8 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
         command,
         cwd=ROOT,
         env={**kept, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # which has what ends pytest before its first test
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
@@ -57,11 +59,8 @@ def test_the_suites_run_against_the_service_of_the_environment() -> None:
 
 @pytest.mark.slow
 def test_an_instance_with_tables_is_left_alone() -> None:
-    from tablestore import CapacityUnit, ReservedThroughput, TableMeta, TableOptions
-
     with LocalTablestore() as service:
-        meta = TableMeta("precious", [("pk", "STRING")])
-        service.client().create_table(meta, TableOptions(), ReservedThroughput(CapacityUnit(0, 0)))
+        make_table(service.client(), "precious")
         done = run(environment_of(service), SUITES[0])
 
         assert done.returncode != 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from server_state_driver import (
+    HIGHEST,
+    INTEGER_KEY,
+    LOWEST,
+    PUT,
+    UPDATE,
     Driver,
     batch_row,
-    batch_table,
     combined,
     condition_fields,
     delete_all,
@@ -19,31 +22,29 @@ from server_state_driver import (
     frame,
     increment,
     put,
+    refusal_of,
     single,
+    table_driver,
 )
 
-from streamclient.server import keys, work
+from streamclient.server import work
 from streamclient.server.expiry import FEW_ENTRIES
 from streamclient.server.inspection import inspect
 from streamclient.server.keys import encode_key
 from streamclient.server.operations import OPERATIONS
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
-from streamclient.server.stored_rows import RowStore, StoredRow, make_row
+from streamclient.server.stored_rows import RowStore, make_row
 from streamclient.server.validation import message_frames
 from streamclient.server.work import WORK_PER_REQUEST
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import KeyBound, decode_row, encode_value
-from streamclient.wire.schema import ComparatorType, DataBlockType, LogicalOperator, OperationType, VariantType
-
-LOWEST, HIGHEST = (("pk", KeyBound.INF_MIN),), (("pk", KeyBound.INF_MAX),)
+from streamclient.wire.plainbuffer import decode_row, encode_value
+from streamclient.wire.schema import ComparatorType, DataBlockType, LogicalOperator, VariantType
 
 
 @pytest.fixture
 def driver() -> Driver:
-    driver = Driver()
-    driver.create(key=(("pk", "INTEGER"),), options={"max_versions": 2_000_000})
-    return driver
+    return table_driver(key=INTEGER_KEY, options={"max_versions": 2_000_000})
 
 
 def matching(pattern: str, column: str = "x", **fields: Any) -> bytes:
@@ -97,27 +98,19 @@ def test_an_expression_that_would_take_long_is_refused_by_name(driver: Driver, a
 def test_the_expressions_of_one_request_pay_from_one_purse(driver: Driver) -> None:
     """Many rows, many filters and many versions are as dear as one that is as long."""
     value, costly = "a" * 2_000, matching(EXPENSIVE["window"])
-    rows = [batch_row(OperationType.PUT, number, put("x", value)) for number in range(40)]
-    driver.call("BatchWriteRow", tables=[batch_table(rows)])
+    rows = [batch_row(PUT, number, put("x", value)) for number in range(40)]
+    driver.write_batch(rows)
     assert read_row(driver, costly) is None, "one of them is cheap"
 
-    keys = schema.TableInBatchGetRowRequest(
-        table_name="t", primary_key=[frame(number) for number in range(40)], max_versions=1, filter=costly
-    )
-    read = driver.call("BatchGetRow", tables=[keys]).tables[0].rows
-    conditional = [
-        batch_row(OperationType.PUT, number, put("x", value), column_condition=costly) for number in range(40)
-    ]
-    written = driver.refusal("BatchWriteRow", tables=[batch_table(conditional)])
+    read = batch_get(driver, range(40), filter=costly)
+    conditional = [batch_row(PUT, number, put("x", value), column_condition=costly) for number in range(40)]
+    written = refusal_of(driver.write_batch, conditional)
     several = combined(LogicalOperator.OR, *[matching(f".{{0,{length}}}x") for length in range(500, 530)])
 
     assert [row.is_ok for row in read] == [True] * 2 + [False] * 38
     assert {row.error.code for row in read if not row.is_ok} == {"OTSParameterInvalid"}
     assert "exceeds the work of one request" in written[2]
-    assert (
-        "exceeds the work of one request"
-        in driver.refusal("GetRow", table_name="t", primary_key=frame(1), max_versions=1, filter=several)[2]
-    )
+    assert "exceeds the work of one request" in refusal_of(read_row, driver, several)[2]
 
 
 def test_a_page_ends_before_a_row_that_it_cannot_pay_for(driver: Driver) -> None:
@@ -140,13 +133,7 @@ def test_a_filter_that_looks_at_all_versions_pays_for_them(driver: Driver, monke
     leaf = single(ComparatorType.EQUAL, "x", encode_value(1), latest_only=False)
 
     assert driver.get_row(1, filter=leaf) is None
-    refused = driver.refusal(
-        "GetRow",
-        table_name="t",
-        primary_key=frame(1),
-        max_versions=1,
-        filter=combined(LogicalOperator.OR, *[leaf] * 31),
-    )
+    refused = refusal_of(read_row, driver, combined(LogicalOperator.OR, *[leaf] * 31))
     assert "1000 versions of a column: that exceeds the work of one request" in refused[2]
 
 
@@ -155,7 +142,7 @@ def test_making_expressions_pays_too(driver: Driver) -> None:
     patterns = (f"x{{0,{length}}}y" for length in range(400, 1_000))
     rows = [
         batch_row(
-            OperationType.PUT,
+            PUT,
             number,
             put("x", "v"),
             column_condition=combined(LogicalOperator.OR, *[matching(next(patterns)) for _ in range(10)]),
@@ -163,7 +150,7 @@ def test_making_expressions_pays_too(driver: Driver) -> None:
         for number in range(60)
     ]
 
-    assert "exceeds the work of one request" in driver.refusal("BatchWriteRow", tables=[batch_table(rows)])[2]
+    assert "exceeds the work of one request" in refusal_of(driver.write_batch, rows)[2]
     assert driver.table() == {}
 
 
@@ -182,7 +169,7 @@ def wide_row(driver: Driver, number: int, bytes_each: int, columns: int) -> None
         driver.update(number, put(f"c{column}", "v" * bytes_each))
 
 
-def batch_get(driver: Driver, keys: list[int], **fields: Any) -> list[Any]:
+def batch_get(driver: Driver, keys: Iterable[int], **fields: Any) -> list[Any]:
     table = schema.TableInBatchGetRowRequest(
         table_name="t", primary_key=[frame(key) for key in keys], max_versions=1, **fields
     )
@@ -199,8 +186,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 def test_a_batch_reads_so_much_and_the_others_fail(selection: dict[str, Any]) -> None:
     """The same key a hundred times is three kilobytes of request, and was gigabytes of answer."""
-    driver = Driver(limits=Limits(batch_get_bytes=10_000))
-    driver.create(key=(("pk", "INTEGER"),))
+    driver = table_driver(limits=Limits(batch_get_bytes=10_000), key=INTEGER_KEY)
     wide_row(driver, 1, 1_000, 3)
 
     rows = batch_get(driver, [1] * 100, **selection)
@@ -213,8 +199,7 @@ def test_a_batch_reads_so_much_and_the_others_fail(selection: dict[str, Any]) ->
 
 
 def test_a_batch_reads_its_first_row_however_large_and_rows_that_are_not_there_cost_nothing() -> None:
-    driver = Driver(limits=Limits(batch_get_bytes=10_000))
-    driver.create(key=(("pk", "INTEGER"),))
+    driver = table_driver(limits=Limits(batch_get_bytes=10_000), key=INTEGER_KEY)
     wide_row(driver, 1, 6_000, 2)
     driver.put(2, put("x", 1))
 
@@ -224,14 +209,13 @@ def test_a_batch_reads_its_first_row_however_large_and_rows_that_are_not_there_c
 
 def test_a_row_grows_to_a_bound() -> None:
     """Else the answer to a read of one row would have none."""
-    driver = Driver(limits=Limits(stored_row_bytes=10_000))
-    driver.create(options={"max_versions": 100})
+    driver = table_driver(limits=Limits(stored_row_bytes=10_000), options={"max_versions": 100})
     driver.update("a", put("x", "v" * 6_000))
 
-    bulk = schema.RowInBulkImportRequest(type=OperationType.UPDATE, row_change=frame("a", put("y", "v" * 6_000)))
+    bulk = schema.RowInBulkImportRequest(type=UPDATE, row_change=frame("a", put("y", "v" * 6_000)))
     refused = [
-        driver.refusal("UpdateRow", table_name="t", row_change=frame("a", put("z", "w" * 6_000)), **condition_fields()),
-        batch_error(driver, batch_row(OperationType.UPDATE, "a", put("y", "v" * 6_000))),
+        refusal_of(driver.update, "a", put("z", "w" * 6_000)),
+        batch_error(driver, batch_row(UPDATE, "a", put("y", "v" * 6_000))),
         bulk_error(driver, bulk),
     ]
 
@@ -243,7 +227,7 @@ def test_a_row_grows_to_a_bound() -> None:
 
 
 def batch_error(driver: Driver, row: Any) -> tuple[int, str, str]:
-    (answer,) = driver.call("BatchWriteRow", tables=[batch_table([row])]).tables[0].rows
+    (answer,) = driver.write_batch([row])
     return 200, answer.error.code, answer.error.message
 
 
@@ -275,8 +259,8 @@ def test_columns_that_are_named_are_paid_for_at_each_row(
 ) -> None:
     """A matrix has a place for each of them in each row, whether the row has the column or not."""
     monkeypatch.setattr(work, "WORK_PER_REQUEST", 100_000)
-    rows = [batch_row(OperationType.PUT, number, put("x", number)) for number in range(200)]
-    driver.call("BatchWriteRow", tables=[batch_table(rows)])
+    rows = [batch_row(PUT, number, put("x", number)) for number in range(200)]
+    driver.write_batch(rows)
     fields: dict[str, Any] = {"direction": 0, "max_versions": 1} if operation == "GetRange" else {}
 
     pages, start = [], frame(LOWEST)
@@ -374,9 +358,7 @@ def test_a_filter_of_too_many_fields_is_refused_before_it_is_parsed(driver: Driv
     inner = b"\x08\x02" + b"\x12\x00" * 1_200_000
     row_filter = schema.Filter(type=2, filter=inner).SerializeToString()
 
-    text = driver.refusal("GetRow", table_name="t", primary_key=frame(1), max_versions=1, filter=row_filter)[2]
-
-    assert text == "Deserialize composite filter failed."
+    assert refusal_of(read_row, driver, row_filter)[2] == "Deserialize composite filter failed."
 
 
 def test_a_request_that_lacks_much_is_refused_in_few_words(driver: Driver) -> None:
@@ -387,11 +369,9 @@ def test_a_request_that_lacks_much_is_refused_in_few_words(driver: Driver) -> No
 
 
 def test_the_largest_batch_is_not_too_many_fields(driver: Driver) -> None:
-    rows = [
-        batch_row(OperationType.PUT, number, *(put(f"c{c}", "v" * 150) for c in range(100))) for number in range(200)
-    ]
+    rows = [batch_row(PUT, number, *(put(f"c{c}", "v" * 150) for c in range(100))) for number in range(200)]
 
-    assert all(row.is_ok for row in driver.call("BatchWriteRow", tables=[batch_table(rows)]).tables[0].rows)
+    assert all(row.is_ok for row in driver.write_batch(rows))
 
 
 # --- what stays in memory, and what it costs to have it
@@ -413,8 +393,7 @@ def test_abandoned_transactions_end_with_their_time_and_give_all_back(driver: Dr
 
 
 def test_open_transactions_are_bounded_in_number_and_bytes() -> None:
-    driver = Driver(limits=Limits(open_transactions=3, open_transaction_bytes=10_000))
-    driver.create(key=(("pk", "INTEGER"),))
+    driver = table_driver(limits=Limits(open_transactions=3, open_transaction_bytes=10_000), key=INTEGER_KEY)
     held = [start(driver, number) for number in range(3)]
     busy = driver.refusal("StartLocalTransaction", table_name="t", key=frame(9))
     large = [
@@ -432,8 +411,7 @@ def test_open_transactions_are_bounded_in_number_and_bytes() -> None:
 
 
 def test_rows_that_are_deleted_are_not_awaited_until_their_time_to_live() -> None:
-    driver = Driver()
-    driver.create(key=(("pk", "INTEGER"),), options={"time_to_live": 86_400})
+    driver = table_driver(key=INTEGER_KEY, options={"time_to_live": 86_400})
     awaited = driver.engine._state._expiry._tables
     for number in range(1_500):
         driver.put(number, put("x", 1))
@@ -448,54 +426,8 @@ def test_rows_that_are_deleted_are_not_awaited_until_their_time_to_live() -> Non
     assert driver.table() == {}
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=200),
-    st.tuples(st.integers(0, 60), st.integers(0, 60)),
-)
-@settings(max_examples=60, deadline=None)
-def test_keys_in_runs_are_as_in_one_list(steps: list[tuple[int, bool]], bounds: tuple[int, int]) -> None:
-    """Also where runs are cut, emptied, and weighed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "RUN_KEYS", 4)
-        store, model = RowStore(), dict[bytes, StoredRow]()
-        for number, is_put in steps:
-            key = bytes([number])
-            if is_put:
-                model[key] = make_row(("pk",), (number,), {"x": ((1, "v" * number),)}, 1)
-                store.put(key, model[key])
-            elif key in model:
-                del model[key]
-                store.delete(key)
-        low, high = (bytes([bound]) for bound in sorted(bounds))
-        ordered = sorted(model)
-
-        assert [key for run in store.runs() for key in run.keys] == ordered
-        assert all(run.keys for run in store.runs())
-        for run in store.runs():
-            rows = [model[key] for key in run.keys]
-            assert run.size_bytes == sum(row.size_bytes for row in rows)
-            assert run.version_count == sum(row.version_count for row in rows)
-            assert len(run.keys) <= 8
-        assert [key for key, _ in store.ascending(low, high)] == [key for key in ordered if low <= key < high]
-        assert [key for key, _ in store.descending(high, low)] == [key for key in ordered[::-1] if low < key <= high]
-        assert store.count(low, high) == sum(low <= key < high for key in ordered)
-        assert store.count(low, None) == sum(low <= key for key in ordered)
-        for offset in range(store.count(low, None)):
-            assert store.key_at(low, offset) == [key for key in ordered if low <= key][offset]
-
-
-def test_a_key_before_all_others_moves_few_of_them() -> None:
-    moved = RowStore()
-    row = make_row(("pk",), (1,), {}, 1)
-    for number in range(20_000, 0, -1):
-        moved.put(number.to_bytes(4, "big"), row)
-
-    assert max(len(run.keys) for run in moved.runs()) <= 2 * keys.RUN_KEYS
-
-
 def test_split_points_look_at_few_rows_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(limits=Limits(split_unit_bytes=1))
-    driver.create(key=(("pk", "INTEGER"),))
+    driver = table_driver(limits=Limits(split_unit_bytes=1), key=INTEGER_KEY)
     rows = driver.engine._state.table("t").rows
     for number in range(20_000):
         rows.put(encode_key((number,)), make_row(("pk",), (number,), {"x": ((1, number),)}, 1))
@@ -523,11 +455,10 @@ def test_the_cells_of_a_row_are_counted_before_they_are_read(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, cells: list[Any]
 ) -> None:
     """A cell takes eleven bytes or more, and a hundred times the time of a byte of a value."""
-    row = frame(1, *cells)
-    assert len(row) > 256 * 1024
+    assert len(frame(1, *cells)) > 256 * 1024
     monkeypatch.setattr(message_frames, "decode_row", Mock(side_effect=AssertionError("it was read")))
 
-    text = driver.refusal("UpdateRow", table_name="t", row_change=row, **condition_fields())[2]
+    text = refusal_of(driver.update, 1, *cells)[2]
 
     assert "too many cells, this one has 25001 or more: that exceeds the work" in text
 
@@ -535,8 +466,8 @@ def test_the_cells_of_a_row_are_counted_before_they_are_read(
 def test_long_values_are_not_many_cells(driver: Driver) -> None:
     """Also where their bytes look like cells."""
     driver.update(1, put("x", b"\x03\x04" * 900_000), put("y", "v" * 2_000_000))
-    rows = [batch_row(OperationType.UPDATE, number, *(put(f"c{c}", 0) for c in range(120))) for number in range(200)]
+    rows = [batch_row(UPDATE, number, *(put(f"c{c}", 0) for c in range(120))) for number in range(200)]
 
-    assert all(row.is_ok for row in driver.call("BatchWriteRow", tables=[batch_table(rows)]).tables[0].rows)
-    more = [batch_row(OperationType.UPDATE, number, *(put(f"c{c}", 0) for c in range(130))) for number in range(200)]
-    assert "too many cells" in driver.refusal("BatchWriteRow", tables=[batch_table(more)])[2]
+    assert all(row.is_ok for row in driver.write_batch(rows))
+    more = [batch_row(UPDATE, number, *(put(f"c{c}", 0) for c in range(130))) for number in range(200)]
+    assert "too many cells" in refusal_of(driver.write_batch, more)[2]

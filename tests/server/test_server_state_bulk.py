@@ -1,4 +1,4 @@
-"""BulkImport, BulkExport, the matrix form of answers, and the empty lists of what there is none of."""
+"""Batches, BulkImport, BulkExport, the matrix form of answers, and the empty lists of what there is none of."""
 
 from __future__ import annotations
 
@@ -8,28 +8,45 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_state_driver import Driver, delete_all, frame, put, single, values
+from server_state_driver import (
+    DELETE,
+    EXIST,
+    GENERATED_KEY,
+    NOT_EXIST,
+    PUT,
+    TWO_COLUMN_KEY,
+    UPDATE,
+    Driver,
+    batch_row,
+    batch_table,
+    delete_all,
+    frame,
+    increment,
+    put,
+    refusal_of,
+    single,
+    stream_driver,
+    table_driver,
+    values,
+)
 
 from streamclient.records import RecordType
 from streamclient.server.inspection import inspect
 from streamclient.server.row_matrix import encode_matrix
-from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
 from streamclient.server.stored_rows import make_row
 from streamclient.wire import schema
 from streamclient.wire.crc8 import crc8
 from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, decode_rows, encode_value
-from streamclient.wire.schema import ComparatorType, DataBlockType, OperationType
+from streamclient.wire.schema import ComparatorType, DataBlockType, OperationType, ReturnType
 
 MATRIX = DataBlockType.SIMPLE_ROW_MATRIX
-PUT, UPDATE, DELETE = OperationType.PUT, OperationType.UPDATE, OperationType.DELETE
+EXPORT_KEY = (("pk1", "STRING"), ("pk2", "INTEGER"), ("pk3", "BINARY"))
 
 
 @pytest.fixture
 def driver() -> Driver:
-    driver = Driver()
-    driver.create_with_stream()
-    return driver
+    return stream_driver()
 
 
 def imported(kind: OperationType, key: Any, *cells: Cell) -> Any:
@@ -38,8 +55,7 @@ def imported(kind: OperationType, key: Any, *cells: Cell) -> Any:
 
 
 def test_an_import_puts_merges_and_deletes_in_order(driver: Driver) -> None:
-    driver.put("a", put("old", 1))
-    driver.put("b", put("old", 1))
+    driver.put_each("ab", put("old", 1))
     rows = [
         imported(PUT, "a", put("x", 1)),
         imported(UPDATE, "b", put("x", 2)),
@@ -65,8 +81,7 @@ def test_an_import_puts_merges_and_deletes_in_order(driver: Driver) -> None:
 def test_an_import_is_charged_by_bytes() -> None:
     """Key names of 9 bytes, key values of 16; the timestamp counts nothing."""
     driver = Driver()
-    key_columns = (("pk1", "STRING"), ("pk2", "INTEGER"), ("pk3", "BINARY"))
-    driver.create(key=key_columns)
+    driver.create(key=EXPORT_KEY)
     key = (("pk1", "2000"), ("pk2", 7), ("pk3", b"2000"))
     now_millis = driver.clock.now_micros() // 1000
     cells = put("DC1", "2000", now_millis), put("DC2", 5), put("DC3", b"2000")
@@ -76,10 +91,8 @@ def test_an_import_is_charged_by_bytes() -> None:
 
     sizes = [row.consumed.capacity_data_size for row in answer.rows]
     assert [(size.read_size, size.write_size) for size in sizes] == [(0, 50), (0, 50), (0, 25)]
-    consumed = [row.consumed.capacity_unit for row in answer.rows]
-    assert [(unit.HasField("read"), unit.read, unit.HasField("write"), unit.write) for unit in consumed] == [
-        (True, 0, True, 0)
-    ] * 3
+    for unit in (row.consumed.capacity_unit for row in answer.rows):
+        assert (unit.HasField("read"), unit.read, unit.HasField("write"), unit.write) == (True, 0, True, 0)
 
 
 def test_each_row_of_an_import_fails_on_its_own(driver: Driver) -> None:
@@ -217,8 +230,7 @@ def test_a_matrix_holds_what_was_stored(rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_range_is_answered_as_a_matrix_where_it_can_be() -> None:
-    driver = Driver()
-    driver.create(key=(("pk", "STRING"), ("sk", "INTEGER")), options={"max_versions": 3})
+    driver = table_driver(key=TWO_COLUMN_KEY, options={"max_versions": 3})
     for number in range(5):
         driver.put((("pk", "a"), ("sk", number)), put("x", number), put("y", str(number)))
     low, high = (("pk", "a"), ("sk", KeyBound.INF_MIN)), (("pk", "a"), ("sk", KeyBound.INF_MAX))
@@ -246,14 +258,11 @@ def test_a_range_is_answered_as_a_matrix_where_it_can_be() -> None:
 
 # Export
 
-EXPORT_KEY = (("pk1", "STRING"), ("pk2", "INTEGER"), ("pk3", "BINARY"))
-
 
 @pytest.fixture
 def exported() -> Driver:
     """Fifty rows of 23 bytes of key, DC1 of 6 and DC2 of 11 bytes, and another column of 6."""
-    driver = Driver()
-    driver.create(key=EXPORT_KEY)
+    driver = table_driver(key=EXPORT_KEY)
     for number in range(50):
         key = (("pk1", "abc"), ("pk2", number), ("pk3", b"def"))
         driver.put(key, put("DC2", number), put("DC1", "xyz"), put("DC3", b"uvw"))
@@ -310,8 +319,7 @@ def test_an_export_is_charged_for_the_bytes_of_all_scanned_rows(exported: Driver
 
 
 def test_an_export_is_paged() -> None:
-    driver = Driver(limits=Limits(range_rows=20))
-    driver.create(key=EXPORT_KEY)
+    driver = table_driver(limits=Limits(range_rows=20), key=EXPORT_KEY)
     for number in range(50):
         driver.put((("pk1", "abc"), ("pk2", number), ("pk3", b"def")), put("n", number))
     found, start = [], {}
@@ -350,7 +358,141 @@ def test_an_export_is_paged() -> None:
     ],
 )
 def test_an_export_may_be_refused(exported: Driver, fields: dict[str, Any], code: str, text: str) -> None:
-    with pytest.raises(ServiceError) as caught:
-        export(exported, **fields)
+    assert refusal_of(export, exported, **fields) == (400, code, text)
 
-    assert (caught.value.http_status, caught.value.code, caught.value.message) == (400, code, text)
+
+# Batches
+
+
+def test_batch_results_stand_in_the_order_of_the_request(driver: Driver) -> None:
+    driver.create("u")
+    driver.put_each(["exists", "gone"], put("x", 1))
+    rows = [
+        batch_row(PUT, "a", put("x", 1)),
+        batch_row(PUT, "exists", put("x", 2), expect=NOT_EXIST),
+        batch_row(UPDATE, (("wrong", "b"),), put("x", 1)),
+        batch_row(DELETE, "gone"),
+    ]
+    tables = [
+        batch_table([batch_row(PUT, "a")], "missing"),
+        batch_table(rows),
+        batch_table([batch_row(PUT, "a", put("y", 1), returns=ReturnType.PK)], "u"),
+    ]
+
+    answer = driver.call("BatchWriteRow", tables=tables)
+
+    results = {table.table_name: [row.is_ok or row.error.code for row in table.rows] for table in answer.tables}
+    assert results == {
+        "missing": ["OTSObjectNotExist"],
+        "t": [True, "OTSConditionCheckFail", "OTSInvalidPK", True],
+        "u": [True],
+    }
+    assert list(results) == ["missing", "t", "u"]
+    assert decode_row(answer.tables[2].rows[0].row).primary_key == (("pk", "a"),)
+    assert (driver.table(), driver.table("u")) == ({"a": {"x": 1}, "exists": {"x": 1}}, {"a": {"y": 1}})
+
+
+def test_one_row_twice_in_a_batch_is_applied_in_order(driver: Driver) -> None:
+    driver.write_batch([batch_row(PUT, "a", put("x", 1)), *[batch_row(UPDATE, "a", increment("x", 1))] * 2])
+
+    assert driver.get("a") == {"x": 3}
+
+
+def test_atomic_batch_is_applied_as_a_whole_or_not_at_all() -> None:
+    driver = table_driver(key=TWO_COLUMN_KEY)
+
+    def row(partition: str, number: int, **fields: Any) -> object:
+        return batch_row(PUT, (("pk", partition), ("sk", number)), put("x", 1), **fields)
+
+    def errors(*rows: object) -> list[tuple[str, str]]:
+        answers = driver.write_batch(rows, is_atomic=True)
+        return [(each.error.code, each.error.message) for each in answers]
+
+    failed = ("OTSConditionCheckFail", "Condition check failed.")
+    outside = ("OTSDataOutOfRange", "Data out of scope of atomic. Atomic PartKey:a. Data PartKey:b")
+    assert errors(row("a", 1), row("a", 2, expect=EXIST)) == [failed] * 2
+    assert errors(row("a", 1), row("b", 2), row("c", 3)) == [outside] * 3
+    assert errors(row("a", 1), row("b", 2), row("a", 3, expect=EXIST)) == [outside] * 3
+    assert driver.table(columns=("pk", "sk")) == {}
+    assert errors(row("a", 1), row("a", 2)) == [("", "")] * 2
+    assert list(driver.table(columns=("pk", "sk"))) == [("a", 1), ("a", 2)]
+
+
+def test_an_atomic_batch_that_fails_at_its_own_earlier_row_leaves_nothing() -> None:
+    """Each row is judged on what those before it would leave: here the increment meets a text of the same batch."""
+    driver = stream_driver()
+    driver.put("a", put("n", 1))
+    rows = [batch_row(UPDATE, "a", put("n", "text")), batch_row(UPDATE, "a", increment("n", 1))]
+
+    answers = driver.write_batch(rows, is_atomic=True)
+
+    assert [row.is_ok for row in answers] == [False, False]
+    assert len({row.error.message for row in answers}) == 1
+    assert driver.table() == {"a": {"n": 1}}
+    assert len(driver.all_records()) == 1
+
+
+def test_an_atomic_batch_may_write_one_row_many_times() -> None:
+    driver = stream_driver()
+    rows = [batch_row(UPDATE, "a", increment("n", 1)) for _ in range(10)]
+
+    answers = driver.write_batch(rows, is_atomic=True)
+
+    assert all(row.is_ok for row in answers)
+    assert driver.table() == {"a": {"n": 10}}
+    assert [column.value for record in driver.all_records() for column in record.columns] == list(range(1, 11))
+
+
+def test_an_atomic_batch_generates_different_keys() -> None:
+    driver = table_driver(key=GENERATED_KEY)
+    key = (("pk", "a"), ("id", KeyBound.AUTO_INCREMENT))
+    rows = [batch_row(PUT, key, put("x", number), returns=ReturnType.PK) for number in range(5)]
+
+    answers = driver.write_batch(rows, is_atomic=True)
+
+    keys = [decode_row(row.row).primary_key[1][1] for row in answers]
+    assert keys == sorted(set(keys))  # type: ignore[type-var]
+    assert len(driver.table(columns=("pk", "id"))) == 5
+
+
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(["put", "increment", "text", "delete"]), st.integers(0, 2)), min_size=1)
+)
+def test_an_atomic_batch_does_what_its_rows_do_one_by_one_or_nothing(kinds: list[tuple[str, int]]) -> None:
+    def row(kind: str, number: int) -> Any:
+        key = (("pk", "a"), ("id", number))
+        if kind == "delete":
+            return batch_row(DELETE, key)
+        cells = {"put": put("n", 5), "increment": increment("n", 1), "text": put("n", "text")}
+        return batch_row(UPDATE if kind != "put" else PUT, key, cells[kind])
+
+    rows = [row(*each) for each in kinds][:200]
+    one_by_one, atomic = Driver(), Driver()
+    for driver in (one_by_one, atomic):
+        driver.create_with_stream(key=(("pk", "STRING"), ("id", "INTEGER")))
+
+    results = [one_by_one.write_batch([each])[0].is_ok for each in rows]
+    answers = atomic.write_batch(rows, is_atomic=True)
+
+    columns = ("pk", "id")
+    assert [each.is_ok for each in answers] == [all(results)] * len(rows)
+    assert atomic.table(columns=columns) == (one_by_one.table(columns=columns) if all(results) else {})
+    assert len(atomic.all_records()) == (len(rows) if all(results) else 0)
+
+
+def test_batch_get_answers_each_key_in_order(driver: Driver) -> None:
+    driver.put("a", put("x", 1))
+    driver.put("b", put("x", 2))
+    keys = [frame("b"), frame("absent"), frame((("wrong", "a"),)), frame("a")]
+    tables = [
+        schema.TableInBatchGetRowRequest(table_name="missing", primary_key=[frame("a")], max_versions=1),
+        schema.TableInBatchGetRowRequest(table_name="t", primary_key=keys, max_versions=1),
+    ]
+
+    answer = driver.call("BatchGetRow", tables=tables)
+
+    assert [row.error.code for row in answer.tables[0].rows] == ["OTSObjectNotExist"]
+    rows = answer.tables[1].rows
+    assert [row.is_ok for row in rows] == [True, True, False, True]
+    assert [bool(row.row) for row in rows] == [True, False, False, True]
+    assert rows[2].error.code == "OTSInvalidPK"

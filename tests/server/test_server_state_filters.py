@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server_state_driver import (
+    HIGHEST,
+    INTEGER_KEY,
+    LOWEST,
+    PUT,
     Driver,
     batch_row,
     batch_table,
@@ -17,25 +22,78 @@ from server_state_driver import (
     pagination,
     put,
     single,
+    table_driver,
     wrapped,
 )
 
 from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import KeyBound, encode_value
-from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, OperationType, VariantType
+from streamclient.wire.plainbuffer import encode_value
+from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, VariantType
 
 AND, OR, NOT = LogicalOperator.AND, LogicalOperator.OR, LogicalOperator.NOT
 LEAF = single(ComparatorType.EQUAL, "x", encode_value(1), passes_if_missing=True)
 TOO_MANY = "The count of filter exceeds the max: 32."
-LOWEST, HIGHEST = (("pk", KeyBound.INF_MIN),), (("pk", KeyBound.INF_MAX),)
 
 
 @pytest.fixture
 def driver() -> Driver:
-    driver = Driver()
-    driver.create(key=(("pk", "INTEGER"),))
-    return driver
+    return table_driver(key=INTEGER_KEY)
+
+
+ROWS: dict[str, dict[str, Any]] = {
+    "zero": {"x": 0, "y": 2},
+    "one": {"x": 1, "y": 1},
+    "both": {"x": 1, "y": 2},
+    "two": {"x": 2},
+    "double": {"x": 1.0},
+    "true": {"x": True},
+    "text": {"x": "1"},
+    "bytes": {"x": b"1"},
+    "n1": {"x": "<n1>"},
+    "n0": {"x": "<n0>"},
+    "missing": {"y": 1},
+}
+WITHOUT_NUMBER = ROWS.keys() - {"n1", "n0"}
+IN_BRACKETS = schema.ValueTransferRule(regex="<n([0-9]+)>", cast_type=VariantType.INTEGER)
+X1, Y2 = (single(ComparatorType.EQUAL, name, encode_value(value)) for name, value in (("x", 1), ("y", 2)))
+PASSING: dict[str, tuple[bytes, Collection[str]]] = {
+    **{
+        comparator.name: (single(comparator, "x", encode_value(1)), passing)
+        for comparator, passing in {
+            ComparatorType.EQUAL: {"one", "both"},
+            ComparatorType.NOT_EQUAL: {"zero", "two"},
+            ComparatorType.GREATER_THAN: {"two"},
+            ComparatorType.GREATER_EQUAL: {"one", "both", "two"},
+            ComparatorType.LESS_THAN: {"zero"},
+            ComparatorType.LESS_EQUAL: {"zero", "one", "both"},
+        }.items()
+    },
+    "EXIST ignores the value": (single(ComparatorType.EXIST, "x"), ROWS.keys() - {"missing"}),
+    "NOT_EXIST ignores the value": (single(ComparatorType.NOT_EXIST, "x"), {"missing"}),
+    "missing passes": (single(ComparatorType.EQUAL, "x", encode_value(9), passes_if_missing=True), {"missing"}),
+    "missing does not pass": (single(ComparatorType.EQUAL, "x", encode_value(9)), set()),
+    "AND": (combined(AND, X1, Y2), {"both"}),
+    "OR": (combined(OR, X1, Y2), {"zero", "one", "both"}),
+    "NOT": (combined(NOT, X1), ROWS.keys() - {"one", "both"}),
+    "AND of NOT": (combined(AND, X1, combined(NOT, Y2)), {"one"}),
+    "the first group is cast and compared": (
+        single(ComparatorType.GREATER_EQUAL, "x", encode_value(1), rule=IN_BRACKETS),
+        {"n1"},
+    ),
+    "EXIST of a value that casts": (single(ComparatorType.EXIST, "x", rule=IN_BRACKETS), {"n0", "n1"}),
+    "NOT_EXIST of a value that casts": (single(ComparatorType.NOT_EXIST, "x", rule=IN_BRACKETS), WITHOUT_NUMBER),
+}
+
+
+@pytest.mark.parametrize(("row_filter", "passing"), PASSING.values(), ids=PASSING)
+def test_a_filter_lets_rows_pass(row_filter: bytes, passing: Collection[str]) -> None:
+    """Values of unlike types satisfy no comparison."""
+    driver = table_driver()
+    for key, columns in ROWS.items():
+        driver.put(key, *(put(name, value) for name, value in columns.items()))
+
+    assert driver.table(filter=row_filter).keys() == set(passing)
 
 
 def chain(length: int, leaf: bytes = LEAF) -> bytes:
@@ -86,7 +144,7 @@ def test_more_nodes_are_refused_whatever_their_shape(driver: Driver, row_filter:
     assert driver.refusal("PutRow", table_name="t", row=frame(1), **condition)[2] == TOO_MANY
     table = schema.TableInBatchGetRowRequest(table_name="t", primary_key=[frame(1)], filter=row_filter)
     assert driver.refusal("BatchGetRow", tables=[table])[2] == TOO_MANY
-    rows = [batch_row(OperationType.PUT, 1, column_condition=row_filter)]
+    rows = [batch_row(PUT, 1, column_condition=row_filter)]
     assert driver.refusal("BatchWriteRow", tables=[batch_table(rows)])[2] == TOO_MANY
 
 
@@ -136,8 +194,7 @@ def test_a_value_of_two_megabytes_is_compared(driver: Driver) -> None:
 
 @given(bound=st.integers(-2, 12), backward=st.booleans())
 def test_a_filter_sees_key_columns(bound: int, backward: bool) -> None:
-    driver = Driver()
-    driver.create(key=(("pk", "INTEGER"),))
+    driver = table_driver(key=INTEGER_KEY)
     for number in range(10):
         driver.put(number, put("x", number % 2))
     below = single(ComparatorType.LESS_THAN, "pk", encode_value(bound))
@@ -156,8 +213,7 @@ def test_a_filter_sees_key_columns(bound: int, backward: bool) -> None:
 
 
 def test_one_row_is_filtered_by_its_key() -> None:
-    driver = Driver()
-    driver.create(key=(("pk", "STRING"), ("sk", "BINARY")))
+    driver = table_driver(key=(("pk", "STRING"), ("sk", "BINARY")))
     key = (("pk", "a"), ("sk", b"b"))
     driver.put(key, put("x", 1))
 

@@ -17,10 +17,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from server_state_driver import (
+    DELETE,
+    PUT,
     START_MICROS,
+    UPDATE,
     Driver,
     batch_row,
-    batch_table,
     delete_all,
     delete_one,
     increment,
@@ -169,12 +171,12 @@ class TableMachine(RuleBasedStateMachine):
 
     def _model_write(self, kind: OperationType, key: Key, cells: tuple[Cell, ...]) -> None:
         self.record_count += 1
-        if kind is OperationType.DELETE:
+        if kind is DELETE:
             self.model.pop(key, None)
             return
-        old = {} if kind is OperationType.PUT else self.model.get(key, {})
+        old = {} if kind is PUT else self.model.get(key, {})
         columns = {name: dict(versions) for name, versions in old.items()}
-        if kind is OperationType.PUT:
+        if kind is PUT:
             # All cells of a put stand side by side; only then the oldest are dropped.
             versions: Versions
             for cell in cells:
@@ -185,7 +187,7 @@ class TableMachine(RuleBasedStateMachine):
             for cell in cells:
                 self._model_cell(columns, cell)
         puts = any(cell.operation in (CellOperation.PUT, CellOperation.INCREMENT) for cell in cells)
-        if kind is OperationType.PUT or puts or key in self.model:
+        if kind is PUT or puts or key in self.model:
             self.model[key] = {name: versions for name, versions in columns.items() if versions}
 
     # Writes
@@ -197,7 +199,7 @@ class TableMachine(RuleBasedStateMachine):
     def put_row(self, key: Key, cells: list[tuple[str, Any, int | None]]) -> None:
         self._set_clock()
         self.driver.put(named(key), *self._put_cells(cells))
-        self._model_write(OperationType.PUT, key, self._put_cells(cells))
+        self._model_write(PUT, key, self._put_cells(cells))
 
     @rule(
         key=KEYS,
@@ -213,7 +215,7 @@ class TableMachine(RuleBasedStateMachine):
         order.shuffle(cells)
         self._set_clock()
         self.driver.update(named(key), *cells)
-        self._model_write(OperationType.UPDATE, key, tuple(cells))
+        self._model_write(UPDATE, key, tuple(cells))
 
     @rule(key=KEYS, name=COLUMNS, delta=st.integers(-5, 5))
     def increment_column(self, key: Key, name: str, delta: int) -> None:
@@ -226,13 +228,13 @@ class TableMachine(RuleBasedStateMachine):
                 return
             raise AssertionError("an increment of another type was accepted")
         self.driver.update(named(key), increment(name, delta))
-        self._model_write(OperationType.UPDATE, key, (increment(name, delta),))
+        self._model_write(UPDATE, key, (increment(name, delta),))
 
     @rule(key=KEYS)
     def delete_row(self, key: Key) -> None:
         self._set_clock()
         self.driver.delete(named(key))
-        self._model_write(OperationType.DELETE, key, ())
+        self._model_write(DELETE, key, ())
 
     @rule(writes=st.lists(st.tuples(KEYS, st.sampled_from([1, 2, 3]), COLUMNS, VALUES), min_size=1, max_size=4))
     def write_batch(self, writes: list[tuple[Key, int, str, Any]]) -> None:
@@ -240,11 +242,11 @@ class TableMachine(RuleBasedStateMachine):
         rows = []
         for key, number, name, value in writes:
             kind = OperationType(number)
-            cells = () if kind is OperationType.DELETE else (put(name, value),)
+            cells = () if kind is DELETE else (put(name, value),)
             rows.append(batch_row(kind, named(key), *cells))
             self._model_write(kind, key, cells)
-        answer = self.driver.call("BatchWriteRow", tables=[batch_table(rows)])
-        assert all(row.is_ok for row in answer.tables[0].rows)
+        answers = self.driver.write_batch(rows)
+        assert all(row.is_ok for row in answers)
 
     @rule(millis=st.integers(1, 3))
     def let_time_pass(self, millis: int) -> None:

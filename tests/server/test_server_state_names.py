@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_state_driver import Driver, creation, delete_all, frame, increment, put, single
+from server_state_driver import Driver, creation, delete_all, frame, increment, put, single, table_driver
 
 from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
@@ -48,8 +48,7 @@ def test_an_attribute_may_have_any_name(name: str) -> None:
 
 @given(TEXTS)
 def test_bytes_count_not_characters(text: str) -> None:
-    driver = Driver()
-    driver.create()
+    driver = table_driver()
     name = (text * 256)[:256]
     while len(name.encode()) > 255:
         name = name[:-1]
@@ -85,8 +84,7 @@ def five_columns() -> tuple[tuple[str, Any], ...]:
 @pytest.mark.parametrize("key", [(), five_columns()], ids=["none", "five"])
 @pytest.mark.parametrize("table", ["t", "missing"])
 def test_one_to_four_key_columns_are_asked_for_before_the_table(key: Any, table: str) -> None:
-    driver = Driver()
-    driver.create()
+    driver = table_driver()
     ignore = schema.Condition(row_existence=0)
     read = {"max_versions": 1}
     row, deletion = frame(key, put("x", 1)), frame(key, delete_marker=True)
@@ -115,8 +113,7 @@ def test_one_to_four_key_columns_are_asked_for_before_the_table(key: Any, table:
 
 
 def test_a_name_is_judged_before_the_key_is_compared_with_the_table() -> None:
-    driver = Driver()
-    driver.create()
+    driver = table_driver()
     row = frame((("other", 7),), put("#", 1))
 
     assert driver.refusal("PutRow", table_name="t", row=row, condition=schema.Condition(row_existence=0))[2] == (

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from server_state_driver import HOUR_SECONDS, Driver, delete_one, put
+from server_state_driver import HOUR_SECONDS, TRIMMED, Disk, Driver, delete_one, put, stream_driver, table_driver
 
 from streamclient.server.admin_changes import PutRow, PutSetting
 from streamclient.server.keys import encode_key
-from streamclient.server.storage import open_storage
-from streamclient.server.storage_sqlite import DATABASE_FILE
 from streamclient.server.stored_rows import make_row
 from streamclient.server.stored_streams import StreamDefinition, number_of, shard_id_for
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 
 DAY_SECONDS = 24 * HOUR_SECONDS
-TRIMMED = (404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.")
 
 
 def steps_of(action: Callable[[], object]) -> int:
@@ -44,30 +39,15 @@ def steps_of(action: Callable[[], object]) -> int:
     return count
 
 
-def rows_in(directory: Path, table: str) -> int:
-    database = sqlite3.connect(directory / DATABASE_FILE)
-    try:
-        (count,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
-    finally:
-        database.close()
-    return int(count)
-
-
 def tunnel_request(driver: Driver, verb: str, **fields: Any) -> Callable[[], bytes]:
     """A request that is ready to be sent, so that neither its making nor reading its answer counts."""
     body = schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"].request(**fields).SerializeToString()
     return lambda: driver.engine.execute(f"tunnel/{verb}", body)
 
 
-def tunnel_call(driver: Driver, verb: str, **fields: Any) -> Any:
-    answer = tunnel_request(driver, verb, **fields)()
-    return schema.parse(schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"].response, answer)
-
-
 def with_closed_shards(count: int) -> Driver:
     """A stream that was split and merged so often; one shard is open."""
-    driver = Driver()
-    driver.create_with_stream()
+    driver = stream_driver()
     for _ in range(count // 3):
         lower, upper = driver.engine.split_shard("t", at=["m"])
         driver.engine.merge_shards("t", lower, upper)
@@ -84,9 +64,7 @@ def costs(driver: Driver) -> dict[str, int]:
     driver.put("a")
     return {
         "PutRow": steps_of(lambda: driver.put("a")),
-        "GetShardIterator": steps_of(
-            lambda: driver.call("GetShardIterator", stream_id=stream_id, shard_id=newest),
-        ),
+        "GetShardIterator": steps_of(lambda: driver.call("GetShardIterator", stream_id=stream_id, shard_id=newest)),
         "GetStreamRecord": steps_of(lambda: driver.page(iterator)),
         "DescribeStream": steps_of(
             lambda: driver.call("DescribeStream", stream_id=stream_id, inclusive_start_shard_id=newest, shard_limit=1)
@@ -112,9 +90,9 @@ def test_shards_that_left_the_listing_are_not_stepped_over() -> None:
     assert cost(900, hours=25) == cost(30, hours=25) == cost(30, hours=49)
 
 
-def test_a_shard_whose_records_are_gone_leaves_the_listing_when_it_closes(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    stream_id = driver.create_with_stream()
+def test_a_shard_whose_records_are_gone_leaves_the_listing_when_it_closes(disk: Disk) -> None:
+    driver = disk.with_stream()
+    stream_id = driver.stream_id()
     driver.put("a")
     driver.engine.trim("t")
     (parent,) = driver.describe_shards(stream_id)
@@ -122,16 +100,13 @@ def test_a_shard_whose_records_are_gone_leaves_the_listing_when_it_closes(tmp_pa
     children = driver.describe_shards(stream_id)
 
     assert [shard.parent_id for shard in children] == [parent.shard_id] * 2
-    driver.engine.close()
-    again = Driver(open_storage(tmp_path))
+    again = disk.opened()
     assert again.describe_shards(stream_id) == children
-    again.engine.close()
 
 
 def test_polling_all_shards_costs_each_call_the_same() -> None:
     def poll_cost(shards: int) -> int:
-        driver = Driver()
-        driver.create_with_stream()
+        driver = stream_driver()
         for number in range(1, shards):
             driver.engine.split_shard("t", at=[f"{number:05}"])
         iterator = driver.call(
@@ -142,15 +117,14 @@ def test_polling_all_shards_costs_each_call_the_same() -> None:
     assert poll_cost(300) < poll_cost(10) * 1.2 + 50
 
 
-def test_a_closed_shard_is_forgotten_one_retention_after_it_left_the_listing(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    stream_id = driver.create_with_stream()
+def test_a_closed_shard_is_forgotten_one_retention_after_it_left_the_listing(disk: Disk) -> None:
+    driver = disk.with_stream()
+    stream_id = driver.stream_id()
     driver.put("a")
     _, tip = driver.page(driver.only_iterator())
     driver.engine.split_shard("t", at=["b"])
     parent, *children = driver.describe_shards(stream_id)
     driver.engine.advance_clock(25 * HOUR_SECONDS)
-    assert tip is not None
     assert driver.page(tip) == ((), None)
 
     driver.engine.advance_clock(25 * HOUR_SECONDS)
@@ -160,13 +134,10 @@ def test_a_closed_shard_is_forgotten_one_retention_after_it_left_the_listing(tmp
     assert driver.refusal("GetShardIterator", stream_id=stream_id, shard_id=parent.shard_id) == TRIMMED
     paged = driver.call("DescribeStream", stream_id=stream_id, inclusive_start_shard_id=parent.shard_id)
     assert list(paged.shards) == children
-    driver.engine.close()
-    assert rows_in(tmp_path, "shards") == 2
-    again = Driver(open_storage(tmp_path))
-    again.wall.micros = driver.wall.micros
+    assert disk.rows("shards") == 2
+    again = disk.opened()
     assert again.describe_shards(stream_id) == children
     assert again.refusal("GetShardIterator", stream_id=stream_id, shard_id=parent.shard_id) == TRIMMED
-    again.engine.close()
 
 
 def test_a_shard_id_tells_its_number_to_its_stream_only() -> None:
@@ -182,8 +153,7 @@ def test_a_shard_id_tells_its_number_to_its_stream_only() -> None:
 
 
 def test_dropping_records_one_by_one_does_not_move_all_others() -> None:
-    driver = Driver()
-    driver.create_with_stream()
+    driver = stream_driver()
     for _ in range(200):
         driver.put("a")
     shard = next(iter(driver.engine._state.streams.values())).shards
@@ -200,9 +170,8 @@ def test_dropping_records_one_by_one_does_not_move_all_others() -> None:
 # --- rows
 
 
-def test_expired_rows_leave_memory_and_file(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create(options={"max_versions": 5, "time_to_live": DAY_SECONDS})
+def test_expired_rows_leave_memory_and_file(disk: Disk) -> None:
+    driver = disk.with_table(options={"max_versions": 5, "time_to_live": DAY_SECONDS})
     for number in range(3_000):
         driver.put(f"{number}", put("x", 1))
     driver.clock.advance(DAY_SECONDS / 2)
@@ -213,18 +182,14 @@ def test_expired_rows_leave_memory_and_file(tmp_path: Path) -> None:
     rows = driver.engine._state.tables["t"].rows
     assert len(rows) == 2
     assert driver.table() == {"young": {"x": 1}, "7": {"x": 2}}
-    driver.engine.close()
-    assert rows_in(tmp_path, "rows") == 2
-    again = Driver(open_storage(tmp_path))
-    again.wall.micros = driver.wall.micros
+    assert disk.rows("rows") == 2
+    again = disk.opened()
     assert again.table() == {"young": {"x": 1}, "7": {"x": 2}}
     assert len(again.versions("7", "x")) == 1
-    again.engine.close()
 
 
 def test_rows_expire_with_requests_that_are_not_about_them() -> None:
-    driver = Driver()
-    driver.create(options={"time_to_live": DAY_SECONDS})
+    driver = table_driver(options={"time_to_live": DAY_SECONDS})
     for number in range(2_500):
         driver.put(f"{number}", put("x", 1))
     driver.clock.advance(DAY_SECONDS + 60)
@@ -238,8 +203,7 @@ def test_rows_expire_with_requests_that_are_not_about_them() -> None:
 
 
 def test_a_time_to_live_that_is_set_later_counts_for_older_rows() -> None:
-    driver = Driver()
-    driver.create()
+    driver = table_driver()
     driver.put("a", put("x", 1))
     driver.call("UpdateTable", table_name="t", table_options=schema.TableOptions(time_to_live=DAY_SECONDS))
     driver.engine.advance_clock(DAY_SECONDS + 60)
@@ -248,8 +212,7 @@ def test_a_time_to_live_that_is_set_later_counts_for_older_rows() -> None:
 
 
 def test_a_row_written_again_and_again_is_awaited_once() -> None:
-    driver = Driver()
-    driver.create(options={"time_to_live": DAY_SECONDS})
+    driver = table_driver(options={"time_to_live": DAY_SECONDS})
     for _ in range(100):
         driver.put("a", put("x", 1))
     (awaited,) = driver.engine._state._expiry._tables.values()
@@ -275,8 +238,7 @@ def test_many_versions_of_one_column_cost_each_the_same(operation: str) -> None:
 
 
 def with_versions(count: int, operation: str) -> Driver:
-    driver = Driver()
-    driver.create(options={"max_versions": 2**31 - 1})
+    driver = table_driver(options={"max_versions": 2**31 - 1})
     field = "row" if operation == "PutRow" else "row_change"
     fields = {"table_name": "t", "condition": schema.Condition(row_existence=0), field: many_versions(count)}
     driver.call(operation, **fields)
@@ -313,8 +275,7 @@ def test_many_versions_that_are_read_cost_each_the_same(operation: str, is_range
 @pytest.mark.parametrize("is_wide", [True, False], ids=["columns", "versions"])
 def test_an_update_looks_at_what_it_changes_and_at_no_other_column(is_wide: bool) -> None:
     def cost(count: int) -> int:
-        driver = Driver()
-        driver.create(options={"max_versions": 1 if is_wide else 2**31 - 1})
+        driver = table_driver(options={"max_versions": 1 if is_wide else 2**31 - 1})
         now = 1_700_000_000_000
         for number in range(count):
             driver.update("a", put(f"{number}", 1) if is_wide else put("0", 1, now + number))
@@ -326,11 +287,9 @@ def test_an_update_looks_at_what_it_changes_and_at_no_other_column(is_wide: bool
 changes = st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["", "x", None]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(changes, min_size=1), max_size=4))
 def test_a_row_that_was_updated_is_as_large_as_one_that_was_made(updates: list[list[tuple[str, int, Any]]]) -> None:
-    driver = Driver()
-    driver.create(options={"max_versions": 2})
+    driver = table_driver(options={"max_versions": 2})
     for update in updates:
         driver.update("a", *(one_change(*change) for change in update))
     row = driver.engine._state.tables["t"].rows.get(encode_key(["a"]))
@@ -352,11 +311,11 @@ def consumed(driver: Driver) -> tuple[str, str]:
     """A tunnel whose channels of closed shards are over; its id and that of its client."""
     tunnel = schema.Tunnel(table_name="t", tunnel_name="n", tunnel_type=2)
     tunnel.stream_tunnel_config.flag = 1
-    tunnel_id = tunnel_call(driver, "create", tunnel=tunnel).tunnel_id
-    client_id = tunnel_call(driver, "connect", tunnel_id=tunnel_id).client_id
+    tunnel_id = driver.call("tunnel/create", tunnel=tunnel).tunnel_id
+    client_id = driver.call("tunnel/connect", tunnel_id=tunnel_id).client_id
     while open_shards := [
         channel.channel_id
-        for channel in tunnel_call(driver, "heartbeat", tunnel_id=tunnel_id, client_id=client_id).channels
+        for channel in driver.call("tunnel/heartbeat", tunnel_id=tunnel_id, client_id=client_id).channels
     ]:
         live = driver.engine._state.tunnels[tunnel_id].live
         ended = [
@@ -366,9 +325,8 @@ def consumed(driver: Driver) -> tuple[str, str]:
             assert len(live) == len(open_shards)
             break
         for channel_id in ended:
-            tunnel_call(
-                driver,
-                "checkpoint",
+            driver.call(
+                "tunnel/checkpoint",
                 tunnel_id=tunnel_id,
                 client_id=client_id,
                 channel_id=channel_id,
@@ -384,7 +342,7 @@ def test_channels_that_are_over_cost_no_request_anything() -> None:
         tunnel_id, client_id = consumed(driver)
         (channel,) = driver.engine._state.tunnels[tunnel_id].live
         ids = {"tunnel_id": tunnel_id, "client_id": client_id, "channel_id": channel}
-        token = tunnel_call(driver, "getcheckpoint", **ids).checkpoint
+        token = driver.call("tunnel/getcheckpoint", **ids).checkpoint
         requests: dict[str, dict[str, Any]] = {
             "describe": {"table_name": "t", "tunnel_name": "n"},
             "list": {"table_name": "t"},
@@ -403,21 +361,19 @@ def test_channels_that_are_over_cost_no_request_anything() -> None:
 
 def test_a_session_that_ends_costs_the_channels_that_it_held() -> None:
     def cost(others: int) -> int:
-        driver = Driver()
-        driver.create_with_stream()
+        driver = stream_driver()
         for number in range(1, others):
             driver.engine.split_shard("t", at=[f"{number:05}"])
         tunnel_id, _ = consumed(driver)
-        idle = tunnel_call(driver, "connect", tunnel_id=tunnel_id).client_id
+        idle = driver.call("tunnel/connect", tunnel_id=tunnel_id).client_id
         return steps_of(tunnel_request(driver, "shutdown", tunnel_id=tunnel_id, client_id=idle))
 
     few, many = cost(3), cost(100)
     assert many < few * 1.2 + 50, (few, many)
 
 
-def test_a_request_writes_down_only_the_parts_of_a_tunnel_that_it_changed(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create_with_stream()
+def test_a_request_writes_down_only_the_parts_of_a_tunnel_that_it_changed(disk: Disk) -> None:
+    driver = disk.with_stream()
     for number in range(1, 30):
         driver.engine.split_shard("t", at=[f"{number:05}"])
     tunnel_id, client_id = consumed(driver)
@@ -427,33 +383,29 @@ def test_a_request_writes_down_only_the_parts_of_a_tunnel_that_it_changed(tmp_pa
     commit = storage.commit
     storage.commit = lambda changes: (written.append([type(each).__name__ for each in changes]), commit(changes))
     ids = {"tunnel_id": tunnel_id, "client_id": client_id, "channel_id": channel_id}
-    token = tunnel_call(driver, "getcheckpoint", **ids).checkpoint
-    tunnel_call(driver, "heartbeat", tunnel_id=tunnel_id, client_id=client_id)
-    tunnel_call(driver, "checkpoint", **ids, checkpoint=token, sequence_number=1)
+    token = driver.call("tunnel/getcheckpoint", **ids).checkpoint
+    driver.call("tunnel/heartbeat", tunnel_id=tunnel_id, client_id=client_id)
+    driver.call("tunnel/checkpoint", **ids, checkpoint=token, sequence_number=1)
 
     assert written == [["PutTunnelPart", "PutSetting"]]
-    tunnel_call(driver, "checkpoint", **ids, checkpoint=token, sequence_number=1)
+    driver.call("tunnel/checkpoint", **ids, checkpoint=token, sequence_number=1)
     assert len(written) == 1
-    driver.engine.close()
 
 
-def test_channels_of_forgotten_shards_leave_memory_and_file_and_still_count(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create_with_stream()
+def test_channels_of_forgotten_shards_leave_memory_and_file_and_still_count(disk: Disk) -> None:
+    driver = disk.with_stream()
     driver.put("a")
     driver.engine.split_shard("t", at=["m"])
     tunnel_id, _ = consumed(driver)
     before = rows_in_tunnels(driver)
     driver.engine.advance_clock(49 * HOUR_SECONDS)
-    tunnel_call(driver, "getrpo", tunnel_id=tunnel_id)
+    driver.call("tunnel/getrpo", tunnel_id=tunnel_id)
 
     assert before == 3
     assert rows_in_tunnels(driver) == 2
     assert not driver.engine._state.tunnels[tunnel_id].is_expired
-    driver.engine.close()
-    again = Driver(open_storage(tmp_path))
+    again = disk.opened()
     assert set(again.engine._state.tunnels[tunnel_id].channels) == set(driver.engine._state.tunnels[tunnel_id].channels)
-    again.engine.close()
 
 
 def rows_in_tunnels(driver: Driver) -> int:
@@ -464,9 +416,9 @@ def rows_in_tunnels(driver: Driver) -> int:
 # --- what a write leaves as it is
 
 
-def test_a_generated_key_does_not_write_the_table_down_again(tmp_path: Path) -> None:
+def test_a_generated_key_does_not_write_the_table_down_again(disk: Disk) -> None:
     """Its definition is as long as its columns and partitions are many."""
-    driver = Driver(open_storage(tmp_path))
+    driver = disk.opened()
     written: list[object] = []
     engine: Any = driver.engine
     commit = engine._storage.commit
@@ -477,14 +429,12 @@ def test_a_generated_key_does_not_write_the_table_down_again(tmp_path: Path) -> 
     driver.put((("pk", "a"), ("id", KeyBound.AUTO_INCREMENT)))
 
     assert {type(change) for change in written} == {PutRow, PutSetting}
-    driver.engine.close()
 
 
 def test_a_page_inside_a_transaction_costs_what_it_holds() -> None:
     costs = []
     for count in (20, 400):
-        driver = Driver()
-        driver.create(key=(("pk", "STRING"), ("sk", "INTEGER")))
+        driver = table_driver(key=(("pk", "STRING"), ("sk", "INTEGER")))
         whose = {"transaction_id": started(driver)}
         for number in range(count):
             row = encode_row(Row((("pk", "a"), ("sk", number)), (Cell("x", number),)))

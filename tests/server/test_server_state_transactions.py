@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
 from server_state_driver import (
+    EXIST,
+    GENERATED_KEY,
+    NOT_EXIST,
+    PUT,
+    TWO_COLUMN_KEY,
+    Disk,
     Driver,
     batch_row,
-    batch_table,
-    condition_fields,
     creation,
     delete_all,
     frame,
     increment,
     put,
+    refusal_of,
     single,
+    stream_driver,
+    table_driver,
     values,
 )
 
 from streamclient.records import RecordType
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
-from streamclient.server.storage import open_storage
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, decode_rows, encode_value
-from streamclient.wire.schema import ComparatorType, OperationType, RowExistenceExpectation
+from streamclient.wire.plainbuffer import KeyBound, decode_row, decode_rows, encode_value
+from streamclient.wire.schema import ComparatorType
 
-KEY = (("pk", "STRING"), ("sk", "INTEGER"))
 CONFLICT = (409, "OTSRowOperationConflict", "Data is being modified by the other request.")
 INVALID_ID = (400, "OTSParameterInvalid", "TransactionID is invalid.")
 GONE = (404, "OTSSessionNotExist", "Session not exist or may be timeout.")
 LOW, HIGH = KeyBound.INF_MIN, KeyBound.INF_MAX
-EXIST, NOT_EXIST = RowExistenceExpectation.EXPECT_EXIST, RowExistenceExpectation.EXPECT_NOT_EXIST
 
 
 def key(partition: Any = "a", number: Any = 1) -> tuple[tuple[str, Any], ...]:
@@ -54,17 +57,6 @@ def abort(driver: Driver, transaction_id: str) -> None:
     driver.call("AbortTransaction", transaction_id=transaction_id)
 
 
-def write(kind: str, at: Any, *cells: Cell, transaction_id: str | None = None, **fields: Any) -> Any:
-    """A PutRow, UpdateRow or DeleteRow as (operation, fields)."""
-    field = {"PutRow": "row", "UpdateRow": "row_change", "DeleteRow": "primary_key"}[kind]
-    return kind, {
-        "table_name": "t",
-        field: frame(at, *cells, delete_marker=kind == "DeleteRow"),
-        "transaction_id": transaction_id,
-        **condition_fields(**fields),
-    }
-
-
 def rows(driver: Driver, start_key: Any, end_key: Any, **fields: Any) -> list[tuple[Any, dict[str, Any]]]:
     answer = driver.range_page(start_key, end_key, **fields)
     return [(row.primary_key[1][1], values(row)) for row in decode_rows(answer.rows)]
@@ -72,16 +64,14 @@ def rows(driver: Driver, start_key: Any, end_key: Any, **fields: Any) -> list[tu
 
 @pytest.fixture
 def driver() -> Driver:
-    driver = Driver()
-    driver.create_with_stream(key=KEY, origin=["x"], options={"max_versions": 2})
-    return driver
+    return stream_driver(key=TWO_COLUMN_KEY, origin=["x"], options={"max_versions": 2})
 
 
-WRITES = {
-    "put": [write("PutRow", key(), put("x", "new"))],
-    "update": [write("UpdateRow", key(), put("x", "new"))],
-    "delete": [write("DeleteRow", key())],
-    "put twice": [write("PutRow", key(), put("y", 1)), write("PutRow", key(), put("x", "new"))],
+WRITES: dict[str, list[Any]] = {
+    "put": [("put", put("x", "new"))],
+    "update": [("update", put("x", "new"))],
+    "delete": [("delete",)],
+    "put twice": [("put", put("y", 1)), ("put", put("x", "new"))],
 }
 
 
@@ -92,8 +82,8 @@ def test_writes_are_seen_inside_at_once_and_outside_after_the_commit(
 ) -> None:
     driver.put(key(), put("x", "old"))
     transaction_id = start(driver)
-    for operation, fields in WRITES[name]:
-        driver.call(operation, **{**fields, "transaction_id": transaction_id})
+    for kind, *cells in WRITES[name]:
+        getattr(driver, kind)(key(), *cells, transaction_id=transaction_id)
 
     inside = driver.get(key(), transaction_id=transaction_id)
     assert inside == (None if name == "delete" else {"x": "new"})
@@ -105,13 +95,13 @@ def test_writes_are_seen_inside_at_once_and_outside_after_the_commit(
 
 def test_a_batch_is_part_of_a_transaction(driver: Driver) -> None:
     transaction_id = start(driver)
-    batch = batch_table([batch_row(OperationType.PUT, key("a", number), put("x", number)) for number in range(3)])
-    stray = batch_table([*batch.rows, batch_row(OperationType.PUT, key("b", 1), put("x", 1))])
+    rows_of_a = [batch_row(PUT, key("a", number), put("x", number)) for number in range(3)]
+    stray = batch_row(PUT, key("b", 1), put("x", 1))
 
-    answer = driver.call("BatchWriteRow", tables=[stray], transaction_id=transaction_id)
-    assert [row.error.code for row in answer.tables[0].rows] == ["", "", "", "OTSDataOutOfRange"]
-    again = driver.call("BatchWriteRow", tables=[batch], transaction_id=transaction_id, is_atomic=True)
-    assert [row.is_ok for row in again.tables[0].rows] == [True] * 3
+    answers = driver.write_batch([*rows_of_a, stray], transaction_id=transaction_id)
+    assert [row.error.code for row in answers] == ["", "", "", "OTSDataOutOfRange"]
+    again = driver.write_batch(rows_of_a, transaction_id=transaction_id, is_atomic=True)
+    assert [row.is_ok for row in again] == [True] * 3
 
     assert rows(driver, key("a", LOW), key("a", HIGH)) == []
     inside = rows(driver, key("a", LOW), key("a", HIGH), transaction_id=transaction_id)
@@ -121,15 +111,11 @@ def test_a_batch_is_part_of_a_transaction(driver: Driver) -> None:
 
 
 def test_a_range_inside_merges_own_and_committed_rows_both_ways(driver: Driver) -> None:
-    for number in (1, 2, 3, 5):
-        driver.put(key("a", number), put("x", "old"))
+    driver.put_each([key("a", number) for number in (1, 2, 3, 5)], put("x", "old"))
     transaction_id = start(driver)
-    for operation, fields in (
-        write("PutRow", key("a", 4), put("x", "new"), transaction_id=transaction_id),
-        write("UpdateRow", key("a", 2), put("x", "new"), transaction_id=transaction_id),
-        write("DeleteRow", key("a", 3), transaction_id=transaction_id),
-    ):
-        driver.call(operation, **fields)
+    driver.put(key("a", 4), put("x", "new"), transaction_id=transaction_id)
+    driver.update(key("a", 2), put("x", "new"), transaction_id=transaction_id)
+    driver.delete(key("a", 3), transaction_id=transaction_id)
 
     expected = [(1, {"x": "old"}), (2, {"x": "new"}), (4, {"x": "new"}), (5, {"x": "old"})]
     low, high = key("a", LOW), key("a", HIGH)
@@ -140,33 +126,28 @@ def test_a_range_inside_merges_own_and_committed_rows_both_ways(driver: Driver) 
 
 
 def test_conditions_see_own_writes(driver: Driver) -> None:
-    transaction_id = start(driver)
+    inside = {"transaction_id": start(driver)}
     is_2 = single(ComparatorType.EQUAL, "n", encode_value(2))
 
-    def run(request: Any) -> None:
-        operation, fields = request
-        driver.call(operation, **fields)
-
-    run(write("PutRow", key(), put("n", 1), expect=NOT_EXIST, transaction_id=transaction_id))
-    run(write("UpdateRow", key(), increment("n", 1), expect=EXIST, transaction_id=transaction_id))
-    run(write("UpdateRow", key(), put("seen", 2), column_condition=is_2, transaction_id=transaction_id))
-    operation, fields = write("PutRow", key(), put("n", 9), expect=NOT_EXIST, transaction_id=transaction_id)
-    assert driver.refusal(operation, **fields)[1] == "OTSConditionCheckFail"
-    commit(driver, transaction_id)
+    driver.put(key(), put("n", 1), expect=NOT_EXIST, **inside)
+    driver.update(key(), increment("n", 1), expect=EXIST, **inside)
+    driver.update(key(), put("seen", 2), column_condition=is_2, **inside)
+    assert refusal_of(driver.put, key(), put("n", 9), expect=NOT_EXIST, **inside)[1] == "OTSConditionCheckFail"
+    commit(driver, inside["transaction_id"])
     assert driver.get(key()) == {"n": 2, "seen": 2}
 
 
 def test_the_stream_shows_the_commit_and_nothing_else(driver: Driver) -> None:
     driver.put(key(), put("x", "old"))
     aborted = start(driver, "b")
-    driver.call("PutRow", **write("PutRow", key("b"), put("x", 0), transaction_id=aborted)[1])
+    driver.put(key("b"), put("x", 0), transaction_id=aborted)
     abort(driver, aborted)
     transaction_id = start(driver)
-    driver.call("UpdateRow", **write("UpdateRow", key(), put("x", "new"), transaction_id=transaction_id)[1])
+    driver.update(key(), put("x", "new"), transaction_id=transaction_id)
     written_micros = driver.wall.micros
     driver.wall.micros += 30_000_000
-    driver.call("PutRow", **write("PutRow", key("a", 2), put("x", 5), transaction_id=transaction_id)[1])
-    driver.call("DeleteRow", **write("DeleteRow", key(), transaction_id=transaction_id)[1])
+    driver.put(key("a", 2), put("x", 5), transaction_id=transaction_id)
+    driver.delete(key(), transaction_id=transaction_id)
     driver.put(key("c"), put("x", "between"))
     before_commit = driver.wall.micros
     commit(driver, transaction_id)
@@ -186,7 +167,7 @@ def test_the_stream_shows_the_commit_and_nothing_else(driver: Driver) -> None:
 
 def test_only_one_transaction_holds_a_partition_key(driver: Driver) -> None:
     transaction_id = start(driver)
-    driver.create("u", KEY)
+    driver.create("u", TWO_COLUMN_KEY)
 
     assert driver.refusal("StartLocalTransaction", table_name="t", key=frame((("pk", "a"),))) == CONFLICT
     start(driver, "b")
@@ -200,19 +181,15 @@ def test_others_may_not_write_to_the_partition_key(driver: Driver) -> None:
     transaction_id = start(driver)
     other = start(driver, "b")
 
-    for own in (None, other):
-        for operation, fields in (
-            write("PutRow", key(), put("x", 1), transaction_id=own),
-            write("UpdateRow", key("a", 2), put("x", 1), transaction_id=own),
-            write("DeleteRow", key(), transaction_id=own),
-        ):
-            expected = CONFLICT if own is None else (400, "OTSDataOutOfRange")
-            assert driver.refusal(operation, **fields)[: len(expected)] == expected
-    mixed = [batch_row(OperationType.PUT, key(name), put("x", 1)) for name in ("a", "c")]
-    answer = driver.call("BatchWriteRow", tables=[batch_table(mixed)])
-    assert [row.error.code for row in answer.tables[0].rows] == ["OTSRowOperationConflict", ""]
-    atomic = driver.call("BatchWriteRow", tables=[batch_table(mixed[:1] * 2)], is_atomic=True)
-    assert [row.error.code for row in atomic.tables[0].rows] == ["OTSRowOperationConflict"] * 2
+    for own, expected in ((None, CONFLICT[:2]), (other, (400, "OTSDataOutOfRange"))):
+        assert refusal_of(driver.put, key(), put("x", 1), transaction_id=own)[:2] == expected
+        assert refusal_of(driver.update, key("a", 2), put("x", 1), transaction_id=own)[:2] == expected
+        assert refusal_of(driver.delete, key(), transaction_id=own)[:2] == expected
+    mixed = [batch_row(PUT, key(name), put("x", 1)) for name in ("a", "c")]
+    answers = driver.write_batch(mixed)
+    assert [row.error.code for row in answers] == ["OTSRowOperationConflict", ""]
+    atomic = driver.write_batch(mixed[:1] * 2, is_atomic=True)
+    assert [row.error.code for row in atomic] == ["OTSRowOperationConflict"] * 2
     imported = schema.RowInBulkImportRequest(type=1, row_change=frame(key(), put("x", 1)))
     bulk = driver.call("BulkImport", table_name="t", rows=[imported])
     assert [row.error.code for row in bulk.rows] == ["OTSRowOperationConflict"]
@@ -224,25 +201,15 @@ def test_others_may_not_write_to_the_partition_key(driver: Driver) -> None:
 def test_a_refused_request_leaves_the_transaction_open(driver: Driver) -> None:
     transaction_id = start(driver)
     outside = "Data out of scope of transaction. Transaction PartKey:a. Data PartKey:b"
-    operation, fields = write("PutRow", key("b"), put("x", 1), transaction_id=transaction_id)
+    inside = {"transaction_id": transaction_id}
 
-    assert driver.refusal(operation, **fields) == (400, "OTSDataOutOfRange", outside)
-    read = {"table_name": "t", "primary_key": frame(key("b")), "max_versions": 1, "transaction_id": transaction_id}
-    assert driver.refusal("GetRow", **read) == (400, "OTSDataOutOfRange", outside)
+    assert refusal_of(driver.put, key("b"), put("x", 1), **inside) == (400, "OTSDataOutOfRange", outside)
+    assert refusal_of(driver.get_row, key("b"), **inside) == (400, "OTSDataOutOfRange", outside)
     for bounds in ((key("a", LOW), key("b", LOW)), (key("a", LOW), key(HIGH, HIGH)), (key(LOW, LOW), key("a", 1))):
-        scan = {
-            "table_name": "t",
-            "direction": 0,
-            "max_versions": 1,
-            "inclusive_start_primary_key": frame(bounds[0]),
-            "exclusive_end_primary_key": frame(bounds[1]),
-            "transaction_id": transaction_id,
-        }
-        assert driver.refusal("GetRange", **scan)[1] == "OTSDataOutOfRange"
-    driver.create("u", KEY)
-    foreign = {"table_name": "u", "primary_key": frame(key()), "max_versions": 1, "transaction_id": transaction_id}
-    assert driver.refusal("GetRow", **foreign)[1] == "OTSDataOutOfRange"
-    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
+        assert refusal_of(driver.range_page, *bounds, **inside)[1] == "OTSDataOutOfRange"
+    driver.create("u", TWO_COLUMN_KEY)
+    assert refusal_of(driver.get_row, key(), "u", **inside)[1] == "OTSDataOutOfRange"
+    driver.put(key(), put("x", 1), transaction_id=transaction_id)
     commit(driver, transaction_id)
     assert driver.get(key()) == {"x": 1}
 
@@ -252,37 +219,25 @@ MALFORMED = ["", "not existed transaction id", "fake_transaction_id", base64.b64
 
 @pytest.mark.parametrize("transaction_id", MALFORMED)
 def test_a_text_that_is_no_id_is_refused_as_such(driver: Driver, transaction_id: str) -> None:
-    assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == INVALID_ID
-    assert driver.refusal("AbortTransaction", transaction_id=transaction_id) == INVALID_ID
-    for operation, fields in everything_inside(transaction_id):
-        assert driver.refusal(operation, **fields) == INVALID_ID
+    assert refusals_inside(driver, transaction_id) == [INVALID_ID] * 8
 
 
-def everything_inside(transaction_id: str) -> list[tuple[str, dict[str, Any]]]:
-    batch = [batch_table([batch_row(OperationType.PUT, key(), put("x", 1))])]
-    bounds = {"inclusive_start_primary_key": frame(key("a", LOW)), "exclusive_end_primary_key": frame(key("a", HIGH))}
+def refusals_inside(driver: Driver, transaction_id: str) -> list[tuple[int, str, str]]:
+    """The refusal of each operation inside the transaction."""
+    rows = [batch_row(PUT, key(), put("x", 1))]
     return [
-        write("PutRow", key(), put("x", 1), transaction_id=transaction_id),
-        write("UpdateRow", key(), delete_all("x"), transaction_id=transaction_id),
-        write("DeleteRow", key(), transaction_id=transaction_id),
-        ("BatchWriteRow", {"tables": batch, "transaction_id": transaction_id}),
-        (
-            "GetRow",
-            {"table_name": "t", "primary_key": frame(key()), "max_versions": 1, "transaction_id": transaction_id},
-        ),
-        (
-            "GetRange",
-            {"table_name": "t", "direction": 0, "max_versions": 1, "transaction_id": transaction_id, **bounds},
-        ),
+        refusal_of(act, *arguments, transaction_id=transaction_id)
+        for act, *arguments in (
+            (driver.call, "CommitTransaction"),
+            (driver.call, "AbortTransaction"),
+            (driver.put, key(), put("x", 1)),
+            (driver.update, key(), delete_all("x")),
+            (driver.delete, key()),
+            (driver.write_batch, rows),
+            (driver.get_row, key()),
+            (driver.range_page, key("a", LOW), key("a", HIGH)),
+        )
     ]
-
-
-def ended_by_commit(driver: Driver, transaction_id: str) -> None:
-    commit(driver, transaction_id)
-
-
-def ended_by_abort(driver: Driver, transaction_id: str) -> None:
-    abort(driver, transaction_id)
 
 
 def ended_by_time(driver: Driver, transaction_id: str) -> None:
@@ -291,21 +246,18 @@ def ended_by_time(driver: Driver, transaction_id: str) -> None:
 
 def ended_with_its_table(driver: Driver, transaction_id: str) -> None:
     driver.call("DeleteTable", table_name="t")
-    driver.create(key=KEY)
+    driver.create(key=TWO_COLUMN_KEY)
 
 
-@pytest.mark.parametrize("end", [ended_by_commit, ended_by_abort, ended_by_time, ended_with_its_table])
+@pytest.mark.parametrize("end", [commit, abort, ended_by_time, ended_with_its_table])
 def test_an_ended_transaction_is_not_found_and_frees_its_key(driver: Driver, end: Any) -> None:
     transaction_id = start(driver)
-    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
+    driver.put(key(), put("x", 1), transaction_id=transaction_id)
 
     end(driver, transaction_id)
 
-    assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == GONE
-    assert driver.refusal("AbortTransaction", transaction_id=transaction_id) == GONE
-    for operation, fields in everything_inside(transaction_id):
-        assert driver.refusal(operation, **fields) == GONE
-    assert driver.get(key()) == ({"x": 1} if end is ended_by_commit else None)
+    assert refusals_inside(driver, transaction_id) == [GONE] * 8
+    assert driver.get(key()) == ({"x": 1} if end is commit else None)
     driver.put(key(), put("x", 2))
     start(driver)
 
@@ -317,35 +269,31 @@ def test_a_transaction_lives_for_a_minute(driver: Driver) -> None:
     commit(driver, transaction_id)
 
 
-def test_a_restarted_server_knows_no_open_transaction(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create(key=KEY)
+def test_a_restarted_server_knows_no_open_transaction(disk: Disk) -> None:
+    driver = disk.with_table(key=TWO_COLUMN_KEY)
     transaction_id = start(driver)
-    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
-    driver.engine.close()
+    driver.put(key(), put("x", 1), transaction_id=transaction_id)
 
-    driver = Driver(open_storage(tmp_path))
+    driver = disk.opened()
 
     assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == GONE
     assert driver.table(columns=("pk", "sk")) == {}
     driver.put(key(), put("x", 2))
-    driver.engine.close()
 
 
 def test_a_transaction_holds_so_many_bytes() -> None:
-    driver = Driver(limits=Limits(transaction_bytes=100))
-    driver.create(key=KEY)
+    driver = table_driver(limits=Limits(transaction_bytes=100), key=TWO_COLUMN_KEY)
     transaction_id = start(driver)
     # Key names 4, key values 1 and 8, column name 1.
-    driver.call("PutRow", **write("PutRow", key(), put("x", "v" * 46), transaction_id=transaction_id)[1])
-    too_large = write("PutRow", key("a", 2), put("x", "v" * 27), transaction_id=transaction_id)
-    fits = write("PutRow", key("a", 2), put("x", "v" * 26), transaction_id=transaction_id)
+    driver.put(key(), put("x", "v" * 46), transaction_id=transaction_id)
+    fits, too_large = (put("x", "v" * size) for size in (26, 27))
 
-    assert driver.refusal(too_large[0], **too_large[1])[:2] == (400, "OTSOutOfTransactionDataSizeLimit")
-    batch = [batch_table([batch_row(OperationType.PUT, key("a", 2), put("x", "v" * 27))])]
-    answer = driver.call("BatchWriteRow", tables=batch, transaction_id=transaction_id, is_atomic=True)
-    assert [row.error.code for row in answer.tables[0].rows] == ["OTSOutOfTransactionDataSizeLimit"]
-    driver.call(fits[0], **fits[1])
+    refused = refusal_of(driver.put, key("a", 2), too_large, transaction_id=transaction_id)
+    assert refused[:2] == (400, "OTSOutOfTransactionDataSizeLimit")
+    batch = [batch_row(PUT, key("a", 2), too_large)]
+    (answer,) = driver.write_batch(batch, transaction_id=transaction_id, is_atomic=True)
+    assert answer.error.code == "OTSOutOfTransactionDataSizeLimit"
+    driver.put(key("a", 2), fits, transaction_id=transaction_id)
     commit(driver, transaction_id)
     assert len(driver.table(columns=("pk", "sk"))) == 2
 
@@ -376,17 +324,14 @@ def test_a_transaction_starts_on_one_value_of_the_first_key_column(
 
 
 DISABLED = "Try to call method using explicit transaction on explicit-transaction-disabled table."
-GENERATED = (("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT"))
 
 
-def test_a_table_says_at_its_creation_whether_it_has_transactions(tmp_path: Path) -> None:
-    driver = Driver(open_storage(tmp_path))
-    driver.create("on", KEY, enable_local_txn=True)
-    driver.create("off", KEY, enable_local_txn=False)
-    driver.create("unsaid", KEY)
-    driver.create("generated", GENERATED)
-    driver.engine.close()
-    driver = Driver(open_storage(tmp_path))
+def test_a_table_says_at_its_creation_whether_it_has_transactions(disk: Disk) -> None:
+    driver = disk.with_table(name="on", key=TWO_COLUMN_KEY, enable_local_txn=True)
+    driver.create("off", TWO_COLUMN_KEY, enable_local_txn=False)
+    driver.create("unsaid", TWO_COLUMN_KEY)
+    driver.create("generated", GENERATED_KEY)
+    driver = disk.opened()
 
     for table in ("on", "unsaid"):
         commit(driver, start(driver, "a", table))
@@ -394,5 +339,4 @@ def test_a_table_says_at_its_creation_whether_it_has_transactions(tmp_path: Path
         request = {"table_name": table, "key": frame((("pk", "a"),))}
         assert driver.refusal("StartLocalTransaction", **request) == (400, "OTSParameterInvalid", DISABLED)
     with pytest.raises(ServiceError, match="AUTO_INCREMENT"):
-        driver.call("CreateTable", **creation("both", GENERATED, enable_local_txn=True))
-    driver.engine.close()
+        driver.call("CreateTable", **creation("both", GENERATED_KEY, enable_local_txn=True))

@@ -17,6 +17,7 @@ from streamclient.wire import schema
 from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row, encode_value
 from streamclient.wire.tunnel import CodecError, Token, decode_token
+from tests.server.server_state_driver import frame, wrapped
 
 TABLES = ("t", "u", "no such table", "")
 COLUMNS = ("a", "b", "price-2", "公司", "a.b", "pk", "", "#", "x" * 300)
@@ -201,7 +202,7 @@ class Maker:
         """A key, mostly one that may be there, or for a range a bound."""
         bounds = (KeyBound.INF_MIN, KeyBound.INF_MAX)
         value = self.dice.choice(bounds) if "clusive" in name else self.dice.choice(("a", "b", "c", "mm", "z"))
-        return encode_row(Row((("pk", value),), delete_marker=self.dice.random() < 0.3))
+        return frame(value, delete_marker=self.dice.random() < 0.3)
 
     def row(self) -> bytes:
         """A row in PlainBuffer, mostly as tables here want it."""
@@ -213,12 +214,12 @@ class Maker:
         try:
             return encode_row(row)
         except (CodecError, ValueError, TypeError, struct.error, AttributeError):
-            return encode_row(Row((("pk", "a"),)))
+            return frame("a")
 
     def good_row(self) -> bytes:
         """A row that the table takes."""
         cells = tuple(Cell(name, self.dice.randrange(9)) for name in self.dice.sample(("a", "b", "公司"), 2))
-        return encode_row(Row((("pk", self.dice.choice(("a", "b", "c", "mm", "z"))),), cells))
+        return frame(self.dice.choice(("a", "b", "c", "mm", "z")), *cells)
 
     def _cell(self) -> Cell:
         operation = self.dice.choice([*CellOperation, CellOperation.PUT, CellOperation.PUT])
@@ -233,7 +234,6 @@ class Maker:
 
     def filter(self, depth: int) -> bytes:
         """A filter, nested so deep."""
-        kinds = schema.FilterType
         if depth == 0 or self.dice.random() < 0.4:
             single = schema.SingleColumnValueFilter(
                 comparator=self.dice.choice([1, 2, 3, 4, 5, 6]),
@@ -245,15 +245,11 @@ class Maker:
             if self.dice.random() < 0.3:
                 single.value_trans_rule.regex = self.dice.choice(PATTERNS)
                 single.value_trans_rule.cast_type = self.dice.choice((0, 1, 3))
-            return bytes(
-                schema.Filter(type=kinds.SINGLE_COLUMN_VALUE, filter=single.SerializeToString()).SerializeToString()
-            )
+            return wrapped(schema.FilterType.SINGLE_COLUMN_VALUE, single)
         composite = schema.CompositeColumnValueFilter(combinator=self.dice.choice((1, 2, 3)))
         for _ in range(self.dice.choice((0, 1, 2, 2, 3))):
             composite.sub_filters.add().ParseFromString(self.filter(depth - 1))
-        return bytes(
-            schema.Filter(type=kinds.COMPOSITE_COLUMN_VALUE, filter=composite.SerializeToString()).SerializeToString()
-        )
+        return wrapped(schema.FilterType.COMPOSITE_COLUMN_VALUE, composite)
 
     def damaged(self, data: bytes) -> bytes:
         """The same with some bytes changed, cut out, doubled or put in."""

@@ -25,12 +25,13 @@ from streamclient.server.counters import MOST_TALLIES
 from streamclient.server.http_service import Answer, Service, real_time
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_state import ServerState
-from streamclient.wire import schema, signature
-from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound
 from tests.patience import PATIENCE_SECONDS, until
+from tests.server.server_state_driver import HIGHEST, LOWEST, MESSAGES, TWO_COLUMN_KEY, creation, frame, put
 from tests.server_fuzz.making import Maker
+from tests.service_under_test import signed_headers, signed_v4_headers
 
-OPERATIONS = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
 START_MICROS = 1_700_000_000_000_000
 
 SLOW_SECONDS = 5.0
@@ -111,20 +112,17 @@ class World:
 
     def _furnish(self) -> None:
         self.maker.forget()
-        table = schema.CreateTableRequest()
-        table.table_meta.table_name = "t"
-        table.table_meta.primary_key.add(name="pk", type=2)
-        table.reserved_throughput.capacity_unit.read = 0
-        table.reserved_throughput.capacity_unit.write = 0
-        table.table_options.max_versions = 3
-        table.stream_spec.enable_stream = True
-        table.stream_spec.expiration_time = 24
-        if "t" not in self._state.tables:
-            self._must("CreateTable", table)
-        self._furnish_transactions()
-        for name in [
-            found.definition.name for found in self._state.tunnels.values() if found.definition.table_name == "t"
-        ]:
+        stream = schema.StreamSpecification(enable_stream=True, expiration_time=24)
+        tables = {
+            "t": creation("t", options={"max_versions": 3}, stream_spec=stream),
+            # Its partition keys have several rows.
+            "u": creation("u", TWO_COLUMN_KEY, enable_local_txn=True, stream_spec=stream),
+        }
+        for name, fields in tables.items():
+            if name not in self._state.tables:
+                self._must("CreateTable", schema.CreateTableRequest(**fields))
+        tunnels = [found.definition for found in self._state.tunnels.values()]
+        for name in [definition.name for definition in tunnels if definition.table_name == "t"]:
             self._must("tunnel/delete", schema.DeleteTunnelRequest(table_name="t", tunnel_name=name))
         for kind in (1, 2, 3):
             tunnel = schema.Tunnel(table_name="t", tunnel_name=f"n{kind}", tunnel_type=kind)
@@ -134,20 +132,6 @@ class World:
             self._must("tunnel/heartbeat", schema.HeartbeatRequest(tunnel_id=made.tunnel_id, client_id=client))
             self._must("tunnel/describe", schema.DescribeTunnelRequest(table_name="t", tunnel_name=f"n{kind}"))
 
-    def _furnish_transactions(self) -> None:
-        """A table whose partition keys have several rows."""
-        if "u" in self._state.tables:
-            return
-        table = schema.CreateTableRequest(enable_local_txn=True)
-        table.table_meta.table_name = "u"
-        table.table_meta.primary_key.add(name="pk", type=2)
-        table.table_meta.primary_key.add(name="sk", type=1)
-        table.reserved_throughput.capacity_unit.read = 0
-        table.reserved_throughput.capacity_unit.write = 0
-        table.stream_spec.enable_stream = True
-        table.stream_spec.expiration_time = 24
-        self._must("CreateTable", table)
-
     def _must(self, operation: str, message: Any) -> Any:
         answer = self._execute(self._signed(operation, message.SerializeToString()))
         if answer.status != 200:
@@ -155,7 +139,7 @@ class World:
         return self._learned(operation, answer)
 
     def _learned(self, operation: str, answer: Answer) -> Any:
-        response = schema.parse(OPERATIONS[operation].response, answer.body)
+        response = schema.parse(MESSAGES[operation].response, answer.body)
         self.maker.learn(response)
         return response
 
@@ -201,12 +185,11 @@ class World:
     def _read(self) -> tuple[str, Any]:
         if self.dice.random() < 0.3:
             several = schema.BatchGetRowRequest()
-            key = encode_row(Row((("pk", self.dice.choice("abc")),)))
+            key = frame(self.dice.choice("abc"))
             several.tables.add(table_name="t", primary_key=[key, key], max_versions=1)
             return "BatchGetRow", several
-        message = schema.GetRangeRequest(table_name="t", direction=0, max_versions=1)
-        low, high = (Row((("pk", bound),)) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
-        message.inclusive_start_primary_key, message.exclusive_end_primary_key = encode_row(low), encode_row(high)
+        bounds = {"inclusive_start_primary_key": frame(LOWEST), "exclusive_end_primary_key": frame(HIGHEST)}
+        message = schema.GetRangeRequest(table_name="t", direction=0, max_versions=1, **bounds)
         if self.dice.random() < 0.8:
             message.filter = self.maker.filter(self.dice.randrange(3))
         return "GetRange", message
@@ -216,42 +199,28 @@ class World:
         open_ones = self._open_transactions()
         if not open_ones or self.dice.random() < 0.1:
             return "StartLocalTransaction", schema.StartLocalTransactionRequest(
-                table_name="u", key=encode_row(Row((("pk", self.dice.choice("abc")),)))
+                table_name="u", key=frame(self.dice.choice("abc"))
             )
         transaction = self.dice.choice(open_ones)
         whose = {"transaction_id": transaction.transaction_id}
         partition = transaction.partition_key if self.dice.random() < 0.9 else self.dice.choice("abc")
         key = (("pk", partition), ("sk", self.dice.randrange(4)))
         low, high = ((("pk", partition), ("sk", bound)) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
-        row = encode_row(Row(key, (Cell("a", self.dice.randrange(9)),)))
+        row = frame(key, put("a", self.dice.randrange(9)))
         condition = schema.Condition(row_existence=self.dice.choice((0, 0, 1, 2)))
         change = {"table_name": "u", "condition": condition, **whose}
         batch = schema.BatchWriteRowRequest(is_atomic=self.dice.random() < 0.5, **whose)
         batch.tables.add(table_name="u").rows.add(type=1, row_change=row, condition=condition)
+        read = {"table_name": "u", "max_versions": 1, **whose}
+        bounds = {"inclusive_start_primary_key": frame(low), "exclusive_end_primary_key": frame(high)}
         return self.dice.choice(
             (
                 ("PutRow", schema.PutRowRequest(**change, row=row)),
                 ("UpdateRow", schema.UpdateRowRequest(**change, row_change=row)),
-                (
-                    "DeleteRow",
-                    schema.DeleteRowRequest(**change, primary_key=encode_row(Row(key, delete_marker=True))),
-                ),
+                ("DeleteRow", schema.DeleteRowRequest(**change, primary_key=frame(key, delete_marker=True))),
                 ("BatchWriteRow", batch),
-                (
-                    "GetRow",
-                    schema.GetRowRequest(table_name="u", primary_key=encode_row(Row(key)), max_versions=1, **whose),
-                ),
-                (
-                    "GetRange",
-                    schema.GetRangeRequest(
-                        table_name="u",
-                        direction=0,
-                        max_versions=1,
-                        inclusive_start_primary_key=encode_row(Row(low)),
-                        exclusive_end_primary_key=encode_row(Row(high)),
-                        **whose,
-                    ),
-                ),
+                ("GetRow", schema.GetRowRequest(**read, primary_key=frame(key))),
+                ("GetRange", schema.GetRangeRequest(**read, **bounds, direction=0)),
                 ("CommitTransaction", schema.CommitTransactionRequest(**whose)),
                 ("AbortTransaction", schema.AbortTransactionRequest(**whose)),
             )
@@ -290,33 +259,20 @@ class World:
         )
 
     def _request(self) -> Sent:
-        operation = self.dice.choice(list(OPERATIONS))
+        operation = self.dice.choice(list(MESSAGES))
         if operation in RARE and self.dice.random() < 0.8:
             operation = self.dice.choice(("PutRow", "UpdateRow", "tunnel/heartbeat", "tunnel/checkpoint"))
-        body = self.maker.request(OPERATIONS[operation].request).SerializePartialToString()
+        body = self.maker.request(MESSAGES[operation].request).SerializePartialToString()
         if self.dice.random() < 0.1:
             body = self.maker.damaged(body)
         sent = self._signed(operation, body)
         return self._mistreated(sent) if self.dice.random() < 0.1 else sent
 
     def _signed(self, operation: str, body: bytes) -> Sent:
-        local, now = self._local, real_time()
-        headers = {
-            "x-ots-date": now.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-            "x-ots-apiversion": "2015-12-31",
-            "x-ots-accesskeyid": local.access_key_id,
-            "x-ots-instancename": local.instance,
-            "x-ots-contentmd5": signature.content_md5(body),
-        }
-        path = f"/{operation}"
         if self.dice.random() < 0.5:
-            headers[signature.SIGNATURE_V2_HEADER] = signature.sign_request_v2(local.access_key_secret, path, headers)
-            return Sent(operation, headers, body)
-        day = now.strftime("%Y%m%d")
-        headers |= {signature.SIGN_DATE_HEADER: day, signature.SIGN_REGION_HEADER: "cn-hangzhou"}
-        key = signature.derive_v4_key(local.access_key_secret, day, "cn-hangzhou")
-        headers[signature.SIGNATURE_V4_HEADER] = signature.sign_request_v4(key, path, headers)
-        return Sent(operation, headers, body)
+            return Sent(operation, signed_headers(self._local, operation, body), body)
+        day = real_time().strftime("%Y%m%d")
+        return Sent(operation, signed_v4_headers(self._local, operation, body, day), body)
 
     def _mistreated(self, sent: Sent) -> Sent:
         headers = dict(sent.headers)

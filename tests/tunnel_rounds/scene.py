@@ -20,8 +20,9 @@ from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
-from tests.drill_kit import command, make_table, merge, put, split, write
+from tests.drill_kit import command, merge, put, split
 from tests.patience import until
+from tests.stage import make_table, write
 from tests.tunnel_rounds.worker import BEGUN
 
 TABLE = "changes"

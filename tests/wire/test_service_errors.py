@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import ssl
 import struct
 from collections.abc import Callable
 
 import pytest
+from google.protobuf.message import DecodeError
 from tablestore import DeleteRowItem, OTSClient, Row
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3 import exceptions as network
@@ -23,6 +25,7 @@ from streamclient.errors import (
     StreamClientError,
     StreamClientException,
     TrimmedDataException,
+    UnreadableAnswerError,
 )
 from streamclient.records import RecordType, StreamRecord
 from streamclient.server import LocalTablestore
@@ -173,9 +176,24 @@ def test_what_was_signed_is_told_beside_a_text_that_is_cut() -> None:
     assert len(str(mapped)) < 2_500
 
 
-def test_trimmed_data_has_an_exception_of_its_own() -> None:
-    error = OTSServiceError(404, "OTSTrimmedDataAccess", "")
-    assert isinstance(classify(error, write=False, client=None), TrimmedDataException)
+@pytest.mark.parametrize(
+    "error",
+    [
+        OTSServiceError(404, "OTSTrimmedDataAccess", ""),
+        OTSServiceError(400, "OTSParameterInvalid", "Requested stream data is already trimmed or does not exist."),
+    ],
+    ids=["by its code", "by its text under another code"],
+)
+def test_trimmed_data_has_an_exception_of_its_own(error: OTSServiceError) -> None:
+    """Not a dependency failure: a retry of passing failures would catch it."""
+    trimmed = classify(error, write=False, client=None)
+
+    assert isinstance(trimmed, TrimmedDataException)
+    assert not isinstance(trimmed, DependencyException)
+
+
+def test_an_answer_to_a_read_that_is_no_message_may_be_asked_for_again() -> None:
+    assert isinstance(classify(DecodeError("bad answer"), write=False, client=None), UnreadableAnswerError)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +212,16 @@ def test_trimmed_data_has_an_exception_of_its_own() -> None:
         (OTSClientError("HTTP status: 502, reason: Bad Gateway.", 502), TRANSIENT, AMBIGUOUS),
         (OTSClientError("HTTP status: 404, reason: Not Found.", 404), PERMANENT, PERMANENT),
         (OTSClientError("MD5 mismatch in response. HTTP status: 404.", 404), TRANSIENT, AMBIGUOUS),
+        (OTSClientError("HTTP status: 429, reason: Too Many Requests.", 429), THROTTLED, THROTTLED),
+        (OTSClientError("HTTP status: 408, reason: Request Timeout.", 408), TRANSIENT, TRANSIENT),
+        (OTSClientError("HTTP status: 301, reason: Moved.", 301), PERMANENT, PERMANENT),
+        (network.NewConnectionError(None, "refused"), TRANSIENT, TRANSIENT),  # type: ignore[arg-type]
+        (network.EmptyPoolError(None, "no free connection"), TRANSIENT, TRANSIENT),  # type: ignore[arg-type]
+        (network.ClosedPoolError(None, "closed"), PERMANENT, PERMANENT),  # type: ignore[arg-type]
+        (network.LocationParseError("http://["), PERMANENT, PERMANENT),
+        (http.client.BadStatusLine("x"), TRANSIENT, AMBIGUOUS),
+        (TimeoutError("timed out"), TRANSIENT, AMBIGUOUS),
+        (DecodeError("bad answer"), TRANSIENT, AMBIGUOUS),
     ],
 )
 def test_errors_without_a_usable_answer(error: Exception, on_read: ErrorKind, on_write: ErrorKind) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from fuzz import Judge, PutJudge
+from wire_pages import compiled
 
-from streamclient.records import NATIVE
 from tests.installed import Installed
 
 ROOT = Path(__file__).resolve().parents[2]
-compiled = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
 
 def built_without_a_compiler(directory: Path) -> Path:
@@ -78,6 +77,11 @@ def test_what_needs_a_new_environment_includes_the_sources_of_the_codec() -> Non
     assert list((ROOT / "streamclient/wire/native").glob("*.c"))
 
 
+def judge_seeds(judge: Any, count: int, **options: bool) -> None:
+    for seed in range(count):
+        judge.judge(seed, **options)
+
+
 @compiled
 @pytest.mark.slow
 def test_pages_of_the_fuzzer_are_read_alike_by_both_codecs() -> None:
@@ -93,8 +97,7 @@ def test_pages_of_the_fuzzer_are_read_alike_by_both_codecs() -> None:
 @compiled
 def test_puts_of_the_fuzzer_are_read_as_python_reads_them_and_damaged_ones_do_no_harm() -> None:
     judge = PutJudge()
-    for seed in range(600):
-        judge.judge(seed)
+    judge_seeds(judge, 600)
 
     assert judge.read > 100, "puts that are only ever left to Python would show little"
     assert judge.damaged_read > 100
@@ -107,12 +110,8 @@ def test_the_fuzzer_finds_a_put_that_is_read_otherwise(monkeypatch: pytest.Monke
     read_parts = judge.puts.read_parts
     monkeypatch.setattr(judge.puts, "read_parts", lambda form: (read_parts(form)[0], {}))
 
-    def judge_all() -> None:
-        for seed in range(50):
-            judge.judge(seed)
-
     with pytest.raises(AssertionError, match=", put: "):
-        judge_all()
+        judge_seeds(judge, 50)
 
 
 @compiled
@@ -128,9 +127,5 @@ def test_the_fuzzer_finds_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(judge.native, "decode_page", lambda data: Short(decode_page(data)))
 
-    def judge_all() -> None:
-        for seed in range(200):
-            judge.judge(seed, with_columns=False)
-
     with pytest.raises(AssertionError, match="decode_page"):
-        judge_all()
+        judge_seeds(judge, 200, with_columns=False)

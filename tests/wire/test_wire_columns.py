@@ -14,7 +14,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_examples import RECORDS
-from wire_pages import body, columns, names, records
+from wire_pages import CODECS, TWIN, body, both, columns, compiled, names, records
 
 from streamclient.errors import CodecError, ConfigurationError
 from streamclient.records import (
@@ -26,13 +26,9 @@ from streamclient.records import (
     SequenceInfo,
     StreamRecord,
 )
-from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec, default_codec
+from streamclient.wire.record_decoding import RecordCodec, default_codec
 
-TWIN = PurePythonCodec()
-CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]
 KEY = (("id", "k"), ("n", 1))
-
-both = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: type(codec).__name__)
 
 
 def page_of(*cells: tuple[RecordColumn, ...], codec: RecordCodec = TWIN, **kinds: Any) -> Any:
@@ -319,9 +315,6 @@ def test_no_cell_is_lost(page: list[tuple[RecordColumn, ...]]) -> None:
                 for one in cells
             ]
             assert sorted(map(repr, seen + listed(batch)[number])) == sorted(map(repr, expected))
-
-
-compiled = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
 
 @compiled

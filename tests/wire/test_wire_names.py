@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_pages import TWIN, body
 
 from streamclient.records import ColumnOperation, RecordColumn, SequenceInfo
-from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, decode_row, encode_row
-from streamclient.wire.record_decoding import PurePythonCodec
 from tests.column_names import ODD_NAMES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
@@ -26,10 +25,8 @@ def test_any_name_comes_back_from_a_row(names: list[str]) -> None:
 def test_any_name_comes_back_from_a_page_of_records(name: str) -> None:
     row = Row((("pk", 1),), (Cell(name, "v", timestamp_millis=5),), sequence=SequenceInfo(0, 1, 0))
     origin = Row((("pk", 1),), (Cell(name, "old", timestamp_millis=4),))
-    page = schema.GetStreamRecordResponse()
-    page.stream_records.add(action_type=1, record=encode_row(row), origin_record=encode_row(origin))
 
-    (record,) = PurePythonCodec().decode_page(page.SerializeToString()).records
+    (record,) = TWIN.decode_page(body((1, encode_row(row), encode_row(origin)))).records
 
     assert record.columns == (RecordColumn(name, ColumnOperation.PUT, "v", 5),)
     assert record.original_columns == (RecordColumn(name, ColumnOperation.PUT, "old", 4),)

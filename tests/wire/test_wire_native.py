@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,19 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_examples import ORIGIN_RECORD, PUT_RECORD, RECORDS
-from wire_pages import body, records
+from wire_pages import EXAMPLES, TWIN, body, compiled, flipped_bits, records, tunnel_body
 
 from streamclient.errors import CodecError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.page_parts import PageSummary, TunnelPage
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
-from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec, default_codec
+from streamclient.wire.record_decoding import NativeCodec, RecordCodec, default_codec
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
-
-TWIN = PurePythonCodec()
-EXAMPLES = body(*(entry for entry, _ in RECORDS.values()), next_shard_iterator="it", may_more_record=True)
+pytestmark = compiled
 
 
 def native() -> Any:
@@ -61,13 +58,6 @@ def assert_same(data: bytes) -> None:
     is_refused = isinstance(outcome(TWIN.decode_page, data), str)
     assert (native().decode(data, False) is None) == is_refused
     assert (native().summarize(data) is None) == isinstance(summary(TWIN, data), str)
-
-
-def flipped_bits(data: bytes) -> Iterator[bytes]:
-    for position in range(len(data) * 8):
-        changed = bytearray(data)
-        changed[position // 8] ^= 1 << position % 8
-        yield bytes(changed)
 
 
 def test_this_codec_is_the_default_one() -> None:
@@ -251,13 +241,6 @@ def test_more_names_than_a_page_may_have_are_left_to_the_twin() -> None:
 # --- tunnels ----------------------------------------------------------------------------------------------------------
 
 
-def tunnel_body(*elements: tuple[int, bytes, bytes | None], **fields: Any) -> bytes:
-    message = schema.ReadRecordsResponse(**{"next_token": "t", **fields})
-    for action, record, origin in elements:
-        message.records.add(action_type=action, record=record, origin_record=origin)
-    return bytes(message.SerializeToString())
-
-
 def test_pages_of_tunnels_are_read_as_the_twin_reads_them() -> None:
     codec = NativeCodec(NATIVE)
     full_data = encode_row(Row((("k", 1),), (Cell("c", 1, timestamp_millis=1),)))
@@ -373,6 +356,13 @@ def test_decoding_leaks_nothing() -> None:
     assert grown < 20_000, "less than a thousandth of what was decoded"
 
 
+def output_of(program: str, **variables: str) -> str:
+    command, environment = [sys.executable, "-c", program], {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_memory_of_the_system_does_not_grow_either() -> None:
     """What C allocates itself is not traced: the process is watched from outside its allocator."""
     program = (
@@ -386,24 +376,9 @@ def test_memory_of_the_system_does_not_grow_either() -> None:
         "        codec.summarize_page(data); codec._codec.summarize(data[:-1])\n"
         "run(60); first = peak(); run(240); print(peak() - first)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
-    )
+    printed = output_of(program, PYTHONPATH=":".join(path for path in sys.path if path))
 
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 2_000, "kilobytes; a leak of one index per page would be far more"
-
-
-def test_decoded_objects_are_not_tracked_by_the_collector() -> None:
-    (record, *_) = NativeCodec(NATIVE).decode_page(EXAMPLES).records
-
-    assert not gc.is_tracked(record)
-    assert not gc.is_tracked(record.columns[0])
-    assert not gc.is_tracked(record.sequence_info)
+    assert int(printed) < 2_000, "kilobytes; a leak of one index per page would be far more"
 
 
 def test_many_tables_do_not_fill_the_codec() -> None:
@@ -437,12 +412,5 @@ def test_a_switch_turns_the_compiled_codec_off() -> None:
         "from streamclient.records import NATIVE, StreamRecord\n"
         "print(NATIVE, isinstance(default_codec(), NativeCodec))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "STREAMCLIENT_PURE_PYTHON": "1"},
-    )
 
-    assert done.stdout.split() == ["None", "False"]
+    assert output_of(program, STREAMCLIENT_PURE_PYTHON="1").split() == ["None", "False"]

@@ -17,21 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablestore import OTSClient
 from wire_examples import RECORDS
-from wire_pages import body, records
+from wire_pages import CODECS, TWIN, body, both, compiled, records
 
 from streamclient.errors import DisorderError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.spark.source.partition_reading import _ordered_page
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
-from streamclient.wire import schema
 from streamclient.wire.page_parts import PageRecords
-from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec
-
-TWIN = PurePythonCodec()
-CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]
-
-both = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: type(codec).__name__)
-compiled = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
+from streamclient.wire.record_decoding import NativeCodec, RecordCodec
 
 EXAMPLES = tuple(record for _, record in RECORDS.values())
 ENTRIES = tuple(entry for entry, _ in RECORDS.values())
@@ -277,10 +270,6 @@ def test_what_is_no_choice_of_records_is_refused_by_the_compiled_part() -> None:
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
-def _at(place: SequenceInfo, key: int) -> StreamRecord:
-    return StreamRecord(RecordType.DELETE, (("id", key),), sequence_info=place)
-
-
 @both
 @pytest.mark.parametrize(
     ("places", "wrong"),
@@ -298,12 +287,11 @@ def _at(place: SequenceInfo, key: int) -> StreamRecord:
 def test_records_of_a_page_have_to_rise(
     codec: RecordCodec, places: list[tuple[int, int, int]], wrong: int | None
 ) -> None:
-    made = [_at(SequenceInfo(*place), number) for number, place in enumerate(places)]
-    message = schema.GetStreamRecordResponse()
-    for record in made:
-        action, data, _ = codec.encode_record(record)
-        message.stream_records.add(action_type=action, record=data)
-    page = codec.decode_page(message.SerializeToString()).records
+    made = [
+        StreamRecord(RecordType.DELETE, (("id", number),), sequence_info=SequenceInfo(*place))
+        for number, place in enumerate(places)
+    ]
+    page = codec.decode_page(body(*map(codec.encode_record, made))).records
 
     assert page == tuple(made), "a codec reads them all the same"
     if wrong is None:
@@ -315,8 +303,7 @@ def test_records_of_a_page_have_to_rise(
 
 @pytest.mark.parametrize("read", [TablestoreStreamApi._decoded, _ordered_page], ids=["stream", "source"])
 def test_every_reader_of_shards_checks_the_order(read: Any) -> None:
-    entry = ENTRIES[0]
-    arguments: list[Any] = [body(entry, entry)]
+    arguments: list[Any] = [body(ENTRIES[0], ENTRIES[0])]
     if read is TablestoreStreamApi._decoded:
         arguments.insert(0, TablestoreStreamApi(OTSClient("http://localhost", "k", "s", "i")))
 

@@ -102,21 +102,22 @@ def test_update_frames_of_the_sdk_are_ours_byte_for_byte() -> None:
     assert encode_row(row) == frame
 
 
-def test_delete_frames_of_the_sdk_are_ours_byte_for_byte() -> None:
-    frame = bytes(PlainBufferBuilder.serialize_for_delete_row([("pk", "a"), ("n", 5)]))
-    row = Row((("pk", "a"), ("n", 5)), delete_marker=True)
+FRAMES: dict[str, tuple[Any, Row]] = {
+    "delete": (
+        PlainBufferBuilder.serialize_for_delete_row([("pk", "a"), ("n", 5)]),
+        Row((("pk", "a"), ("n", 5)), delete_marker=True),
+    ),
+    "bounds and generated keys": (
+        PlainBufferBuilder.serialize_primary_key([("a", INF_MIN), ("b", INF_MAX), ("c", PK_AUTO_INCR)]),
+        Row((("a", KeyBound.INF_MIN), ("b", KeyBound.INF_MAX), ("c", KeyBound.AUTO_INCREMENT))),
+    ),
+}
 
-    assert decode_row(frame) == row
-    assert encode_row(row) == frame
 
-
-def test_bounds_and_generated_keys_of_the_sdk_are_ours_byte_for_byte() -> None:
-    key = [("a", INF_MIN), ("b", INF_MAX), ("c", PK_AUTO_INCR)]
-    frame = bytes(PlainBufferBuilder.serialize_primary_key(key))
-    row = Row((("a", KeyBound.INF_MIN), ("b", KeyBound.INF_MAX), ("c", KeyBound.AUTO_INCREMENT)))
-
-    assert decode_row(frame) == row
-    assert encode_row(row) == frame
+@pytest.mark.parametrize(("frame", "row"), FRAMES.values(), ids=FRAMES)
+def test_frames_of_the_sdk_are_ours_byte_for_byte(frame: Any, row: Row) -> None:
+    assert decode_row(bytes(frame)) == row
+    assert encode_row(row) == bytes(frame)
 
 
 @pytest.mark.parametrize("value", [5, -1, 2.5, True, "é", b"\x00\x01"])

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_pages import compiled, flipped_bits
 from wire_puts import assert_same
 
-from streamclient.records import NATIVE, SequenceInfo
+from streamclient.records import SequenceInfo
 from streamclient.server.server_limits import CELL_TIMESTAMP_MAX_MILLIS, DEFAULT_LIMITS, Limits
 from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
+pytestmark = compiled
 
 SMALL = Limits(
     key_columns=2, key_value_bytes=6, name_bytes=5, attribute_value_bytes=8, attribute_columns=3, range_rows=10
@@ -53,7 +54,6 @@ stored_keys = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(stored_keys, st.dictionaries(st.text(max_size=9), versions, max_size=6))
 def test_a_row_is_made_of_its_parts_and_read_again(key: list[tuple[str, Any]], columns: dict[str, Any]) -> None:
     names, values = tuple(name for name, _ in key), tuple(value for _, value in key)
@@ -108,10 +108,7 @@ def damaged(frame: bytes) -> Iterator[bytes]:
     for position in range(len(frame)):
         yield frame[:position]
         yield frame[:position] + b"\0" + frame[position:]
-    for bit in range(len(frame) * 8):
-        changed = bytearray(frame)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield bytes(changed)
+    yield from flipped_bits(frame)
 
 
 def test_a_damaged_put_is_left_to_python() -> None:

@@ -7,13 +7,13 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_examples import DELETE_RECORD, KEY_A, MILLIS, ORIGIN_RECORD, PUT_COLUMN, PUT_RECORD, RECORDS, UPDATE_RECORD
-from wire_pages import Encoded, body, records
+from wire_pages import TWIN, Encoded, body, flipped_bits, records
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire.page_parts import DecodedPage
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, encode_row
-from streamclient.wire.record_decoding import PurePythonCodec, default_codec
+from streamclient.wire.record_decoding import default_codec
 
 
 def decode(*entries: Encoded, **fields: Any) -> DecodedPage:
@@ -30,8 +30,7 @@ def test_records_of_the_other_sdks_are_read_and_written(encoded: Encoded, record
 @settings(deadline=None, max_examples=150)
 @given(st.lists(records, max_size=5))
 def test_records_survive_the_round_trip(page: list[StreamRecord]) -> None:
-    codec = PurePythonCodec()
-    decoded = codec.decode_page(body(*map(codec.encode_record, page)))
+    decoded = TWIN.decode_page(body(*map(TWIN.encode_record, page)))
 
     assert decoded.records == tuple(page)
     assert repr(decoded.records) == repr(tuple(page)), "types and signs of zero, which equality does not see"
@@ -72,37 +71,28 @@ def test_an_unknown_action_is_an_error_not_a_put() -> None:
 
 SEQUENCE = SequenceInfo(0, 1, 0)
 PUT = Cell("c", 1, timestamp_millis=5)
+ALL, ONE = CellOperation.DELETE_ALL_VERSIONS, CellOperation.DELETE_ONE_VERSION
+
+
+def row_of(*cells: Cell, key: Any = KEY_A, is_marked: bool = False, sequence: SequenceInfo | None = SEQUENCE) -> Row:
+    return Row(key, cells, is_marked, sequence)
+
+
 BAD_RECORDS: dict[str, tuple[int, Row, str]] = {
-    "no key": (1, Row((), (PUT,), False, SEQUENCE), "at least one key column"),
-    "key bound": (1, Row((("pk", KeyBound.INF_MAX),), (PUT,), False, SEQUENCE), "expected a stored value"),
-    "no sequence": (1, Row(KEY_A, (PUT,)), "without sequence information"),
-    "marker on put": (1, Row(KEY_A, (PUT,), True, SEQUENCE), "delete marker"),
-    "marker on update": (2, Row(KEY_A, (PUT,), True, SEQUENCE), "delete marker"),
-    "columns on delete": (3, Row(KEY_A, (PUT,), True, SEQUENCE), "come with a DELETE record"),
-    "put without timestamp": (1, Row(KEY_A, (Cell("c", 1),), False, SEQUENCE), "timestamp None"),
-    "negative timestamp": (1, Row(KEY_A, (Cell("c", 1, timestamp_millis=-1),), False, SEQUENCE), "timestamp -1"),
-    "bound as value": (1, Row(KEY_A, (Cell("c", KeyBound.INF_MIN, timestamp_millis=1),), False, SEQUENCE), "value"),
-    "deletion in put": (
-        1,
-        Row(KEY_A, (Cell("c", None, CellOperation.DELETE_ALL_VERSIONS),), False, SEQUENCE),
-        "only puts",
-    ),
-    "increment": (2, Row(KEY_A, (Cell("c", 1, CellOperation.INCREMENT),), False, SEQUENCE), "increment"),
-    "deletion with value": (
-        2,
-        Row(KEY_A, (Cell("c", 1, CellOperation.DELETE_ALL_VERSIONS),), False, SEQUENCE),
-        "it deletes",
-    ),
-    "delete-all with timestamp": (
-        2,
-        Row(KEY_A, (Cell("c", None, CellOperation.DELETE_ALL_VERSIONS, 5),), False, SEQUENCE),
-        "deletes all versions",
-    ),
-    "delete-one without timestamp": (
-        2,
-        Row(KEY_A, (Cell("c", None, CellOperation.DELETE_ONE_VERSION),), False, SEQUENCE),
-        "that of the deleted version",
-    ),
+    "no key": (1, row_of(PUT, key=()), "at least one key column"),
+    "key bound": (1, row_of(PUT, key=(("pk", KeyBound.INF_MAX),)), "expected a stored value"),
+    "no sequence": (1, row_of(PUT, sequence=None), "without sequence information"),
+    "marker on put": (1, row_of(PUT, is_marked=True), "delete marker"),
+    "marker on update": (2, row_of(PUT, is_marked=True), "delete marker"),
+    "columns on delete": (3, row_of(PUT, is_marked=True), "come with a DELETE record"),
+    "put without timestamp": (1, row_of(Cell("c", 1)), "timestamp None"),
+    "negative timestamp": (1, row_of(Cell("c", 1, timestamp_millis=-1)), "timestamp -1"),
+    "bound as value": (1, row_of(Cell("c", KeyBound.INF_MIN, timestamp_millis=1)), "value"),
+    "deletion in put": (1, row_of(Cell("c", None, ALL)), "only puts"),
+    "increment": (2, row_of(Cell("c", 1, CellOperation.INCREMENT)), "increment"),
+    "deletion with value": (2, row_of(Cell("c", 1, ALL)), "it deletes"),
+    "delete-all with timestamp": (2, row_of(Cell("c", None, ALL, 5)), "deletes all versions"),
+    "delete-one without timestamp": (2, row_of(Cell("c", None, ONE)), "that of the deleted version"),
 }
 
 
@@ -134,42 +124,25 @@ def test_damaged_pages_never_give_a_wrong_record() -> None:
     encoded = [entry for entry, _ in RECORDS.values()]
     page = body(*encoded, next_shard_iterator="it")
     contents = {(record.primary_key, record.columns) for _, record in RECORDS.values()}
-    damaged = [page[:size] for size in range(len(page))]
-    for position in range(len(page) * 8):
-        flipped = bytearray(page)
-        flipped[position // 8] ^= 1 << position % 8
-        damaged.append(bytes(flipped))
-    for data in damaged:
+    for data in (*(page[:size] for size in range(len(page))), *flipped_bits(page)):
         try:
-            decoded = PurePythonCodec().decode_page(data)
+            decoded = TWIN.decode_page(data)
         except CodecError:
             continue
         assert {(record.primary_key, record.columns) for record in decoded.records} <= contents
 
 
+RECORD, GONE = RECORDS["put"][1], RecordColumn("c", ColumnOperation.DELETE_ALL_VERSION)
+VALUED = RecordColumn("c", ColumnOperation.DELETE_ONE_VERSION, 5, 5)
 BAD_VALUES = {
-    "no key": (evolve(RECORDS["put"][1], primary_key=()), "needs a primary key"),
+    "no key": (evolve(RECORD, primary_key=()), "needs a primary key"),
     "columns on delete": (evolve(RECORDS["delete"][1], columns=(PUT_COLUMN,)), "has no columns"),
-    "put without value": (evolve(RECORDS["put"][1], columns=(evolve(PUT_COLUMN, value=None),)), "value None"),
-    "put without timestamp": (
-        evolve(RECORDS["put"][1], columns=(evolve(PUT_COLUMN, timestamp_millis=None),)),
-        "timestamp None",
-    ),
-    "deletion in put": (
-        evolve(RECORDS["put"][1], columns=(RecordColumn("c", ColumnOperation.DELETE_ALL_VERSION),)),
-        "only puts",
-    ),
-    "deletion with value": (
-        evolve(RECORDS["delete"][1], record_type=RecordType.UPDATE, columns=(
-            RecordColumn("c", ColumnOperation.DELETE_ONE_VERSION, 5, 5),
-        )),
-        "it deletes",
-    ),
-    "deletion in origin": (
-        evolve(RECORDS["put"][1], original_columns=(RecordColumn("c", ColumnOperation.DELETE_ALL_VERSION),)),
-        "only puts",
-    ),
-}  # fmt: skip
+    "put without value": (evolve(RECORD, columns=(evolve(PUT_COLUMN, value=None),)), "value None"),
+    "put without timestamp": (evolve(RECORD, columns=(evolve(PUT_COLUMN, timestamp_millis=None),)), "timestamp None"),
+    "deletion in put": (evolve(RECORD, columns=(GONE,)), "only puts"),
+    "deletion with value": (evolve(RECORD, record_type=RecordType.UPDATE, columns=(VALUED,)), "it deletes"),
+    "deletion in origin": (evolve(RECORD, original_columns=(GONE,)), "only puts"),
+}
 
 
 @pytest.mark.parametrize(("record", "message"), BAD_VALUES.values(), ids=BAD_VALUES)

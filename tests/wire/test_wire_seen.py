@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import attrs
 import pytest
 from wire_examples import RECORDS
-from wire_pages import body
+from wire_pages import EXAMPLES
 
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire.record_decoding import default_codec
 
-EXAMPLES = body(*(entry for entry, _ in RECORDS.values()), next_shard_iterator="it", may_more_record=True)
+FIELDS = ("record_type", "primary_key", "columns", "sequence_info", "original_columns")
 
 
 def pairs() -> Iterator[tuple[StreamRecord, StreamRecord]]:
@@ -62,7 +62,7 @@ def test_a_decoded_record_is_copied_and_changed_as_one_made_by_hand() -> None:
 
 def test_a_decoded_record_is_immutable() -> None:
     for decoded, _ in pairs():
-        for name in ("record_type", "primary_key", "columns", "sequence_info", "original_columns"):
+        for name in FIELDS:
             with pytest.raises(attrs.exceptions.FrozenInstanceError):
                 setattr(decoded, name, None)
             with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -73,7 +73,7 @@ def test_a_decoded_record_is_immutable() -> None:
 
 def test_what_was_asked_for_stays_the_same_object() -> None:
     for decoded, _ in pairs():
-        for name in ("record_type", "primary_key", "columns", "sequence_info", "original_columns"):
+        for name in FIELDS:
             assert getattr(decoded, name) is getattr(decoded, name)
 
 
@@ -103,7 +103,7 @@ def test_classes_may_be_extended() -> None:
 
 def test_a_record_that_was_never_filled_says_so() -> None:
     empty = StreamRecord.__new__(StreamRecord)
-    for name in ("record_type", "primary_key", "columns", "sequence_info", "original_columns"):
+    for name in FIELDS:
         with pytest.raises(AttributeError):
             getattr(empty, name)
 

@@ -6,7 +6,6 @@ from base64 import b64decode, b64encode
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablestore.auth import RequestContext, SignV2, SignV4
@@ -107,15 +106,6 @@ def test_the_sdk_signs_alike(extra: dict[str, str], region: str | None) -> None:
     assert answered == signature.sign_response(key, "/ListTable", RESPONSE)
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00\xff" * 100])
-def test_md5_is_base64_of_the_digest(body: bytes) -> None:
-    import base64
-    import hashlib
-
-    assert base64.b64decode(signature.content_md5(body)) == hashlib.md5(body, usedforsecurity=False).digest()
-
-
-@settings(deadline=None)
 @given(st.text(max_size=200), st.text(max_size=300))
 def test_signatures_are_those_of_the_standard_library_for_any_key(key: str, path: str) -> None:
     """Keys beyond the block of the hash, 64 bytes, are hashed first; the longest here has several times as many."""

@@ -7,6 +7,7 @@ import base64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_pages import tunnel_body
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
@@ -47,18 +48,11 @@ def test_token_of_version_one_is_read() -> None:
     assert decode_token(base64.b64encode(old).decode()) == Token(iterator="i")
 
 
-def page(*elements: tuple[int, bytes, bytes | None], next_token: str = FINISHED) -> bytes:
-    message = schema.ReadRecordsResponse(next_token=next_token)
-    for action, record, origin in elements:
-        message.records.add(action_type=action, record=record, origin_record=origin)
-    return bytes(message.SerializeToString())
-
-
 def test_row_of_full_data_has_no_sequence_and_reads_as_zeros() -> None:
     parts = [HEADER]
     write_row(parts, (("id", 1),), [("a", 2, 0, 3)], False, None)
 
-    read = decode_tunnel_page(page((1, b"".join(parts), None)))
+    read = decode_tunnel_page(tunnel_body((1, b"".join(parts), None), next_token=FINISHED))
 
     column = RecordColumn("a", ColumnOperation.PUT, 2, 3)
     assert read.records == (StreamRecord(RecordType.PUT, (("id", 1),), (column,), SequenceInfo(0, 0, 0)),)
@@ -69,7 +63,7 @@ def test_row_of_full_data_has_no_sequence_and_reads_as_zeros() -> None:
 def test_records_of_a_stream_read_as_they_do_in_the_stream_operations() -> None:
     record = StreamRecord(RecordType.DELETE, (("id", "x"),), (), SequenceInfo(1, 2, 3))
 
-    read = decode_tunnel_page(page(default_codec().encode_record(record), next_token="t"))
+    read = decode_tunnel_page(tunnel_body(default_codec().encode_record(record)))
 
     assert read.records == (record,)
     assert not read.is_finished
@@ -79,7 +73,7 @@ def test_corrupt_record_is_named_by_its_number() -> None:
     action, data, _ = default_codec().encode_record(StreamRecord(RecordType.DELETE, (("id", "x"),)))
 
     with pytest.raises(CodecError, match="record 1 of a page of 2"):
-        decode_tunnel_page(page((action, data, None), (action, data[:-1], None)))
+        decode_tunnel_page(tunnel_body((action, data, None), (action, data[:-1], None)))
 
 
 def test_error_message_has_no_tunnel_id_which_would_hide_its_code_from_java_clients() -> None:

@@ -80,11 +80,7 @@ def tested(python: str, directory: Path, package: str, expected: str, variables:
     """Install the package into a new environment, and run the tests of the codec there, away from its sources."""
     run([python, "-m", "venv", "environment"], directory)
     own = str(directory / "environment" / "bin" / "python")
-    run(
-        [own, "-m", "pip", "install", "-q", "--disable-pip-version-check", package, *NEEDED],
-        directory,
-        **variables,
-    )
+    run([own, "-m", "pip", "install", "-q", "--disable-pip-version-check", package, *NEEDED], directory, **variables)
     tests = Path(shutil.copytree(ROOT / "tests" / "wire", directory / "tests"))
     question = "from streamclient.records import NATIVE; print('compiled' if NATIVE else 'twin')"
     answer = subprocess.run([own, "-c", question], cwd=tests, capture_output=True, text=True, check=True).stdout.strip()

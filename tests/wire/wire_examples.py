@@ -66,10 +66,7 @@ ROWS: dict[str, tuple[bytes, Row]] = {
 
 PUT_COLUMN = RecordColumn("c", ColumnOperation.PUT, 7, MILLIS)
 RECORDS: dict[str, tuple[tuple[int, bytes, bytes | None], StreamRecord]] = {
-    "put": (
-        (1, PUT_RECORD, None),
-        StreamRecord(RecordType.PUT, KEY_A, (PUT_COLUMN,), SequenceInfo(0, MICROS, 0)),
-    ),
+    "put": ((1, PUT_RECORD, None), StreamRecord(RecordType.PUT, KEY_A, (PUT_COLUMN,), SequenceInfo(0, MICROS, 0))),
     "update with origin": (
         (2, UPDATE_RECORD, ORIGIN_RECORD),
         StreamRecord(
@@ -84,10 +81,7 @@ RECORDS: dict[str, tuple[tuple[int, bytes, bytes | None], StreamRecord]] = {
             (PUT_COLUMN,),
         ),
     ),
-    "delete": (
-        (3, DELETE_RECORD, None),
-        StreamRecord(RecordType.DELETE, KEY_A, (), SequenceInfo(0, MICROS + 2, 0)),
-    ),
+    "delete": ((3, DELETE_RECORD, None), StreamRecord(RecordType.DELETE, KEY_A, (), SequenceInfo(0, MICROS + 2, 0))),
 }
 
 EVERYTHING = Row(

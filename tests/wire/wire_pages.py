@@ -1,13 +1,23 @@
-"""Pages as the service sends them, any that there may be."""
+"""Pages as the service sends them, any that there may be, and the codecs that read them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
+from wire_examples import RECORDS
 
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire import schema
+from streamclient.wire.record_decoding import NativeCodec, PurePythonCodec, RecordCodec
+
+TWIN = PurePythonCodec()
+CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]
+
+both = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: type(codec).__name__)
+compiled = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
 Encoded = tuple[int, bytes, "bytes | None"]
 
@@ -54,3 +64,20 @@ def body(*entries: Encoded, **fields: Any) -> bytes:
         page.stream_records.add(action_type=action_type, record=record, origin_record=origin)
     data: bytes = page.SerializeToString()
     return data
+
+
+EXAMPLES = body(*(entry for entry, _ in RECORDS.values()), next_shard_iterator="it", may_more_record=True)
+
+
+def tunnel_body(*entries: Encoded, next_token: str = "t", **fields: Any) -> bytes:
+    page = schema.ReadRecordsResponse(next_token=next_token, **fields)
+    for action_type, record, origin in entries:
+        page.records.add(action_type=action_type, record=record, origin_record=origin)
+    return bytes(page.SerializeToString())
+
+
+def flipped_bits(data: bytes) -> Iterator[bytes]:
+    for position in range(len(data) * 8):
+        changed = bytearray(data)
+        changed[position // 8] ^= 1 << position % 8
+        yield bytes(changed)

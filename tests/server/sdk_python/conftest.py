@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamclient.server import LocalTablestore
-from tests.service_under_test import RealService, real_service
+from tests.stage import started_server
 
 _numbers = count(1)
 
@@ -28,17 +28,12 @@ class AsyncFacade:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalTablestore | RealService]:
-    service = real_service()
-    if service is not None:
-        yield service
-        service.clear()
-        return
-    with LocalTablestore() as running:
+def server() -> Iterator[LocalTablestore]:
+    with started_server() as running:
         yield running
 
 
-def _async_client(server: LocalTablestore | RealService) -> Iterator[AsyncFacade]:
+def _async_client(server: LocalTablestore) -> Iterator[AsyncFacade]:
     from tablestore import AsyncOTSClient
 
     loop = asyncio.new_event_loop()
@@ -57,7 +52,7 @@ def _async_client(server: LocalTablestore | RealService) -> Iterator[AsyncFacade
 
 
 @pytest.fixture(scope="module", params=["v2", "v4", "sts", "async"])
-def client(request: pytest.FixtureRequest, server: LocalTablestore | RealService) -> Iterator[Any]:
+def client(request: pytest.FixtureRequest, server: LocalTablestore) -> Iterator[Any]:
     """A client signing with V2, with V4, carrying a security token, and the asynchronous one."""
     options: dict[str, dict[str, Any]] = {
         "v2": {},

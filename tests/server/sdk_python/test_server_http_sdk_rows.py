@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from server_http_tools import sdk_refusal
 from tablestore import (
     PK_AUTO_INCR,
     CastType,
@@ -15,7 +16,6 @@ from tablestore import (
     CompositeColumnCondition,
     Condition,
     LogicalOperator,
-    OTSServiceError,
     RegexRule,
     ReturnType,
     Row,
@@ -24,9 +24,11 @@ from tablestore import (
     SingleColumnRegexCondition,
 )
 
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
+from tests.stage import IGNORE
+
 EXIST = Condition(RowExistenceExpectation.EXPECT_EXIST)
 NOT_EXIST = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
+FAILED = (403, "OTSConditionCheckFail", "Condition check failed.")
 KEY: list[tuple[str, Any]] = [("pk", "key"), ("n", 1)]
 
 
@@ -36,32 +38,35 @@ def columns(client: Any, table: str, key: list[tuple[str, Any]] = KEY, **options
     return None if row is None else [(column[0], column[1]) for column in row.attribute_columns]
 
 
-def refused(call: Callable[[], Any]) -> tuple[int, str]:
-    with pytest.raises(OTSServiceError) as caught:
-        call()
-    return caught.value.get_http_status(), caught.value.get_error_code()
+VALUES: list[tuple[str, Any]] = [
+    ("big", 2**63 - 1),
+    ("blob", bytearray(b"\x00\xff")),
+    ("double", -1.5),
+    ("empty", ""),
+    ("flag", True),
+    ("negative", -(2**63)),
+    ("text", "表格存储"),
+]
+CHANGES = {"put": [("new", "x")], "delete_all": ["gone"], "increment": [("count", 2), ("fresh", 5)]}
+WRITES: dict[str, tuple[list[tuple[str, Any]], list[tuple[str, Any]] | None]] = {
+    "every value type comes back": ([("put", VALUES)], VALUES),
+    "put replaces the whole row": ([("put", [("a", 1), ("b", 2)]), ("put", [("c", 3)])], [("c", 3)]),
+    "a row may have no columns": ([("put", [])], []),
+    "delete removes the row": ([("put", [("a", 1)]), ("delete", None)], None),
+    "update puts, deletes and increments": (
+        [("put", [("gone", 1), ("kept", 2), ("count", 40)]), ("update", CHANGES)],
+        [("count", 42), ("fresh", 5), ("kept", 2), ("new", "x")],
+    ),
+    "update creates the row": ([("update", {"put": [("a", 1)]})], [("a", 1)]),
+}
 
 
-def test_every_value_type_comes_back(client: Any, table: str) -> None:
-    values: list[tuple[str, Any]] = [
-        ("big", 2**63 - 1),
-        ("blob", bytearray(b"\x00\xff")),
-        ("double", -1.5),
-        ("empty", ""),
-        ("flag", True),
-        ("negative", -(2**63)),
-        ("text", "表格存储"),
-    ]
-    client.put_row(table, Row(KEY, values), NOT_EXIST)
+@pytest.mark.parametrize(("writes", "expected"), WRITES.values(), ids=WRITES)
+def test_writes_make_the_row(client: Any, table: str, writes: list[Any], expected: Any) -> None:
+    for kind, changes in writes:
+        getattr(client, f"{kind}_row")(table, Row(KEY, changes), IGNORE)
 
-    assert columns(client, table) == values
-
-
-def test_put_replaces_the_whole_row(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, [("a", 1), ("b", 2)]), IGNORE)
-    client.put_row(table, Row(KEY, [("c", 3)]), IGNORE)
-
-    assert columns(client, table) == [("c", 3)]
+    assert columns(client, table) == expected
 
 
 def test_an_absent_row_is_none(client: Any, table: str) -> None:
@@ -71,87 +76,50 @@ def test_an_absent_row_is_none(client: Any, table: str) -> None:
     assert consumed.read == 1
 
 
-def test_a_row_may_have_no_columns(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, []), IGNORE)
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [({"columns_to_get": ["a", "c"]}, "ac"), ({"start_column": "b", "end_column": "d"}, "bc")],
+    ids=["columns", "a range of columns"],
+)
+def test_a_read_selects_columns(client: Any, table: str, options: dict[str, Any], names: str) -> None:
+    client.put_row(table, Row(KEY, [(name, 1) for name in "abcd"]), IGNORE)
 
-    assert columns(client, table) == []
-
-
-def test_columns_to_get_selects(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, [("a", 1), ("b", 2), ("c", 3)]), IGNORE)
-
-    assert columns(client, table, columns_to_get=["a", "c"]) == [("a", 1), ("c", 3)]
-
-
-def test_start_and_end_column_cut_a_wide_row(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, [("a", 1), ("b", 2), ("c", 3), ("d", 4)]), IGNORE)
-
-    assert columns(client, table, start_column="b", end_column="d") == [("b", 2), ("c", 3)]
+    assert columns(client, table, **options) == [(name, 1) for name in names]
 
 
-def test_delete_removes_the_row(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, [("a", 1)]), IGNORE)
-
-    client.delete_row(table, Row(KEY), EXIST)
-
-    assert columns(client, table) is None
+NOW = int(time.time() * 1000)
 
 
-def test_update_puts_deletes_and_increments(client: Any, table: str) -> None:
-    client.put_row(table, Row(KEY, [("gone", 1), ("kept", 2), ("count", 40)]), IGNORE)
+@pytest.mark.parametrize(
+    ("ages", "deleted", "options", "expected"),
+    [
+        ((4, 3, 2, 1), [], {"max_version": 10}, [1, 2, 3]),
+        ((4, 3, 2, 1), [], {}, [1]),
+        ((3, 2, 1), [2], {"max_version": 10}, [1, 3]),
+        ((3, 2, 1), [], {"max_version": None, "time_range": (NOW - 3, NOW - 1)}, [2, 3]),
+        ((3, 2, 1), [], {"max_version": None, "time_range": NOW - 2}, [2]),
+    ],
+    ids=["up to the maximum", "the newest", "without one that is deleted", "of a range of time", "of one time"],
+)
+def test_versions_are_kept_and_selected(  # noqa: PLR0917 -- one column of the table each
+    client: Any, table: str, ages: tuple[int, ...], deleted: list[int], options: dict[str, Any], expected: list[int]
+) -> None:
+    for age in ages:
+        client.update_row(table, Row(KEY, {"put": [("a", age, NOW - age)]}), IGNORE)
+    for age in deleted:
+        client.update_row(table, Row(KEY, {"delete": [("a", None, NOW - age)]}), IGNORE)
 
-    client.update_row(
-        table,
-        Row(KEY, {"put": [("new", "x")], "delete_all": ["gone"], "increment": [("count", 2), ("fresh", 5)]}),
-        EXIST,
-    )
-
-    assert columns(client, table) == [("count", 42), ("fresh", 5), ("kept", 2), ("new", "x")]
-
-
-def test_update_creates_the_row(client: Any, table: str) -> None:
-    client.update_row(table, Row(KEY, {"put": [("a", 1)]}), IGNORE)
-
-    assert columns(client, table) == [("a", 1)]
-
-
-def test_versions_are_kept_up_to_the_maximum(client: Any, table: str) -> None:
-    now = int(time.time() * 1000)
-    for age in (4, 3, 2, 1):
-        client.update_row(table, Row(KEY, {"put": [("a", age, now - age)]}), IGNORE)
-
-    assert columns(client, table, max_version=10) == [("a", 1), ("a", 2), ("a", 3)]
-    assert columns(client, table) == [("a", 1)]
-
-
-def test_one_version_is_deleted_alone(client: Any, table: str) -> None:
-    now = int(time.time() * 1000)
-    for age in (3, 2, 1):
-        client.update_row(table, Row(KEY, {"put": [("a", age, now - age)]}), IGNORE)
-
-    client.update_row(table, Row(KEY, {"delete": [("a", None, now - 2)]}), IGNORE)
-
-    assert columns(client, table, max_version=10) == [("a", 1), ("a", 3)]
-
-
-def test_a_time_range_selects_versions(client: Any, table: str) -> None:
-    now = int(time.time() * 1000)
-    for age in (3, 2, 1):
-        client.update_row(table, Row(KEY, {"put": [("a", age, now - age)]}), IGNORE)
-
-    assert columns(client, table, max_version=None, time_range=(now - 3, now - 1)) == [("a", 2), ("a", 3)]
-    assert columns(client, table, max_version=None, time_range=now - 2) == [("a", 2)]
+    assert columns(client, table, **options) == [("a", age) for age in expected]
 
 
 def test_row_existence_is_a_condition(client: Any, table: str) -> None:
-    failed = (403, "OTSConditionCheckFail")
-    assert refused(lambda: client.put_row(table, Row(KEY, []), EXIST)) == failed
-    assert refused(lambda: client.update_row(table, Row(KEY, {"put": [("a", 1)]}), EXIST)) == failed
-    assert refused(lambda: client.delete_row(table, Row(KEY), EXIST)) == failed
+    assert sdk_refusal(client.put_row, table, Row(KEY, []), EXIST) == FAILED
+    assert sdk_refusal(client.update_row, table, Row(KEY, {"put": [("a", 1)]}), EXIST) == FAILED
+    assert sdk_refusal(client.delete_row, table, Row(KEY), EXIST) == FAILED
 
     client.put_row(table, Row(KEY, [("a", 1)]), NOT_EXIST)
 
-    assert refused(lambda: client.put_row(table, Row(KEY, []), NOT_EXIST)) == failed
+    assert sdk_refusal(client.put_row, table, Row(KEY, []), NOT_EXIST) == FAILED
     assert columns(client, table) == [("a", 1)]
 
 
@@ -200,11 +168,8 @@ def described_row(client: Any, table: str) -> None:
 @pytest.mark.usefixtures("described_row")
 def test_a_column_condition_that_holds_lets_the_write_pass(client: Any, table: str) -> None:
     for number, condition in enumerate(HOLDING):
-        client.update_row(
-            table,
-            Row(KEY, {"put": [("written", number)]}),
-            Condition(RowExistenceExpectation.EXPECT_EXIST, condition),
-        )
+        full = Condition(RowExistenceExpectation.EXPECT_EXIST, condition)
+        client.update_row(table, Row(KEY, {"put": [("written", number)]}), full)
         assert columns(client, table, columns_to_get=["written"]) == [("written", number)]
 
 
@@ -212,7 +177,7 @@ def test_a_column_condition_that_holds_lets_the_write_pass(client: Any, table: s
 def test_a_column_condition_that_fails_refuses_the_write(client: Any, table: str) -> None:
     for condition in FAILING:
         full = Condition(RowExistenceExpectation.IGNORE, condition)
-        assert refused(lambda full=full: client.delete_row(table, Row(KEY), full)) == (403, "OTSConditionCheckFail")
+        assert sdk_refusal(client.delete_row, table, Row(KEY), full) == FAILED
 
     assert columns(client, table, columns_to_get=["a"]) == [("a", 5)]
 
@@ -234,43 +199,13 @@ def test_an_auto_increment_key_is_generated_and_returned(client: Any, new_table:
     assert columns(client, table, keys[0]) == [("v", 1)]
 
 
-def test_no_row_comes_back_unless_asked_for(client: Any, table: str) -> None:
-    consumed, row = client.put_row(table, Row(KEY, [("a", 1)]), IGNORE)
-
-    assert row is None
-    assert consumed.write == 1
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        [("pk", "a")],
-        [("pk", "a"), ("n", "not a number")],
-        [("pk", "a"), ("m", 1)],
-        [("n", 1), ("pk", "a")],
-        [("pk", "a"), ("n", 1), ("extra", 1)],
-    ],
-)
-def test_a_key_that_does_not_fit_the_schema_is_refused(client: Any, table: str, key: list[tuple[str, Any]]) -> None:
-    status, code = refused(lambda: client.put_row(table, Row(key, []), IGNORE))
-
-    assert (status, code) in {(400, "OTSInvalidPK"), (400, "OTSParameterInvalid")}
-
-
 def test_a_write_to_a_missing_table_is_refused(client: Any) -> None:
-    assert refused(lambda: client.put_row("missing", Row(KEY, []), IGNORE)) == (404, "OTSObjectNotExist")
-
-
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_a_cell_above_the_limit_is_refused(client: Any, table: str) -> None:
-    status, code = refused(lambda: client.put_row(table, Row(KEY, [("a", "x" * (2 * 1024 * 1024 + 1))]), IGNORE))
-
-    assert (status, code) == (400, "OTSParameterInvalid")
+    assert sdk_refusal(client.put_row, "missing", Row(KEY, []), IGNORE)[:2] == (404, "OTSObjectNotExist")
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_a_body_above_the_limit_is_refused(client: Any, table: str) -> None:
     big = [(f"c{number}", "x" * (1024 * 1024)) for number in range(6)]
 
-    assert refused(lambda: client.put_row(table, Row(KEY, big), IGNORE)) == (413, "OTSRequestBodyTooLarge")
+    assert sdk_refusal(client.put_row, table, Row(KEY, big), IGNORE)[:2] == (413, "OTSRequestBodyTooLarge")
     assert columns(client, table) is None
