@@ -1,6 +1,6 @@
 """A table copied and then followed: mirrors in a lake or a database, replications into another table.
 
-Importing this package imports none of the libraries behind the destinations.
+Importing this package imports none of the libraries of the destinations.
 """
 
 from __future__ import annotations

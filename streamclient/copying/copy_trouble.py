@@ -84,11 +84,11 @@ class UnmergedChanges:
         return max(0.0, (now_micros - known.oldest_micros) / MICROS_PER_SECOND)
 
     def trouble(self, shard_ids: Iterable[str], now: float, limit_seconds: float) -> str:
-        """Return why changes of one of these shards are unmerged for longer than the limit; empty if none are."""
+        """Return why changes of one of these shards are unmerged for longer than the limit; else empty."""
         known = [self._shards.get(shard_id) for shard_id in shard_ids]
         texts = [each.merges.trouble(now, limit_seconds) for each in known if each is not None]
         troubles = [text for text in texts if text]
         if not troubles:
-            # A merge without an answer is no failure yet: large ones take minutes.
+            # A merge without an answer is not a failure yet: large ones take minutes.
             return self._answers.trouble(now, WAIT_SECONDS)
         return troubles[0] + (f"; {len(troubles) - 1} other shards stand still, too" if len(troubles) > 1 else "")

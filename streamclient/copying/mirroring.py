@@ -113,7 +113,7 @@ class Mirror:
         the run, and the next one goes on.
 
         Raises:
-            ConfigurationError: the table cannot be mirrored, or the destination is no mirror of this table.
+            ConfigurationError: the table cannot be mirrored, or the destination is not a mirror of this table.
             StreamClientException: the copy took longer than the stream keeps changes, or the table has another stream
                 than when it was copied.
             WorkerFailedError: the stream cannot be read any more.

@@ -50,7 +50,7 @@ class Snapshot:
     def share(self) -> float | None:
         """Share of the present stage that is done, from 0 to 1; ``None`` where that is unknown.
 
-        Of changes it is the share of the time from the first ones to the end time, or to the present without one.
+        For changes it is the share of the time from the first ones to the end time, or to the present without one.
         """
         shares = [share for share in (self._measured_share, self.least_share) if share is not None]
         return max(shares, default=None)
@@ -81,7 +81,7 @@ class Course:
     _last: Snapshot | None = field(init=False, default=None)
 
     def line(self, now: Snapshot) -> str:
-        """Return the progress line for this moment, which is no earlier than that of the line before."""
+        """Return the progress line for this moment, at least as late as that of the line before."""
         if self._last is not None and self._last.stage == now.stage:
             now = evolve(now, least_share=self._last.share)
         if self._first is None or self._first.stage != now.stage or self._first.share is None:
@@ -111,7 +111,7 @@ def describe(now: Snapshot, remaining: float | None) -> str:
     if now.stage == FULL_DATA:
         parts += [f"{now.parts} {now.channels_done}/{now.channels_total}"] if now.channels_total else []
     elif now.lag_seconds is not None:
-        parts.append(f"{now.lag_seconds:.1f} s behind")
+        parts.append(f"lag {now.lag_seconds:.1f} s")
     if remaining is not None and remaining > 0:
         parts.append(f"about {rough_duration(remaining)} left")
     if now.retried_rows:

@@ -158,7 +158,7 @@ class TunnelSource(Source):
 def _is_dead(client_id: str) -> bool:
     """Return whether a session is that of a replication whose process id is counted here and belongs to no process.
 
-    The name of a host is no proof: containers share it, and each counts its processes from 1.
+    The name of a host does not prove it: containers share it, and each counts its processes from 1.
     """
     match = _CLIENT_ID.match(client_id)
     return match is not None and match[1] == process_space() and process_state(int(match[2])) is None

@@ -61,7 +61,7 @@ class SourceTable:
 
     @property
     def instance(self) -> str:
-        """The name of its instance, which is the same behind every endpoint."""
+        """The name of its instance, which is the same at every endpoint."""
         return str(self.client.protocol.instance_name)
 
     def describe(self) -> TableDescription:

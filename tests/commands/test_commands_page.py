@@ -51,7 +51,7 @@ def test_a_page_that_shows_something_else_is_noticed() -> None:
     """The check itself can fail."""
     assert agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD     LAG\nabcdef01  2 min 3 s")
     assert not agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD  LAG\nabcdef01  -")
-    assert agrees("100%  40 rows  0.0 s behind", "100%  40 rows  36 rows/s  0.1 s behind")
+    assert agrees("100%  40 rows  lag 0.0 s", "100%  40 rows  36 rows/s  lag 0.1 s")
     assert not agrees("no leases", "no tables")
     assert not agrees("no leases\n", "no leases\n[exit code 2]\n")
     assert not agrees("no leases\n[exit code 1]\n", "no leases\n[exit code 2]\n")

@@ -106,7 +106,7 @@ def test_a_compaction_that_changes_the_number_of_rows_is_reported(
     destination, _ = filled(tmp_path / "table")
     counts = iter([10, 20])
     monkeypatch.setattr(maintenance, "_row_count", lambda handle: next(counts))
-    with pytest.raises(StreamClientException, match=r"20 rows of 10 .*as version 11: .*restore\(10\)") as raised:
+    with pytest.raises(StreamClientException, match=r"10 rows into 20 .*as version 11: .*restore\(10\)") as raised:
         compact(destination)
 
     (made,) = DeltaTable(str(tmp_path / "table")).file_uris()

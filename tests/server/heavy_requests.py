@@ -23,7 +23,6 @@ from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound
 from streamclient.wire.schema import ComparatorType, OperationType, VariantType
-from tests.server.server_http_tools import connect, error_code, send
 from tests.server.server_state_driver import (
     batch_row,
     batch_table,
@@ -33,6 +32,7 @@ from tests.server.server_state_driver import (
     put,
     single,
 )
+from tests.service_under_test import Address, connection_to, signed_headers
 
 LOWEST, HIGHEST = frame((("pk", KeyBound.INF_MIN),)), frame((("pk", KeyBound.INF_MAX),))
 BETWEEN_PROBES_SECONDS = 0.01
@@ -62,13 +62,14 @@ class Service:
 
     def send(self, operation: str, body: bytes) -> Any:
         """Send the bytes of one request over a connection of its own."""
-        connection = connect(self)
+        connection = connection_to(self.endpoint)
         try:
-            status, _, answer = send(self, connection, operation, body)
+            status, answer = send(self, connection, operation, body)
         finally:
             connection.close()
-        self.answers["ok" if status == http.HTTPStatus.OK else f"{status} {error_code(answer)}"] += 1
-        return schema.parse(schema.OPERATIONS[operation].response, answer) if status == http.HTTPStatus.OK else None
+        is_ok = status == http.HTTPStatus.OK
+        self.answers["ok" if is_ok else f"{status} {schema.parse(schema.Error, answer).code}"] += 1
+        return schema.parse(schema.OPERATIONS[operation].response, answer) if is_ok else None
 
     @property
     def memory_mb(self) -> float:
@@ -78,7 +79,7 @@ class Service:
 
     def advance_clock(self, seconds: float) -> None:
         """Let the server's clock jump forward."""
-        connection = connect(self)
+        connection = connection_to(self.endpoint)
         headers = {"Authorization": f"Bearer {self.access_key_secret}"}
         connection.request("POST", "/_admin/advance-clock", json.dumps({"seconds": seconds}), headers)
         assert connection.getresponse().status == http.HTTPStatus.OK
@@ -95,6 +96,13 @@ class Service:
             part = numbers[start : start + ROWS_PER_BATCH]
             rows = [batch_row(OperationType.PUT, key, put("x", value)) for key in part]
             self.ask("BatchWriteRow", tables=[batch_table(rows, name)])
+
+
+def send(service: Address, connection: http.client.HTTPConnection, operation: str, body: bytes) -> tuple[int, bytes]:
+    """Send a signed request; return status and body of the answer."""
+    connection.request("POST", f"/{operation}", body, signed_headers(service, operation, body))
+    response = connection.getresponse()
+    return response.status, response.read()
 
 
 def expressions(service: Service) -> None:
@@ -176,7 +184,7 @@ def probing(service: Service) -> Iterator[list[float]]:
     body = schema.OPERATIONS["GetRow"].request(**fields).SerializeToString()
 
     def probe() -> None:
-        connection = connect(service)
+        connection = connection_to(service.endpoint)
         while not ended.wait(BETWEEN_PROBES_SECONDS):
             begun = time.monotonic()
             send(service, connection, "GetRow", body)
