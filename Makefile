@@ -126,6 +126,7 @@ bench-leases:
 simulate-tunnels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --tunnels --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation.measuring --tunnels
 
 fuzz-server:
 	@tools/setup-environment spark,cli,docs,dev
@@ -188,6 +189,7 @@ soak:
 simulate:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation.measuring
 
 structure:
 	@tools/setup-environment spark,cli,docs,dev

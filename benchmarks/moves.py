@@ -18,17 +18,18 @@ from attrs import define, evolve, field, frozen
 
 from streamclient import BalanceBy, Lease
 from streamclient.core import events
-from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WorkerWriteKind, WriteKind
+from streamclient.model import Shard
+from streamclient.testing.simulation.actors.java.java_process import Answer
 from streamclient.testing.simulation.actors.java.java_worker import JavaWorker
 from streamclient.testing.simulation.actors.process_actor import PythonProcess
-from streamclient.testing.simulation.laws.base import Law
+from streamclient.testing.simulation.kernel import Entry
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
-from streamclient.testing.simulation.simulated_table import Actor, Outsider
-from streamclient.testing.simulation.trace import Entry
-from streamclient.testing.simulation.world import Habits, SimulatedWorld
+from streamclient.testing.simulation.simulated_faults import Fate
+from streamclient.testing.simulation.simulated_table import LeaseChange, Outsider
+from streamclient.testing.simulation.storm import SimulatedFleet
+from streamclient.testing.simulation.world import Habits, Law, SimulatedWorld
 
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
@@ -157,13 +158,31 @@ class Watching(Law):
         """Tell the meter that records of a shard reached the sink."""
         self.meter.worked(consumer.process.name, consumer.lease_key, start, end)
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
+    def row_changed(self, change: LeaseChange) -> None:
         """Count a take if the lease has another owner now."""
+        before, after = change.before, change.after
         if before is not None and after is not None and before.owner not in ("", after.owner):
             self.meter.takes += 1
             self.meter.resets += after.owner == ""
+
+
+class CountedJava(JavaWorker):
+    """A Java worker that counts its calls of the status table."""
+
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
+        super().__init__(world, name, life)
+        self.cost = Cost()
+
+    def land(self, operate: Callable[[], Answer], then: Callable[[Answer], None], fate: Fate) -> None:
+        """Count the call when it is carried out."""
+        super().land(lambda: self._counted(operate()), then, fate)
+
+    def _counted(self, answer: Answer) -> Answer:
+        """Count a call, unless it lists shards, which the stream does."""
+        if not (isinstance(answer, tuple) and answer and isinstance(answer[0], Shard)):
+            rows = len(answer) if isinstance(answer, list | set | tuple) else int(isinstance(answer, Lease))
+            self.cost.add(1, rows)
+        return answer
 
 
 class MeasuredWorld(SimulatedWorld):
@@ -173,6 +192,7 @@ class MeasuredWorld(SimulatedWorld):
         self.meter = Meter(lambda: self.now)
         super().__init__(plan, lambda world: [Watching(world, self.meter)], self.meter)
         self.fleet = SimulatedFleet(self)
+        self.fleet.java_client = CountedJava
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
         """Note that the owner of the lease, a Java worker, processed records."""
@@ -202,8 +222,8 @@ class MeasuredWorld(SimulatedWorld):
 
     def java_cost(self) -> Cost:
         """Return the calls of all Java workers since the world began."""
-        javas = [worker for worker in self.fleet.everybody if isinstance(worker, JavaWorker)]
-        return Cost(sum(java.requests for java in javas), sum(java.rows_read for java in javas))
+        costs = [worker.cost for worker in self.fleet.everybody if isinstance(worker, CountedJava)]
+        return Cost(sum(cost.requests for cost in costs), sum(cost.rows_read for cost in costs))
 
 
 @frozen

@@ -22,9 +22,9 @@ ANYWHERE = {
     r"(?<!fall\s)(?<!falls\s)\bbehind\b": "after, later, lag",
     r"\bin front of\b": "before",
     r"\b(?:[Ww]ho(?:m|so)?ever|(?:[Ss]ome|[Nn]o|[Aa]ny|[Ee]very)body)\b": "the worker, the writer, the caller",
-    r"\bso (?:many|much|few|often|long)\b(?! as\b|[^.:;]* that\b)": "the name of the parameter",
-    r"(?<![Tt]here\s)\b(?:is|are|was|were|be) no (?!longer|more|less|way|need)\w": "is not a, has no, does not exist",
-    r"\b(?:is|are|was|were|be) none\b": "does not exist, is unknown, has none",
+    r"\b(?:so (?:many|much|often)|for\s+so long)\b(?! as\b|[^.:;]* that\b)": "the name of the parameter",
+    r"(?<![Tt]here\s)\b(?:is|are|was|were) no (?!longer|more|less|later|earlier|way|need)\w": "is not a, has no",
+    r"\b(?:is|are|was|were) none\b": "does not exist, is unknown, has none",
 }
 """Pattern to better words. A space stands for any blanks, a line break included."""
 

@@ -30,12 +30,11 @@ from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint, Pro
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.overview import overview
 from streamclient.server import LocalTablestore
+from streamclient.testing.simulation.kernel import Entry
 from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Plan
 from streamclient.testing.simulation.simulated_faults import Do
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
-from streamclient.testing.simulation.storm import Storm
-from streamclient.testing.simulation.trace import Entry
+from streamclient.testing.simulation.storm import SimulatedFleet, Storm
 from streamclient.testing.simulation.world import SimulatedWorld
 from tools.drawing import FAINT, FILL, LINE, LINE_HEIGHT, STRONG, Edge, Picture, draw_graph
 from tools.journeys import TABLE, make_table

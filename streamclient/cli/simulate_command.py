@@ -13,15 +13,12 @@ from streamclient.cli.terminal.commands import CommandFailed, runs
 from streamclient.cli.terminal.output import ProgressLine, complain, print_text
 
 if TYPE_CHECKING:
+    from streamclient.testing.simulation.campaign import Summary
     from streamclient.testing.simulation.drawing import Size
     from streamclient.testing.simulation.plan import HistoryPlan
-    from streamclient.testing.simulation.report import Summary
     from streamclient.testing.simulation.runner import HistoryVerdict
 
 DEFAULT_SEEDS = 2_000
-
-MEASURED_HISTORIES = 100
-"""Number of histories over which the coverage of the core is measured; more find hardly another line."""
 
 SHRUNK_LAWS = 3
 """Number of broken laws for which a violation is shrunk; each takes up to several minutes."""
@@ -50,7 +47,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
     kinds.add_argument("--tunnels", action="store_true", help="clients of a tunnel instead of fleets")
-    parser.add_argument("--no-coverage", action="store_true", help="do not measure the coverage of the core")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink violations")
     parser.add_argument("--save", metavar="DIR", help="write the plans of shrunk violations into this directory")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -99,12 +95,11 @@ def _run_many(arguments: argparse.Namespace) -> int:
         line.erase()  # the summary repeats its figures
     wall_seconds = time.monotonic() - began
     shrunk = _shrunk(broken, arguments)
-    coverage = _coverage(arguments)
     if arguments.json:
-        entry = {**summary.as_json(), "wall_seconds": round(wall_seconds, 1), **coverage}
+        entry = {**summary.as_json(), "wall_seconds": round(wall_seconds, 1)}
         print(json.dumps({**entry, "plans": [json.loads(verdict.plan.to_json()) for verdict in shrunk]}, indent=1))
     else:
-        print_text(*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values())
+        print_text(*summary.lines(), f"took {wall_seconds:.0f} s")
     return EXIT_VIOLATED if summary.violations else 0
 
 
@@ -120,17 +115,6 @@ def _size(arguments: argparse.Namespace) -> Size | None:
     return Size.FULL if arguments.full_size else None
 
 
-def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
-    from streamclient.testing.simulation.measuring import is_measurable, measure_core  # noqa: PLC0415
-
-    if arguments.no_coverage:
-        return {}
-    if not is_measurable():
-        return {"coverage": "coverage of the core was not measured: the package coverage is not installed"}
-    measured = measure_core(arguments.first, min(arguments.seeds, MEASURED_HISTORIES), _size(arguments))
-    return {"coverage": str(measured)}
-
-
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
     """Shrink and print the first violation of each of the first ``SHRUNK_LAWS`` broken laws; return them."""
     first: dict[str, HistoryVerdict] = {}
@@ -141,7 +125,7 @@ def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list
 
 
 def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> HistoryVerdict:
-    from streamclient.testing.simulation.report import violation_lines  # noqa: PLC0415
+    from streamclient.testing.simulation.campaign import violation_lines  # noqa: PLC0415
     from streamclient.testing.simulation.shrink import shrink  # noqa: PLC0415
 
     seed = verdict.plan.seed
@@ -165,7 +149,7 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
 
 def _run_one(arguments: argparse.Namespace) -> int:
     from streamclient.cli.simulate_replay import Replay  # noqa: PLC0415
-    from streamclient.testing.simulation.report import Summary, violation_lines  # noqa: PLC0415
+    from streamclient.testing.simulation.campaign import Summary, violation_lines  # noqa: PLC0415
     from streamclient.testing.simulation.runner import run_plan  # noqa: PLC0415
 
     try:

@@ -11,7 +11,7 @@ from attrs import define, field
 from streamclient.cli.terminal.layout import fold
 from streamclient.cli.terminal.output import width_of
 from streamclient.core import events
-from streamclient.testing.simulation.trace import Entry, line_of
+from streamclient.testing.simulation.kernel import Entry, line_of
 
 
 @define(eq=False)

@@ -77,7 +77,7 @@ class UnmergedChanges:
         return self._shards.setdefault(shard_id, made)
 
     def lag_seconds(self, shard_id: str, now_micros: int) -> float | None:
-        """Return the age of the shard's oldest change that was read and is not merged; ``None`` if there is none."""
+        """Return the age of the shard's oldest change that was read and is not merged, else ``None``."""
         known = self._shards.get(shard_id)
         if known is None or known.oldest_micros is None:
             return None

@@ -44,13 +44,12 @@ if TYPE_CHECKING:
     )
     from streamclient.testing.fleet import Fleet, WorkerProcess
     from streamclient.testing.journal import LeaseHistory, LeaseJournal, LeaseWriting, judge_leases, recoveries
-    from streamclient.testing.simulation.trials.trial_faults import Faults
     from streamclient.testing.simulation.trials.trial_fixture import (
         SimulationFailed,
         SimulationResult,
         StreamSimulation,
     )
-    from streamclient.testing.simulation.trials.trial_settings import Run
+    from streamclient.testing.simulation.trials.trial_settings import Faults, Run
 
 __all__ = [
     "DESTINATION_SCENARIOS",
@@ -92,7 +91,7 @@ _HOMES = {
     "DESTINATION_SCENARIOS": "contracts.destination_contract",
     "Delivery": "deliveries",
     "DeliveryRecorder": "deliveries",
-    "Faults": "simulation.trials.trial_faults",
+    "Faults": "simulation.trials.trial_settings",
     "Fleet": "fleet",
     "LEASE_MANAGER_SCENARIOS": "contracts.lease_manager_contract",
     "LeaseHistory": "journal",

@@ -134,7 +134,7 @@ def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> li
             found.append(f"{shard.shard_id} has no lease yet")
         elif not lease.is_finished and _has_more(stream_api, lease):
             where = readable_position(lease.checkpoint)
-            found.append(f"{shard.shard_id} is unread from {where} (owner {lease.owner or 'nobody'})")
+            found.append(f"{shard.shard_id} is unread from {where} (owner {lease.owner or 'none'})")
     return found
 
 

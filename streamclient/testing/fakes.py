@@ -29,15 +29,14 @@ class _FakeShard:
     records: list[StreamRecord] = field(factory=list)
     is_closed: bool = False
     trimmed: int = 0
-    """How many of the oldest records are beyond retention."""
+    """Number of the oldest records that are beyond retention."""
 
 
 class FakeStream:
     """The stream of one table: a ``StreamApi`` whose shards a test fills, closes, splits, merges and trims.
 
     Iterators have the form ``<shard id>@<number of the next record>``; on an idle shard the next iterator equals the
-    one
-    sent. Reads can be made to fail, or to wait. Thread-safe.
+    one sent. Reads can be made to fail, or to wait. Thread-safe.
 
     Example:
         >>> stream = FakeStream("orders", ["a"])
@@ -71,9 +70,8 @@ class FakeStream:
     def close(self, shard_id: str, child: str | None = None) -> None:
         """Close a shard: after its last record there is no next iterator.
 
-        An empty shard opens after it, ``child``, named after the closed one by default. Only by that child do readers
-        know
-        that the shard has ended. With ``child=""`` the list of shards does not show it, as after a truncated page.
+        An empty shard opens after it, ``child``, named after the closed one by default. Readers know only by that child
+        that the shard has ended. With ``child=""`` the list of shards does not show the end, as after a truncated page.
         """
         after = f"{shard_id}-next" if child is None else child
         with self._lock:
@@ -144,7 +142,7 @@ class FakeStream:
                 raise self._failures[shard_id].popleft()
             if not shard_id or not place.isdigit():
                 raise DependencyException(
-                    f"{shard_iterator!r} is no iterator", kind=ErrorKind.PERMANENT, code="OTSParameterInvalid"
+                    f"{shard_iterator!r} is not an iterator", kind=ErrorKind.PERMANENT, code="OTSParameterInvalid"
                 )
             return self._page(self._entry(shard_id), int(place), limit or DEFAULT_LIMIT)
 

@@ -89,6 +89,13 @@ class Judge(Protocol):
         """Yield the violations of a fact, given all facts before it."""
 
 
+def require(fact: Fact, *judges: Judge) -> None:
+    """Raise the first violation that one of the judges sees in a fact."""
+    for judge in judges:
+        for broken in judge.see(fact):
+            raise broken
+
+
 def nothing(*_: object) -> bool:
     """Return ``False``: excuse nothing."""
     return False
@@ -131,7 +138,7 @@ class KeysInOrder:
     def _gap(self, fact: Delivered, key: Hashable, missing: range) -> Iterator[LawBroken]:
         for number in missing:
             if not self._may_be_missing(key, number):
-                text = f"{fact.reader} had change {missing.stop} of key {key}, but nobody had change {number}"
+                text = f"{fact.reader} had change {missing.stop} of key {key}, but no reader had change {number}"
                 yield LawBroken(ORDER, fact.shard, text)
 
 

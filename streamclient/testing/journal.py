@@ -77,7 +77,9 @@ class LeaseWriting:
     def __str__(self) -> str:
         columns = ", ".join(f"{name}={value!r}" for name, value in sorted(self.columns.items()))
         verdict = self.error_code or "accepted"
-        return f"{self.operation.name} of {self.lease_key} by {self.caller or 'nobody'}, {verdict}: {columns}"
+        return (
+            f"{self.operation.name} of {self.lease_key} by {self.caller or 'an unknown caller'}, {verdict}: {columns}"
+        )
 
 
 class LeaseJournal:
@@ -171,13 +173,11 @@ def judge_leases(
 
     * between two changes of ownership only the owner's process renews, checkpoints, and so on;
     * every write of the row increments its counter by exactly one, so each writer knew the present row. A worker that
-      knows
-      the row, and saw it unchanged for a lease duration, may take the lease, or hand it over to another worker.
+      knows the row, and saw it unchanged for a lease duration, may take the lease, or hand it over to another worker.
 
     Callers are processes; ``worker_of`` returns the worker of a process. A process that was restarted under its name
-    usually
-    takes its leases anew. It may go on with them if a last write of the dead process looks like its own take: a later
-    process counts as the heir of an earlier one.
+    usually takes its leases anew. It may go on with them if a last write of the dead process looks like its own take: a
+    later process counts as the heir of an earlier one.
     """
     replay = _Replay(worker_of)
     for writing in writings:
@@ -239,7 +239,7 @@ class _Replay:
         elif caller == held.holder or self._is_heir(caller, held.holder):
             held.holder = caller
         else:
-            self.history.fenced_writes.append(f"{writing}; the lease was held by {held.holder or 'nobody'}")
+            self.history.fenced_writes.append(f"{writing}; the lease was held by {held.holder or 'no caller'}")
 
     def _is_heir(self, caller: str, holder: str) -> bool:
         if holder == NOBODY:
@@ -256,8 +256,7 @@ def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int
     """Return for how many seconds each lease that a caller held at a time stayed without an owner, by lease key.
 
     ``caller`` died or froze at ``lost_at_nanos``. A lease that was never taken afterwards is left out: its shard had
-    ended,
-    or its holder woke up in time.
+    ended, or its holder woke up in time.
     """
     held: set[str] = set()
     found: dict[str, float] = {}

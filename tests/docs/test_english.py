@@ -26,7 +26,7 @@ ALLOWED = [
     '"""The rows after the position, whatever they hold."""',
     "behind = nobody = 1",
     '# There is no table. It is no longer there, so long as nothing is "None" or x is None.',
-    "# It has so many rows that one page is too few; so far so good.",
+    "# It has so many rows that one page is too few, so long pauses do no harm; there must be no row.",
     '# Who owns it?  What does a take compare?\n# "That" is why.',
     'LIMIT = 1\n"""Whether it is there."""',
     'class A:\n    @property\n    def f(self):\n        """The rows of a page."""',

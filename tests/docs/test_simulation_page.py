@@ -87,7 +87,7 @@ def test_the_violation_on_the_page_is_real(
     with mutation.applied():
         assert main(["simulate", "--plan", "plan.json"]) == 1
         replayed = capsys.readouterr().out
-        options = ["--seeds", "20", "--processes", "1", "--no-coverage", "--no-shrink"]
+        options = ["--seeds", "20", "--processes", "1", "--no-shrink"]
         monkeypatch.setattr("streamclient.cli.simulate_command.PROGRESS_SECONDS", 0.0)  # as where it takes long
         assert main(["simulate", *options, "--save", "found"]) == 1
     printed = without_progress(capsys.readouterr().err).split("\nseed ")[0]

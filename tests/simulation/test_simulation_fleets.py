@@ -9,9 +9,8 @@ from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Plan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 from streamclient.testing.simulation.simulated_faults import Do
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
 from streamclient.testing.simulation.simulated_stream import place_of
-from streamclient.testing.simulation.storm import SOMEBODY
+from streamclient.testing.simulation.storm import OUTSIDER, SimulatedFleet
 from streamclient.testing.simulation.world import SimulatedWorld
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value)
@@ -89,7 +88,7 @@ def test_a_deleted_row_of_a_held_lease_comes_back_with_its_checkpoint() -> None:
     world = begun(1, 1, until=60.0).world
     deleted = world.table.rows["s001"]
     world.destroyed("s001")
-    world.table.put(SOMEBODY, "delete row", "s001", None)
+    world.table.put(OUTSIDER, "delete row", "s001", None)
     world.agenda.run_until(90.0)
 
     row = world.table.rows["s001"]

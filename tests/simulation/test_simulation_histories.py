@@ -16,10 +16,10 @@ from streamclient.core import held
 from streamclient.core.consumer import transitions
 from streamclient.core.held import Consuming, Intention, RowState
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.measuring import Reached, reached_leases
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import RAISED, run_plan
 from streamclient.testing.simulation.settling import Settling
+from tests.simulation.measuring import Reached, reached_leases
 from tests.simulation.mutation import A_FEW, Mutation
 from tests.simulation.mutations import MUTATIONS
 
@@ -36,7 +36,7 @@ CONSUMERS_REACHING = (5, 7, 22, 33, 43, 68, 77)
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.measuring import Reached, reached_leases
+from tests.simulation.measuring import Reached, reached_leases
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import run_plan
 print([run_plan(draw_plan(seed, Size.SMALL)).digest for seed in range(6)])

@@ -13,15 +13,14 @@ import pytest
 
 from streamclient.cli.main import main
 from streamclient.cli.simulate_replay import Replay
-from streamclient.testing.simulation.campaign import pool_of
+from streamclient.testing.simulation.campaign import Summary, pool_of, violation_lines
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
-from streamclient.testing.simulation.measuring import is_measurable, measure_core
 from streamclient.testing.simulation.plan import Action, Plan, Rates, plan_from_json
-from streamclient.testing.simulation.report import Summary, violation_lines
 from streamclient.testing.simulation.runner import RAISED, HistoryVerdict, run_plan
 from streamclient.testing.simulation.shrink import shrink
 from streamclient.testing.simulation.simulated_faults import Do
 from tests.patience import until
+from tests.simulation.measuring import is_measurable, measure_core
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 
@@ -155,7 +154,7 @@ def test_a_summary_adds_up_and_digests_the_histories_in_order() -> None:
 
 @pytest.mark.slow
 def test_the_command_runs_seeds_and_prints_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["simulate", "--seeds", "4", "--processes", "1", "--no-coverage"])
+    code = main(["simulate", "--seeds", "4", "--processes", "1"])
     printed = capsys.readouterr().out
 
     assert code == 0
@@ -186,7 +185,7 @@ def test_an_interrupted_campaign_does_not_wait_for_its_histories() -> None:
 
 def test_processes_side_by_side_give_the_same_digest(capsys: pytest.CaptureFixture[str]) -> None:
     for processes in ("1", "2"):
-        main(["simulate", "--seeds", "4", "--from", "100", "--processes", processes, "--json", "--no-coverage"])
+        main(["simulate", "--seeds", "4", "--from", "100", "--processes", processes, "--json"])
     first, second = (json.loads(text + "}") for text in capsys.readouterr().out.split("\n}\n")[:2])
 
     assert first["digest"] == second["digest"]
@@ -210,9 +209,7 @@ def test_the_command_says_what_it_needs(arguments: list[str], capsys: pytest.Cap
 @pytest.mark.slow
 def test_a_violation_is_shrunk_printed_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with mutation("a checkpoint is answered before it is stored").applied():
-        code = main(
-            ["simulate", "--seeds", "1", "--processes", "1", "--no-coverage", "--save", str(tmp_path / "found")]
-        )
+        code = main(["simulate", "--seeds", "1", "--processes", "1", "--save", str(tmp_path / "found")])
     captured = capsys.readouterr()
 
     assert code == 1
@@ -248,7 +245,7 @@ def test_a_replay_fits_a_terminal(terminal: int, capsys: pytest.CaptureFixture[s
 
 def test_a_violation_fits_a_terminal(terminal: int, capsys: pytest.CaptureFixture[str]) -> None:
     with mutation("a checkpoint is answered before it is stored").applied():
-        code = main(["simulate", "--seeds", "1", "--processes", "1", "--no-coverage", "--no-shrink"])
+        code = main(["simulate", "--seeds", "1", "--processes", "1", "--no-shrink"])
     captured = capsys.readouterr()
 
     assert code == 1
@@ -277,7 +274,7 @@ def test_a_plan_that_cannot_be_saved_does_not_lose_the_summary(
 ) -> None:
     (tmp_path / "answers-are-true-0.json").mkdir()
     with mutation("a checkpoint is answered before it is stored").applied():
-        options = ["--processes", "1", "--no-coverage", "--no-shrink", "--save", str(tmp_path)]
+        options = ["--processes", "1", "--no-shrink", "--save", str(tmp_path)]
         assert main(["simulate", "--seeds", "1", *options]) == 1
     captured = capsys.readouterr()
 

@@ -155,7 +155,7 @@ def test_a_change_that_was_passed_over_is_out_of_order() -> None:
     present = witness()
     processor = reading(present, Life("w1"))
 
-    with pytest.raises(LawBroken, match=r"order per key: .* change 2 of key k, but nobody had change 1"):
+    with pytest.raises(LawBroken, match=r"order per key: .* change 2 of key k, but no reader had change 1"):
         present.handed_out(processor, [Change("k", 2)])
 
 

@@ -178,5 +178,5 @@ def test_a_violation_is_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_runs_tunnels(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--tunnels", "--seeds", "3", "--processes", "1", "--no-coverage"]) == 0
+    assert main(["simulate", "--tunnels", "--seeds", "3", "--processes", "1"]) == 0
     assert "by size: 3 of tunnels" in capsys.readouterr().out

@@ -24,13 +24,13 @@ from streamclient.spark.source.table_writing import RowWriter
 from streamclient.tablestore import ReadRetry, StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore.ranges import TableScan
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.testing.simulation.scene import Journal
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify, from_answer
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.parking import TableParkingStore
 from tests.patience import until
+from tests.simulation.scene import Journal
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

@@ -16,9 +16,9 @@ from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import Lease
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import Journal, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import PATIENCE_SECONDS
+from tests.simulation.scene import Journal, RecordingProcessor, World
 
 
 def records(count: int, start: int = 0) -> list[Any]:

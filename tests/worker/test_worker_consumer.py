@@ -24,8 +24,8 @@ from streamclient.errors import (
 )
 from streamclient.interfaces import IRetryStrategy, ProcessRecordsInput, RetryableAction, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason
-from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from streamclient.worker.checkpointer import CheckpointTicket
+from tests.simulation.scene import Journal, RecordingProcessor
 from tests.worker.stage import Stage, keys
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)

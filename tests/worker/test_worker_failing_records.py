@@ -20,9 +20,9 @@ from streamclient.errors import DependencyException, ErrorKind, FencedException,
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.parking import MemoryParkingStore
+from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage
 
 UNREACHABLE = DependencyException("no route to the parking store", kind=ErrorKind.AMBIGUOUS)

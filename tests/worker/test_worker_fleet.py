@@ -10,9 +10,9 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShardInfo, ShutdownReason
-from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.checkpointer import CheckpointTicket
+from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage, keys
 
 

@@ -12,9 +12,9 @@ from tablestore import OTSClient
 from streamclient import ClientConfig, InitialPosition, StreamConfig, Worker
 from streamclient.interfaces import ShutdownReason
 from streamclient.tablestore import with_limits
-from streamclient.testing.simulation.scene import Journal
 from tests.forgetful_proxy import ForgetfulProxy, forgetful
 from tests.patience import FOREVER_SECONDS, until
+from tests.simulation.scene import Journal
 from tests.worker.stage import make_table, put
 
 if TYPE_CHECKING:

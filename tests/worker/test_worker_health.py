@@ -49,9 +49,9 @@ from streamclient.model import InitialPosition, Lease, Shard
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import Journal
 from streamclient.worker.health import CallWatchdog, HealthWatch
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
+from tests.simulation.scene import Journal
 from tests.worker.stage import Stage, make_table, worker_on
 
 LIMIT_MILLIS = 300

@@ -8,8 +8,8 @@ from streamclient.core.write_rules import WriteOutcome
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import Pause, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
+from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage
 
 PAUSE = Pause("r1", "ann@host", "weekly maintenance")

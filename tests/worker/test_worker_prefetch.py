@@ -18,10 +18,10 @@ from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShutdownReason
 from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
-from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget, ReadQueue
+from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import ManualPool, Stage, records
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)

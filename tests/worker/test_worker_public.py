@@ -28,10 +28,10 @@ from streamclient import (
 )
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream
-from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from tests.at_once import AtOnce
 from tests.interrupts import interrupted_after
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
+from tests.simulation.scene import Journal, RecordingProcessor
 from tests.worker.stage import Scene, records
 
 

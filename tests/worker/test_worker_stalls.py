@@ -14,10 +14,10 @@ from streamclient import CallLimits
 from streamclient.base.reasons import Cause, Reason, ReasonKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShardState, ShutdownReason
-from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.health import CallWatch
 from streamclient.worker.read_calls import FAIR_TURN, ReadQueue
+from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import ManualPool, Stage
 
 

@@ -10,7 +10,7 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.testing.fakes import make_record
 from streamclient.testing.history import Delivered, Fact, History, ReaderBegan
-from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor
+from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage
 
 TURNS = 40

@@ -16,9 +16,9 @@ from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, Tr
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.testing.fakes import make_record
-from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import until
+from tests.simulation.scene import Journal, RecordingProcessor
 from tests.worker.stage import Stage, keys, make_table, put
 
 HOUR = 3_600_000_000

@@ -15,8 +15,8 @@ from streamclient.interfaces import InitializationInput, ProcessRecordsInput
 from streamclient.model import PendingCheckpoint, ShutdownReason, TrimmedDataPolicy
 from streamclient.records import SequenceInfo
 from streamclient.tablestore import RecordPage
-from streamclient.testing.simulation.scene import RecordingProcessor
 from streamclient.testing.simulation.workers import SimulatedWorker
+from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage, keys, records
 
 

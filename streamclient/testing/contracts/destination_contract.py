@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
@@ -27,14 +26,8 @@ from streamclient.errors import (
     UnfitValueError,
 )
 from streamclient.model import CheckpointPosition
-from streamclient.records import (
-    ColumnOperation,
-    ColumnValue,
-    RecordColumn,
-    RecordType,
-    SequenceInfo,
-    StreamRecord,
-)
+from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.testing.contracts.contract import RACE_SECONDS, expect, refused, scenario_named, side_by_side
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -48,9 +41,6 @@ Scenario = Callable[[Open], None]
 
 ROUNDS = 10
 """Commits that each of two racing writers tries; most of them collide."""
-
-RACE_SECONDS = 300.0
-"""Time limit of a race; far above any healthy store."""
 
 MANY_COLUMNS = 1_000
 MANY_SHARDS = 20
@@ -76,9 +66,8 @@ def check_destination_scenario(name: str, make_destination: MakeDestination) -> 
         return handles[-1]
 
     try:
-        DESTINATION_SCENARIOS[name](open_handle)
-    except AssertionError as error:
-        raise AssertionError(f"{name}: {error}") from error
+        with scenario_named(name):
+            DESTINATION_SCENARIOS[name](open_handle)
     except StreamClientError as error:
         raise AssertionError(f"{name}: a call that must succeed raised {error!r}") from error
     finally:
@@ -124,23 +113,6 @@ def store(destination: Destination, last: Commit | None, records: Sequence[Strea
 def stored_numbers(destination: Destination) -> list[int]:
     """Return the keys of all stored rows, sorted; the key of a repeated row is repeated."""
     return sorted(record.key["id"] for table in destination.rows() for record in records_of(table))  # type: ignore[misc]
-
-
-def expect(rule: str, actual: object, expected: object) -> None:
-    """Raise ``AssertionError`` with the rule's name unless both values are equal."""
-    if actual != expected:
-        raise AssertionError(f"{rule}: expected {expected}, got {actual}")
-
-
-def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
-    """Return the error of type ``kind`` that an attempt raises; raise ``AssertionError`` if it raises none."""
-    try:
-        attempt()
-    except kind as error:
-        return error
-    except Exception as error:
-        raise AssertionError(f"{rule}: expected {kind.__name__}, got {error!r}") from error
-    raise AssertionError(f"{rule}: expected {kind.__name__}, but it was accepted")
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -200,7 +172,7 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
     expect("last commit", open_handle().last_commits(["shard-1"])["shard-1"], two)
 
 
-def _an_owner_that_wakes_behind_its_successor_is_refused(open_handle: Open) -> None:
+def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> None:
     """Refuse even a batch that is stored: the successor had found it prepared, stored it, and gone on."""
     frozen = open_handle()
     prepared = batch(None, [change(1)], epoch=1)
@@ -218,9 +190,9 @@ def _only_what_follows_is_taken(open_handle: Open) -> None:
     one = store(destination, None, [change(1)])
     two = store(destination, one, [change(2)])
     for rule, late in (
-        ("commit behind one that is no longer the last", batch(one, [change(3)])),
+        ("commit after one that is no longer the last", batch(one, [change(3)])),
         ("first commit of a shard that has some", batch(None, [change(3)])),
-        ("commit behind one that was never stored", batch(batch(two, [change(3)]), [change(4)])),
+        ("commit after one that was never stored", batch(batch(two, [change(3)]), [change(4)])),
     ):
         rows = rows_for(destination, [change(3)], late)
         refused(rule, StreamClientException, lambda rows=rows, late=late: destination.commit(rows, [late]))  # type: ignore[misc]
@@ -284,9 +256,7 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
                 continue
             acknowledged[epoch].append(1_000 * epoch + number)
 
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(write, epoch) for epoch in (1, 2)]:
-            done.result(RACE_SECONDS)
+    side_by_side((1, 2), write)
     expect("rows are those acknowledged", stored_numbers(open_handle()), sorted(acknowledged[1] + acknowledged[2]))
     epochs = [commit.epoch for entry in open_handle().log() for commit in entry.commits]
     expect("epochs of the log", epochs, sorted(epochs))
@@ -297,15 +267,13 @@ def _writers_of_different_shards_do_not_refuse_each_other(open_handle: Open) -> 
     start = Barrier(2)
     store(open_handle(), None, [change(0)], shard="first")
 
-    def write(shard: str, base: int) -> None:
+    def write(base: int) -> None:
         destination, last = open_handle(), None
         start.wait(RACE_SECONDS)
         for number in range(ROUNDS):
-            last = store(destination, last, [change(base + number)], shard=shard)
+            last = store(destination, last, [change(base + number)], shard=f"shard-{base}")
 
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(write, f"shard-{base}", base) for base in (100, 200)]:
-            done.result(RACE_SECONDS)
+    side_by_side((100, 200), write)
     wanted = [0, *range(100, 100 + ROUNDS), *range(200, 200 + ROUNDS)]
     expect("rows", stored_numbers(open_handle()), wanted)
 
@@ -316,8 +284,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
     values: list[ColumnValue] = ["1", 1.0, 2.5, True, b"1", 2**53 + 1, float("-inf"), ""]
     records = [change(2 + place, v=value) for place, value in enumerate(values)]
     store(destination, one, records)
-    found = [record for table in open_handle().rows() for record in records_of(table)]
-    found.sort(key=lambda record: record.sequence_info)
+    found = _stored_records(open_handle)
     shown = [(type(record.columns[0].value), record.columns[0].value) for record in found]
     expect("values, with their types", shown, [(type(value), value) for value in [1, *values]])
 
@@ -343,8 +310,7 @@ def _columns_come_and_stay(open_handle: Open) -> None:
     for number, name in enumerate(["a", "A", "_operation", "a b", "公司", "x.y", 'q"`', "_Day", "a"]):
         records.append(change(number, **{name: number}))
         last = store(destination, last, [records[-1]])
-    found = [record for table in open_handle().rows() for record in records_of(table)]
-    expect("digest of all records", records_digest(found), records_digest(records))
+    expect("digest of all records", records_digest(_stored_records(open_handle)), records_digest(records))
 
 
 def _wide_rows_are_stored(open_handle: Open) -> None:
@@ -352,10 +318,8 @@ def _wide_rows_are_stored(open_handle: Open) -> None:
     wide = [change(n, **{f"column_{c}": n * c for c in range(MANY_COLUMNS)}) for n in range(3)]
     one = store(destination, None, wide)
     store(destination, one, [change(10, column_999=5), change(11, one_more="text")])
-    found = [record for table in open_handle().rows() for record in records_of(table)]
-    expect(
-        "digest", records_digest(found), records_digest([*wide, change(10, column_999=5), change(11, one_more="text")])
-    )
+    wanted = [*wide, change(10, column_999=5), change(11, one_more="text")]
+    expect("digest", records_digest(_stored_records(open_handle)), records_digest(wanted))
 
 
 def _everything_in_a_record_survives(open_handle: Open) -> None:
@@ -379,8 +343,7 @@ def _everything_in_a_record_survives(open_handle: Open) -> None:
         StreamRecord(RecordType.DELETE, key, (), SequenceInfo(2, 4, 0)),
     ]
     store(open_handle(), None, records)
-    found = [record for table in open_handle().rows() for record in records_of(table)]
-    found.sort(key=lambda record: record.sequence_info)
+    found = _stored_records(open_handle)
     expect("digest", records_digest(found), records_digest(records))
     expect("keys", [record.primary_key for record in found], [key] * 3)
     expect("operations", [record.record_type for record in found], [record.record_type for record in records])
@@ -409,6 +372,11 @@ def _wrong_calls_have_no_effect(open_handle: Open) -> None:
     expect("rows", [table.num_rows for table in open_handle().rows()], [])
 
 
+def _stored_records(open_handle: Open) -> list[StreamRecord]:
+    found = [record for table in open_handle().rows() for record in records_of(table)]
+    return sorted(found, key=lambda record: record.sequence_info)
+
+
 def _together(destination: Destination, parts: Sequence[tuple[Sequence[StreamRecord], Commit]]) -> Table:
     tables = [rows_for(destination, records, commit) for records, commit in parts]
     together: Table = pyarrow().concat_tables(tables, promote_options="default")
@@ -422,7 +390,7 @@ DESTINATION_SCENARIOS: dict[str, Scenario] = {
         _a_repeat_changes_nothing,
         _a_successor_finishes_the_same_batch_once,
         _an_older_owner_is_refused,
-        _an_owner_that_wakes_behind_its_successor_is_refused,
+        _an_owner_that_wakes_after_its_successor_is_refused,
         _only_what_follows_is_taken,
         _several_shards_are_one_step,
         _one_stale_shard_refuses_the_whole_step,

@@ -6,22 +6,19 @@ Workers rely on every rule below; a store that breaks one of them lets two worke
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from attrs import evolve
 
 from streamclient.interfaces import ILeaseManager
 from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint
+from streamclient.testing.contracts.contract import at_once, expect, named, scenario_named
 
 MakeLeaseManager = Callable[[str], ILeaseManager]
 """Makes a manager for the leases of the stream with the given id. Its store may be shared with other streams."""
 
 Scenario = Callable[[ILeaseManager, str], None]
-
-Answer = TypeVar("Answer")
 
 CONTENDERS = 8
 """Threads that want the same row at the same time: enough to collide, few enough for any connection pool."""
@@ -34,9 +31,6 @@ ROUNDS = 12
 
 MANY_LEASES = 123
 """More than one page of a small store, as in the Java client's own test."""
-
-ANSWER_SECONDS = 60.0
-"""Time limit for the threads of a scenario; far above any healthy store."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:
@@ -54,27 +48,20 @@ def check_lease_manager_scenario(name: str, make_manager: MakeLeaseManager) -> N
     stream_id = f"stream-{uuid.uuid4().hex}"
     manager = make_manager(stream_id)
     manager.create_lease_table_if_not_exists()
-    _expect(f"{name}: the store gets ready", manager.wait_until_lease_table_ready(), True)
-    try:
+    with scenario_named(name):
+        expect("the store gets ready", manager.wait_until_lease_table_ready(), True)
         LEASE_MANAGER_SCENARIOS[name](manager, stream_id)
-    except AssertionError as error:
-        raise AssertionError(f"{name}: {error}") from error
-
-
-def _expect(rule: str, actual: object, expected: object) -> None:
-    if actual != expected:
-        raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
 def _new(manager: ILeaseManager, stream_id: str, **fields: Any) -> Lease:
     """Store a lease of worker a and return it."""
     lease = evolve(Lease("shard-1", stream_id, owner="a", counter=7, parent_shard_ids=frozenset({"p"})), **fields)
-    _expect(f"create of {lease}", manager.create_lease(lease), True)
+    expect(f"create of {lease}", manager.create_lease(lease), True)
     return lease
 
 
 def _creation_is_idempotent(manager: ILeaseManager, stream_id: str) -> None:
-    _expect("the store exists already", manager.create_lease_table_if_not_exists(), False)
+    expect("the store exists already", manager.create_lease_table_if_not_exists(), False)
 
 
 def _a_created_lease_reads_back_equal(manager: ILeaseManager, stream_id: str) -> None:
@@ -87,101 +74,101 @@ def _a_created_lease_reads_back_equal(manager: ILeaseManager, stream_id: str) ->
     }
     lease = _new(manager, stream_id, **fields, parent_shard_ids=frozenset({"p1", "p2"}))
     bare = _new(manager, stream_id, lease_key="bare", owner="", counter=0, parent_shard_ids=frozenset())
-    _expect("get", manager.get_lease("shard-ü"), lease)
-    _expect("get of a lease without owner and parents", manager.get_lease("bare"), bare)
-    _expect("get of an unknown key", manager.get_lease("other"), None)
+    expect("get", manager.get_lease("shard-ü"), lease)
+    expect("get of a lease without owner and parents", manager.get_lease("bare"), bare)
+    expect("get of an unknown key", manager.get_lease("other"), None)
 
 
 def _create_leaves_an_existing_row_as_it_is(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id, checkpoint="progress")
-    _expect("second create", manager.create_lease(Lease("shard-1", stream_id)), False)
-    _expect("row afterwards", manager.get_lease("shard-1"), lease)
+    expect("second create", manager.create_lease(Lease("shard-1", stream_id)), False)
+    expect("row afterwards", manager.get_lease("shard-1"), lease)
 
 
 def _listing_is_complete_and_ordered(manager: ILeaseManager, stream_id: str) -> None:
-    _expect("empty store", list(manager.list_leases()), [])
+    expect("empty store", list(manager.list_leases()), [])
     keys = [f"shard-{number * 37 % MANY_LEASES}" for number in range(MANY_LEASES)]
     stored = [_new(manager, stream_id, lease_key=key, counter=number) for number, key in enumerate(keys)]
-    _expect("listing", list(manager.list_leases()), sorted(stored, key=lambda lease: lease.lease_key))
+    expect("listing", list(manager.list_leases()), sorted(stored, key=lambda lease: lease.lease_key))
 
 
 def _renewing_moves_only_the_counter(manager: ILeaseManager, stream_id: str) -> None:
     first = lease = _new(manager, stream_id, checkpoint="progress")
     for _ in range(10):
-        _expect(f"renew of {lease}", manager.renew_lease(lease), True)
+        expect(f"renew of {lease}", manager.renew_lease(lease), True)
         lease = evolve(lease, counter=lease.counter + 1)
-        _expect("row afterwards", manager.get_lease("shard-1"), lease)
-    _expect("renew with an old counter", manager.renew_lease(first), False)
-    _expect("renew with another owner", manager.renew_lease(evolve(lease, owner="b")), False)
-    _expect("row after refusals", manager.get_lease("shard-1"), lease)
+        expect("row afterwards", manager.get_lease("shard-1"), lease)
+    expect("renew with an old counter", manager.renew_lease(first), False)
+    expect("renew with another owner", manager.renew_lease(evolve(lease, owner="b")), False)
+    expect("row after refusals", manager.get_lease("shard-1"), lease)
 
 
 def _a_mark_is_noticed_by_the_next_renewal(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
-    _expect("mark", manager.steal_lease(lease, "b"), True)
-    _expect("renew without knowing of the mark", manager.renew_lease(lease), False)
+    expect("mark", manager.steal_lease(lease, "b"), True)
+    expect("renew without knowing of the mark", manager.renew_lease(lease), False)
     marked = evolve(lease, stealer="b")
-    _expect("renew knowing of the mark", manager.renew_lease(marked), True)
-    _expect("row afterwards", manager.get_lease("shard-1"), evolve(marked, counter=8))
+    expect("renew knowing of the mark", manager.renew_lease(marked), True)
+    expect("row afterwards", manager.get_lease("shard-1"), evolve(marked, counter=8))
 
 
 def _taking_sets_the_owner_and_clears_the_mark(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id, stealer="c", checkpoint="progress")
-    _expect("take with an old counter", manager.take_lease(evolve(lease, counter=6), "b"), False)
-    _expect("take with another owner", manager.take_lease(evolve(lease, owner="x"), "b"), False)
-    _expect("row after refusals", manager.get_lease("shard-1"), lease)
-    _expect("take", manager.take_lease(lease, "b"), True)
+    expect("take with an old counter", manager.take_lease(evolve(lease, counter=6), "b"), False)
+    expect("take with another owner", manager.take_lease(evolve(lease, owner="x"), "b"), False)
+    expect("row after refusals", manager.get_lease("shard-1"), lease)
+    expect("take", manager.take_lease(lease, "b"), True)
     taken = evolve(lease, owner="b", stealer="", counter=8)
-    _expect("row afterwards", manager.get_lease("shard-1"), taken)
-    _expect("second take of the same sight", manager.take_lease(lease, "c"), False)
-    _expect("take that restores a checkpoint", manager.take_lease(taken, "b", checkpoint="restored"), True)
-    _expect("row afterwards", manager.get_lease("shard-1"), evolve(taken, counter=9, checkpoint="restored"))
+    expect("row afterwards", manager.get_lease("shard-1"), taken)
+    expect("second take of the same sight", manager.take_lease(lease, "c"), False)
+    expect("take that restores a checkpoint", manager.take_lease(taken, "b", checkpoint="restored"), True)
+    expect("row afterwards", manager.get_lease("shard-1"), evolve(taken, counter=9, checkpoint="restored"))
 
 
 def _taking_does_not_mind_a_mark_it_has_not_seen(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
-    _expect("mark", manager.steal_lease(lease, "b"), True)
-    _expect("take of the sight before the mark", manager.take_lease(lease, "c"), True)
-    _expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, owner="c", counter=8))
+    expect("mark", manager.steal_lease(lease, "b"), True)
+    expect("take of the sight before the mark", manager.take_lease(lease, "c"), True)
+    expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, owner="c", counter=8))
 
 
 def _marking_changes_nothing_but_the_stealer(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
-    _expect("mark with an old counter", manager.steal_lease(evolve(lease, counter=3), "b"), True)
-    _expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, stealer="b"))
-    _expect("second mark", manager.steal_lease(lease, "c"), False)
-    _expect("second mark, seeing the first", manager.steal_lease(evolve(lease, stealer="b"), "c"), False)
-    _expect("take", manager.take_lease(evolve(lease, stealer="b"), "d"), True)
-    _expect("mark of the former owner's lease", manager.steal_lease(lease, "c"), False)
-    _expect("mark after the take", manager.steal_lease(evolve(lease, owner="d"), "c"), True)
-    _expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="d", stealer="c", counter=8))
+    expect("mark with an old counter", manager.steal_lease(evolve(lease, counter=3), "b"), True)
+    expect("row afterwards", manager.get_lease("shard-1"), evolve(lease, stealer="b"))
+    expect("second mark", manager.steal_lease(lease, "c"), False)
+    expect("second mark, seeing the first", manager.steal_lease(evolve(lease, stealer="b"), "c"), False)
+    expect("take", manager.take_lease(evolve(lease, stealer="b"), "d"), True)
+    expect("mark of the former owner's lease", manager.steal_lease(lease, "c"), False)
+    expect("mark after the take", manager.steal_lease(evolve(lease, owner="d"), "c"), True)
+    expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="d", stealer="c", counter=8))
 
 
 def _transferring_names_the_new_owner_twice(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id, stealer="b", checkpoint="progress")
-    _expect("transfer with an old counter", manager.transfer_lease(evolve(lease, counter=6), "b"), False)
-    _expect("transfer with another owner", manager.transfer_lease(evolve(lease, owner="x"), "b"), False)
-    _expect("transfer", manager.transfer_lease(lease, "b"), True)
+    expect("transfer with an old counter", manager.transfer_lease(evolve(lease, counter=6), "b"), False)
+    expect("transfer with another owner", manager.transfer_lease(evolve(lease, owner="x"), "b"), False)
+    expect("transfer", manager.transfer_lease(lease, "b"), True)
     handed_over = evolve(lease, owner="b", stealer="b", counter=8)
-    _expect("row afterwards", manager.get_lease("shard-1"), handed_over)
-    _expect("second transfer", manager.transfer_lease(lease, "b"), False)
-    _expect("renewal by the former owner", manager.renew_lease(lease), False)
-    _expect("take by the new owner", manager.take_lease(handed_over, "b"), True)
+    expect("row afterwards", manager.get_lease("shard-1"), handed_over)
+    expect("second transfer", manager.transfer_lease(lease, "b"), False)
+    expect("renewal by the former owner", manager.renew_lease(lease), False)
+    expect("take by the new owner", manager.take_lease(handed_over, "b"), True)
     unmarked = evolve(lease, owner="b", stealer="", counter=9)
-    _expect("transfer without a mark", manager.transfer_lease(unmarked, "c"), True)
-    _expect("row at last", manager.get_lease("shard-1"), evolve(unmarked, owner="c", stealer="c", counter=10))
+    expect("transfer without a mark", manager.transfer_lease(unmarked, "c"), True)
+    expect("row at last", manager.get_lease("shard-1"), evolve(unmarked, owner="c", stealer="c", counter=10))
 
 
 def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
-    _expect("mark", manager.steal_lease(lease, "b"), True)
-    _expect("checkpoint of a marked lease", manager.update_lease(lease, "progress"), True)
+    expect("mark", manager.steal_lease(lease, "b"), True)
+    expect("checkpoint of a marked lease", manager.update_lease(lease, "progress"), True)
     stored = evolve(lease, stealer="b", counter=8, checkpoint="progress")
-    _expect("row afterwards", manager.get_lease("shard-1"), stored)
-    _expect("checkpoint with an old counter", manager.update_lease(lease, "older"), False)
-    _expect("checkpoint with another owner", manager.update_lease(evolve(stored, owner="b"), "other"), False)
-    _expect("row after refusals", manager.get_lease("shard-1"), stored)
-    _expect("end of the shard", manager.update_lease(stored, CheckpointPosition.SHARD_END), True)
+    expect("row afterwards", manager.get_lease("shard-1"), stored)
+    expect("checkpoint with an old counter", manager.update_lease(lease, "older"), False)
+    expect("checkpoint with another owner", manager.update_lease(evolve(stored, owner="b"), "other"), False)
+    expect("row after refusals", manager.get_lease("shard-1"), stored)
+    expect("end of the shard", manager.update_lease(stored, CheckpointPosition.SHARD_END), True)
 
 
 def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, stream_id: str) -> None:
@@ -190,97 +177,97 @@ def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, s
         return
     pending = PendingCheckpoint("next", b"\x00transaction 7", records=12, epoch=3)
     lease = _new(manager, stream_id, checkpoint="progress")
-    _expect("prepare with an old counter", manager.prepare_lease(evolve(lease, counter=6), pending), False)
-    _expect("prepare with another owner", manager.prepare_lease(evolve(lease, owner="b"), pending), False)
-    _expect("row after refusals", manager.get_lease("shard-1"), lease)
-    _expect("prepare", manager.prepare_lease(lease, pending), True)
+    expect("prepare with an old counter", manager.prepare_lease(evolve(lease, counter=6), pending), False)
+    expect("prepare with another owner", manager.prepare_lease(evolve(lease, owner="b"), pending), False)
+    expect("row after refusals", manager.get_lease("shard-1"), lease)
+    expect("prepare", manager.prepare_lease(lease, pending), True)
     prepared = evolve(lease, counter=8, pending=pending)
-    _expect("row afterwards", manager.get_lease("shard-1"), prepared)
-    _expect("take by another worker", manager.take_lease(prepared, "b"), True)
+    expect("row afterwards", manager.get_lease("shard-1"), prepared)
+    expect("take by another worker", manager.take_lease(prepared, "b"), True)
     taken = evolve(prepared, owner="b", counter=9)
-    _expect("row afterwards", manager.get_lease("shard-1"), taken)
+    expect("row afterwards", manager.get_lease("shard-1"), taken)
     again = PendingCheckpoint("next", b"", records=12, epoch=4)
-    _expect("prepare of the same position", manager.prepare_lease(taken, again), True)
+    expect("prepare of the same position", manager.prepare_lease(taken, again), True)
     prepared = evolve(taken, counter=10, pending=again)
-    _expect("checkpoint at the stored position", manager.update_lease(prepared, "progress"), True)
+    expect("checkpoint at the stored position", manager.update_lease(prepared, "progress"), True)
     kept = evolve(prepared, counter=11)
-    _expect("row afterwards", manager.get_lease("shard-1"), kept)
-    _expect("checkpoint", manager.update_lease(kept, "next"), True)
-    _expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="b", counter=12, checkpoint="next"))
+    expect("row afterwards", manager.get_lease("shard-1"), kept)
+    expect("checkpoint", manager.update_lease(kept, "next"), True)
+    expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="b", counter=12, checkpoint="next"))
 
 
 def _epochs_grow_with_each_acquisition(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id, owner="", counter=0)
     epochs = []
     for owner in ("a", "b", "a"):
-        _expect(f"take by {owner}", manager.take_lease(lease, owner), True)
+        expect(f"take by {owner}", manager.take_lease(lease, owner), True)
         lease = evolve(lease, owner=owner, counter=lease.counter + 1)
         epochs.append(manager.draw_epoch("shard-1"))
-    _expect("order of the epochs", epochs, sorted(set(epochs)))
-    _expect("the first epoch is above 0", epochs[0] > 0, True)
+    expect("order of the epochs", epochs, sorted(set(epochs)))
+    expect("the first epoch is above 0", epochs[0] > 0, True)
     if type(manager).draw_epoch is ILeaseManager.draw_epoch:
         return  # the row's counter, as the interface says
-    _expect("delete", manager.delete_lease(lease), True)
+    expect("delete", manager.delete_lease(lease), True)
     _new(manager, stream_id, owner="", counter=0)
-    _expect("an epoch of a row put anew is above all", manager.draw_epoch("shard-1") > epochs[-1], True)
-    drawn = _at_once([f"worker-{number}" for number in range(DRAWERS)], lambda name: manager.draw_epoch("shard-1"))
-    _expect("epochs drawn at once differ", len(set(drawn)), DRAWERS)
+    expect("an epoch of a row put anew is above all", manager.draw_epoch("shard-1") > epochs[-1], True)
+    drawn = at_once([f"worker-{number}" for number in range(DRAWERS)], lambda name: manager.draw_epoch("shard-1"))
+    expect("epochs drawn at once differ", len(set(drawn)), DRAWERS)
 
 
 def _deleting_needs_the_row_as_seen(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
-    _expect("delete with an old counter", manager.delete_lease(evolve(lease, counter=6)), False)
-    _expect("delete with another owner", manager.delete_lease(evolve(lease, owner="")), False)
-    _expect("row after refusals", manager.get_lease("shard-1"), lease)
-    _expect("delete", manager.delete_lease(lease), True)
-    _expect("row afterwards", manager.get_lease("shard-1"), None)
-    _expect("delete of an absent row", manager.delete_lease(lease), True)
-    _expect("create after delete", manager.create_lease(lease), True)
+    expect("delete with an old counter", manager.delete_lease(evolve(lease, counter=6)), False)
+    expect("delete with another owner", manager.delete_lease(evolve(lease, owner="")), False)
+    expect("row after refusals", manager.get_lease("shard-1"), lease)
+    expect("delete", manager.delete_lease(lease), True)
+    expect("row afterwards", manager.get_lease("shard-1"), None)
+    expect("delete of an absent row", manager.delete_lease(lease), True)
+    expect("create after delete", manager.create_lease(lease), True)
 
 
 def _an_absent_row_fails_every_condition(manager: ILeaseManager, stream_id: str) -> None:
     lease = Lease("shard-1", stream_id, owner="a", counter=7)
-    _expect("renew", manager.renew_lease(lease), False)
-    _expect("take", manager.take_lease(lease, "b"), False)
-    _expect("take with a checkpoint", manager.take_lease(lease, "b", checkpoint="progress"), False)
-    _expect("steal", manager.steal_lease(lease, "b"), False)
-    _expect("transfer", manager.transfer_lease(lease, "b"), False)
-    _expect("checkpoint", manager.update_lease(lease, "progress"), False)
-    _expect("no row appeared", list(manager.list_leases()), [])
+    expect("renew", manager.renew_lease(lease), False)
+    expect("take", manager.take_lease(lease, "b"), False)
+    expect("take with a checkpoint", manager.take_lease(lease, "b", checkpoint="progress"), False)
+    expect("steal", manager.steal_lease(lease, "b"), False)
+    expect("transfer", manager.transfer_lease(lease, "b"), False)
+    expect("checkpoint", manager.update_lease(lease, "progress"), False)
+    expect("no row appeared", list(manager.list_leases()), [])
 
 
 def _renewals_of_many_are_answered_one_by_one(manager: ILeaseManager, stream_id: str) -> None:
     keys = [f"shard-{number:03}" for number in range(MANY_LEASES)]
     leases = [_new(manager, stream_id, lease_key=key) for key in keys]
-    _expect("no renewals", list(manager.renew_leases([])), [])
-    _expect("mark", manager.steal_lease(leases[1], "b"), True)
-    _expect("take", manager.take_lease(leases[2], "b"), True)
-    _expect("delete", manager.delete_lease(leases[3]), True)
+    expect("no renewals", list(manager.renew_leases([])), [])
+    expect("mark", manager.steal_lease(leases[1], "b"), True)
+    expect("take", manager.take_lease(leases[2], "b"), True)
+    expect("delete", manager.delete_lease(leases[3]), True)
     answers = list(manager.renew_leases(leases))
-    _expect("answers", answers, [True, False, False, False] + [True] * (MANY_LEASES - 4))
+    expect("answers", answers, [True, False, False, False] + [True] * (MANY_LEASES - 4))
     renewed = {lease.lease_key: lease.counter for lease in manager.list_leases()}
-    _expect("counter of a renewed lease", renewed[keys[0]], 8)
-    _expect("counter of the marked lease", renewed[keys[1]], 7)
-    _expect("rows", set(renewed), set(keys) - {keys[3]})
+    expect("counter of a renewed lease", renewed[keys[0]], 8)
+    expect("counter of the marked lease", renewed[keys[1]], 7)
+    expect("rows", set(renewed), set(keys) - {keys[3]})
 
 
 def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) -> None:
     lease = Lease("shard-1", stream_id, owner="a")
     names = [f"worker-{number}" for number in range(CONTENDERS)]
-    created = _at_once(names, lambda name: manager.create_lease(evolve(lease, owner=name)))
-    _expect("winners of create", created.count(True), 1)
+    created = at_once(names, lambda name: manager.create_lease(evolve(lease, owner=name)))
+    expect("winners of create", created.count(True), 1)
     creator = manager.get_lease("shard-1")
-    _expect("the winner's row is stored", creator, evolve(lease, owner=names[created.index(True)]))
+    expect("the winner's row is stored", creator, evolve(lease, owner=names[created.index(True)]))
     assert creator is not None
-    taken = _at_once(names, lambda name: manager.take_lease(creator, name))
-    _expect("winners of take", taken.count(True), 1)
+    taken = at_once(names, lambda name: manager.take_lease(creator, name))
+    expect("winners of take", taken.count(True), 1)
     taker = manager.get_lease("shard-1")
-    _expect("the winner owns it", taker, evolve(creator, owner=names[taken.index(True)], counter=1))
+    expect("the winner owns it", taker, evolve(creator, owner=names[taken.index(True)], counter=1))
     assert taker is not None
     rivals = [f"rival-{number}" for number in range(CONTENDERS)]
-    marked = _at_once(rivals, lambda name: manager.steal_lease(taker, name))
-    _expect("winners of steal", marked.count(True), 1)
-    _expect("the winner's mark", manager.get_lease("shard-1"), evolve(taker, stealer=rivals[marked.index(True)]))
+    marked = at_once(rivals, lambda name: manager.steal_lease(taker, name))
+    expect("winners of steal", marked.count(True), 1)
+    expect("the winner's mark", manager.get_lease("shard-1"), evolve(taker, stealer=rivals[marked.index(True)]))
 
 
 def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) -> None:
@@ -300,31 +287,15 @@ def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) 
                 accepted, checkpoints = accepted + 1, checkpoints + 1
         return accepted, checkpoints
 
-    counts = _at_once([f"worker-{number}" for number in range(CONTENDERS)], work)
+    counts = at_once([f"worker-{number}" for number in range(CONTENDERS)], work)
     row = manager.get_lease("shard-1")
     assert row is not None
-    _expect("counter", row.counter, sum(accepted for accepted, _ in counts))
+    expect("counter", row.counter, sum(accepted for accepted, _ in counts))
     checkpointed = sum(checkpoints for _, checkpoints in counts) > 0
-    _expect("a checkpoint was stored", row.checkpoint != CheckpointPosition.TRIM_HORIZON, checkpointed)
+    expect("a checkpoint was stored", row.checkpoint != CheckpointPosition.TRIM_HORIZON, checkpointed)
 
 
-def _at_once(names: Sequence[str], act: Callable[[str], Answer]) -> list[Answer]:
-    """Call ``act`` with each name, on threads that start together; return the answers in order."""
-    barrier = Barrier(len(names))
-
-    def run(name: str) -> Answer:
-        barrier.wait(ANSWER_SECONDS)
-        return act(name)
-
-    with ThreadPoolExecutor(len(names)) as pool:
-        return [future.result(ANSWER_SECONDS) for future in [pool.submit(run, name) for name in names]]
-
-
-def _names(*scenarios: Scenario) -> Mapping[str, Scenario]:
-    return {scenario.__name__.strip("_"): scenario for scenario in scenarios}
-
-
-LEASE_MANAGER_SCENARIOS: Mapping[str, Scenario] = _names(
+LEASE_MANAGER_SCENARIOS: Mapping[str, Scenario] = named(
     _creation_is_idempotent,
     _a_created_lease_reads_back_equal,
     _create_leaves_an_existing_row_as_it_is,

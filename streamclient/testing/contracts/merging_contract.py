@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from streamclient.destinations.commit import Commit, FencedCommit, MergingDestination
 from streamclient.destinations.destination_packages import pyarrow
 from streamclient.errors import UnfitValueError
-from streamclient.testing.contracts.destination_contract import RACE_SECONDS, ROUNDS, batch, expect, refused
+from streamclient.testing.contracts.contract import RACE_SECONDS, expect, refused, scenario_named, side_by_side
+from streamclient.testing.contracts.destination_contract import ROUNDS, batch
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -39,9 +39,8 @@ def check_merging_scenario(name: str, make_destination: Callable[[str, str], Mer
         return handles[-1]
 
     try:
-        MERGING_SCENARIOS[name](open_handle)
-    except AssertionError as error:
-        raise AssertionError(f"{name}: {error}") from error
+        with scenario_named(name):
+            MERGING_SCENARIOS[name](open_handle)
     finally:
         for handle in handles:
             handle.close()
@@ -141,11 +140,8 @@ def _an_older_owner_merges_nothing(open_handle: _OpenMerging) -> None:
     late = open_handle()
     late.last_commits(["shard-1"])
     _merge(destination, first, _keyed((1, "", "new")), (1, ""), epoch=5)
-    refused(
-        "an older epoch",
-        FencedCommit,
-        lambda: _merge(late, first, _keyed((1, "", "late")), (1, ""), epoch=2, end="late"),
-    )
+    merge = partial(_merge, late, first, _keyed((1, "", "late")), (1, ""), epoch=2, end="late")
+    refused("an older epoch", FencedCommit, merge)
     expect("rows afterwards", _texts(destination)[1, ""], "new")
 
 
@@ -164,9 +160,7 @@ def _merges_of_racing_writers_are_each_made_of_what_is_there(open_handle: _OpenM
                 wanted = _keyed((number, "", None)).select(["id", "part"])
                 destination.merge(wanted, partial(_lengthened, number), [last])
 
-    with ThreadPoolExecutor(len(shards)) as pool:
-        for done in [pool.submit(count_up, shard) for shard in shards]:
-            done.result(RACE_SECONDS)
+    side_by_side(shards, count_up)
     texts, marks = _texts(open_handle()), "+" * ROUNDS * len(shards)
     expect("each merge counts", texts[0, ""], "old 0" + marks)
     expect("a row that both would add is there once", texts[_NEW, ""], marks)

@@ -7,9 +7,7 @@ read one shard.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -20,25 +18,18 @@ from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.interfaces import ILeaseManager
 from streamclient.model import Lease
+from streamclient.testing.contracts.contract import at_once, expect, named, scenario_named
+from streamclient.testing.contracts.lease_manager_contract import CONTENDERS, MakeLeaseManager
 from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_directory
 
-MakeLeaseManager = Callable[[str], ILeaseManager]
-"""Makes a manager for the stream with the given id; it must keep worker rows."""
-
 Scenario = Callable[["_Directory"], None]
-
-CONTENDERS = 8
-"""Threads that want the same row at the same time."""
-
-ANSWER_SECONDS = 60.0
-"""Time limit for the threads of a scenario; far above any healthy store."""
 
 MANY_WORKERS = 230
 """More rows than one request may read or write."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
-    """Run every scenario, each with a fresh manager and stream id.
+    """Run every scenario, each with a fresh manager and stream id; the manager must keep worker rows.
 
     Raises:
         AssertionError: a rule is broken; the message names scenario, expectation and answer.
@@ -54,17 +45,10 @@ def check_worker_directory_scenario(name: str, make_manager: MakeLeaseManager) -
     manager.create_lease_table_if_not_exists()
     manager.wait_until_lease_table_ready()
     directory = as_worker_directory(manager)
-    _expect(f"{name}: {manager!r} keeps worker rows", directory is not None, True)
-    assert directory is not None
-    try:
+    with scenario_named(name):
+        expect(f"{manager!r} keeps worker rows", directory is not None, True)
+        assert directory is not None
         WORKER_DIRECTORY_SCENARIOS[name](_Directory(directory, manager, stream_id))
-    except AssertionError as error:
-        raise AssertionError(f"{name}: {error}") from error
-
-
-def _expect(rule: str, actual: object, expected: object) -> None:
-    if actual != expected:
-        raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
 class _Directory:
@@ -89,20 +73,21 @@ class _Directory:
             raise AssertionError(f"{write} failed: {answer.error}")
         return answer.outcome
 
-    def accept(self, write: WorkerWrite) -> WorkerRow | None:
-        _expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
-        return write.result
+    def accept(self, write: WorkerWrite) -> WorkerRow:
+        """Send a write that must be accepted; return the row that it leaves, or a fresh one if it leaves none."""
+        expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
+        return write.result or self.row()
 
     def refuse(self, write: WorkerWrite) -> None:
-        _expect(str(write), self.send(write), WriteOutcome.REFUSED)
+        expect(str(write), self.send(write), WriteOutcome.REFUSED)
 
     def expect_rows(self, *rows: WorkerRow) -> None:
-        _expect("rows", list(self.store.list_workers(with_info=True)), list(rows))
+        expect("rows", list(self.store.list_workers(with_info=True)), list(rows))
 
 
 def _an_empty_store_has_no_workers(directory: _Directory) -> None:
-    _expect("list", list(directory.store.list_workers()), [])
-    _expect("read", list(directory.store.read_workers(["w1"])), [])
+    expect("list", list(directory.store.list_workers()), [])
+    expect("read", list(directory.store.read_workers(["w1"])), [])
 
 
 def _a_registered_worker_reads_back_equal(directory: _Directory) -> None:
@@ -110,8 +95,8 @@ def _a_registered_worker_reads_back_equal(directory: _Directory) -> None:
     first = directory.register("worker ä:1", state=SessionState.LEAVING)
     directory.expect_rows(first, second)
     bare = [evolve(row, info="") for row in (first, second)]
-    _expect("list without information", list(directory.store.list_workers()), bare)
-    _expect("read of one, and of an unknown one", list(directory.store.read_workers([first.worker_id, "w9"])), bare[:1])
+    expect("list without information", list(directory.store.list_workers()), bare)
+    expect("read of one, and of an unknown one", list(directory.store.read_workers([first.worker_id, "w9"])), bare[:1])
 
 
 def _registering_needs_the_row_as_read(directory: _Directory) -> None:
@@ -133,11 +118,9 @@ def _a_beat_needs_the_row_as_written(directory: _Directory) -> None:
     directory.refuse(membership.beat(evolve(row, state=SessionState.LEAVING)))
     directory.refuse(membership.beat(directory.row("w2")))
     beaten = directory.accept(membership.beat(row))
-    assert beaten is not None
     directory.expect_rows(beaten)
     directory.refuse(membership.beat(row))
     leaving = directory.accept(membership.beat(beaten, state=SessionState.LEAVING))
-    assert leaving is not None
     directory.expect_rows(leaving)
 
 
@@ -153,10 +136,8 @@ def _a_beat_stores_information_only_if_it_brings_some(directory: _Directory) -> 
 def _a_killed_session_never_beats_again(directory: _Directory) -> None:
     row = directory.register()
     beaten = directory.accept(membership.beat(row))
-    assert beaten is not None
     directory.refuse(membership.kill(row))
     killed = directory.accept(membership.kill(beaten))
-    assert killed is not None
     directory.expect_rows(evolve(beaten, state=SessionState.KILLED))
     directory.refuse(membership.beat(beaten))
     directory.refuse(membership.kill(beaten))
@@ -173,7 +154,6 @@ def _a_wake_needs_a_row_and_nothing_else(directory: _Directory) -> None:
     directory.store.wake(["w1"])
     directory.expect_rows(evolve(row, wake=2))
     beaten = directory.accept(membership.beat(row))
-    assert beaten is not None
     directory.expect_rows(evolve(beaten, wake=2))
     directory.accept(membership.kill(beaten))
     directory.store.wake(["w1"])
@@ -213,8 +193,8 @@ def _workers_and_leases_do_not_mix(directory: _Directory) -> None:
     beat = membership.beat(evolve(row, beat=9))
     writes: list[LeaseWrite | WorkerWrite] = [leases.create(lease), membership.register(None, row), beat, taken]
     outcomes = [answer.outcome.value for answer in directory.store.write_many(writes)]
-    _expect("answers", outcomes, ["accepted", "accepted", "refused", "accepted"])
-    _expect("leases", list(directory.manager.list_leases()), [taken.result])
+    expect("answers", outcomes, ["accepted", "accepted", "refused", "accepted"])
+    expect("leases", list(directory.manager.list_leases()), [taken.result])
     directory.expect_rows(row)
 
 
@@ -222,46 +202,30 @@ def _many_workers_are_read_written_and_woken(directory: _Directory) -> None:
     rows = [directory.row(f"w{number:03}") for number in range(MANY_WORKERS)]
     names = [row.worker_id for row in rows]
     answers = directory.store.write_many([membership.register(None, row) for row in rows])
-    _expect("answers", {answer.outcome for answer in answers}, {WriteOutcome.ACCEPTED})
+    expect("answers", {answer.outcome for answer in answers}, {WriteOutcome.ACCEPTED})
     directory.store.wake(names)
     directory.expect_rows(*(evolve(row, wake=1) for row in rows))
     read = sorted(row.worker_id for row in directory.store.read_workers([*names, "w9"]))
-    _expect("workers read by name", read, names)
+    expect("workers read by name", read, names)
 
 
 def _of_rival_writes_exactly_one_wins(directory: _Directory) -> None:
     row = directory.register()
     rivals: list[WorkerWrite] = [membership.beat(row), membership.kill(row)]
     rivals += [membership.register(row, directory.row(nonce=f"rival-{number}")) for number in range(CONTENDERS - 2)]
-    outcomes = _at_once(rivals, directory.send)
-    _expect("winners", outcomes.count(WriteOutcome.ACCEPTED), 1)
+    outcomes = at_once(rivals, directory.send)
+    expect("winners", outcomes.count(WriteOutcome.ACCEPTED), 1)
     winner = rivals[outcomes.index(WriteOutcome.ACCEPTED)]
     directory.expect_rows(winner.result or row)
 
 
 def _no_wake_is_lost_among_many(directory: _Directory) -> None:
     row = directory.register()
-    _at_once([["w1"]] * CONTENDERS, directory.store.wake)
+    at_once([["w1"]] * CONTENDERS, directory.store.wake)
     directory.expect_rows(evolve(row, wake=CONTENDERS))
 
 
-def _at_once(arguments: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-    """Call ``act`` with each argument, on threads that start together; return the answers in order."""
-    barrier = Barrier(len(arguments))
-
-    def run(argument: Any) -> Any:
-        barrier.wait(ANSWER_SECONDS)
-        return act(argument)
-
-    with ThreadPoolExecutor(len(arguments)) as pool:
-        return [future.result(ANSWER_SECONDS) for future in [pool.submit(run, argument) for argument in arguments]]
-
-
-def _names(*scenarios: Scenario) -> Mapping[str, Scenario]:
-    return {scenario.__name__.strip("_"): scenario for scenario in scenarios}
-
-
-WORKER_DIRECTORY_SCENARIOS: Mapping[str, Scenario] = _names(
+WORKER_DIRECTORY_SCENARIOS: Mapping[str, Scenario] = named(
     _an_empty_store_has_no_workers,
     _a_registered_worker_reads_back_equal,
     _registering_needs_the_row_as_read,

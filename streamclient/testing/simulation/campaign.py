@@ -1,16 +1,20 @@
-"""Many histories in several processes, and their coverage of the production core."""
+"""Many histories in several processes, and reports for people: violations with their plans, and a summary."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from hashlib import sha256
 from multiprocessing import active_children, get_context
+from typing import Any
 
-from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.report import Summary
+from attrs import define, field
+
+from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
@@ -18,6 +22,98 @@ SEEDS_PER_TASK = 20
 
 Judged = tuple[HistoryVerdict, float]
 """A verdict and the processor seconds that it took."""
+
+
+@define(eq=False)
+class Summary:
+    """Adds up verdicts, in the order of their seeds."""
+
+    histories: Counter[str] = field(factory=Counter)
+    """Number of histories, by size of the fleet."""
+    injected: Counter[str] = field(factory=Counter)
+    counts: Counter[str] = field(factory=Counter)
+    excused: Counter[str] = field(factory=Counter)
+    """How often an excuse prevented a violation, by law and excuse."""
+    simulated_seconds: float = 0.0
+    work_seconds: Counter[str] = field(factory=Counter)
+    """Processor time, by size of the fleet."""
+    events: int = 0
+    slowest_recovery_durations: float = 0.0
+    violations: dict[int, str] = field(factory=dict)
+    """Name of the broken law, by seed."""
+    _digests: list[str] = field(factory=list)
+
+    def add(self, verdict: HistoryVerdict, work_seconds: float) -> None:
+        """Add one history."""
+        plan, size = verdict.plan, size_of(verdict.plan).value
+        self.histories[size] += 1
+        self.injected.update(verdict.injected)
+        self.counts.update(verdict.counts)
+        self.excused.update(verdict.excused)
+        self.simulated_seconds += verdict.seconds
+        self.work_seconds[size] += work_seconds  # type: ignore[assignment]  # Counter of floats
+        self.events += verdict.events
+        self._digests.append(verdict.digest)
+        if verdict.recovery_seconds is not None:
+            durations = verdict.recovery_seconds / plan.duration_seconds
+            self.slowest_recovery_durations = max(self.slowest_recovery_durations, durations)
+        if verdict.violation is not None:
+            self.violations[plan.seed] = verdict.violation.law
+
+    @property
+    def digest(self) -> str:
+        """The digest of all histories together."""
+        return sha256("".join(self._digests).encode()).hexdigest()[:16]
+
+    def per_minute(self, size: str) -> float:
+        """Return the number of histories of a size in one minute of one core."""
+        seconds = self.work_seconds[size]
+        return 60.0 * self.histories[size] / seconds if seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything, for programs."""
+        return {
+            "histories": dict(self.histories),
+            "violations": {str(seed): law for seed, law in self.violations.items()},
+            "digest": self.digest,
+            "histories_per_minute_and_core": {size: round(self.per_minute(size), 1) for size in self.histories},
+            "simulated_hours": round(self.simulated_seconds / 3_600, 2),
+            "events": self.events,
+            "slowest_recovery_durations": round(self.slowest_recovery_durations, 2),
+            "injected": dict(sorted(self.injected.items())),
+            "excused": dict(sorted(self.excused.items())),
+            "counts": dict(sorted(self.counts.items())),
+        }
+
+    def lines(self) -> Iterable[str]:
+        """Yield the summary as text."""
+        total = sum(self.histories.values())
+        yield f"{total} histories, {len(self.violations)} violations, digest {self.digest}"
+        sizes = ", ".join(
+            f"{self.histories[size.value]} {size.value} ({self.per_minute(size.value):.0f} per minute and core)"
+            for size in Size
+            if self.histories[size.value]
+        )
+        yield f"by size: {sizes}"
+        yield f"{self.simulated_seconds / 3_600:.1f} simulated hours, {self.events} events"
+        yield f"slowest recovery: {self.slowest_recovery_durations:.1f} lease durations after the last fault"
+        yield f"injected: {_listed(self.injected)}"
+        yield f"excused: {_listed(self.excused) or 'nothing'}"
+        yield f"seen: {_listed(self.counts)}"
+
+
+def violation_lines(verdict: HistoryVerdict) -> Iterable[str]:
+    """Yield a violation and the events that led to it."""
+    found = verdict.violation
+    if found is None:
+        return
+    where = f" of {found.lease_key}" if found.lease_key else ""
+    yield f"seed {verdict.plan.seed} breaks the law {found.law!r}{where} after {found.at:.3f} s: {found.text}"
+    yield from (f"  {line}" for line in found.lines)
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda item: -item[1]))
 
 
 def run_seeds(seeds: Sequence[int], size: Size | None = None) -> list[Judged]:

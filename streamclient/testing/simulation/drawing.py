@@ -11,7 +11,7 @@ from enum import Enum
 
 from attrs import evolve
 
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rates, TunnelPlan
 from streamclient.testing.simulation.simulated_faults import Do
 

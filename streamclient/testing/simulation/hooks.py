@@ -6,20 +6,17 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from streamclient.core.events import AnswerCheckpoint, Report
-from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.model import Lease, ParkedRecord
+from streamclient.model import ParkedRecord
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
-from streamclient.testing.simulation.simulated_table import Actor
+from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
 
 
 class Hooks:
     """One method for each event. They do nothing; an event that a law does not override costs nothing."""
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        """Take a change of a row; ``write`` is ``None`` if the production core did not make it."""
+    def row_changed(self, change: LeaseChange) -> None:
+        """Take a change of a lease row."""
 
     def worker_row_changed(
         self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
@@ -39,7 +36,7 @@ class Hooks:
         """Take the news that a consumer is about to make a processor."""
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
-        """Take the begin of a call into user code, or of the parking store."""
+        """Take the beginning of a call into user code, or into the parking store."""
 
     def call_ended(self, consumer: ConsumerRole) -> None:
         """Take the end of the call, which has returned or raised."""

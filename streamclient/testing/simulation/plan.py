@@ -2,8 +2,7 @@
 
 Details outside the plan (the delay of each message, which record is written next) are drawn while the history runs, by
 dice that are made from the seed and their purpose. So the same plan always gives the same history, and a plan from
-which
-something was removed gives a similar one.
+which something was removed gives a similar one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
-from attrs import asdict, field, fields, frozen
+from attrs import field, fields, frozen
 
 from streamclient.config import Backoff, ClientConfig, FailurePolicy
 from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
@@ -84,8 +83,10 @@ class HistoryPlan(ABC):
     shards: int = 1
     storm_seconds: float = 480.0
     """The time when all faults end."""
-    CALMER: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """Values that may replace the drawn ones when a plan is cut down."""
+    drift: float = 0.0
+    """Largest error of a process's clock, as a share."""
+    CALMER: ClassVar[Sequence[tuple[str, Any]]] = (("drift", 0.0), ("delay_seconds", 0.02))
+    """Names of fields, and values that may replace the drawn ones when a plan is cut down."""
 
     @property
     @abstractmethod
@@ -113,8 +114,6 @@ class TunnelPlan(HistoryPlan):
     tunnel: int = 3
     """The type of the tunnel: 1 full data, 2 changes, 3 both, as the service numbers them."""
     keys: int = 20
-    drift: float = 0.0
-    """Largest error of a client's clock, as a share."""
     pages_per_checkpoint: int = 1
     process_seconds: float = 0.05
     """Usual time to process a page."""
@@ -122,13 +121,7 @@ class TunnelPlan(HistoryPlan):
     """Usual time between two writes to the table."""
     heartbeat_seconds: float = 5.0
     timeout_seconds: float = 20.0
-    CALMER = (
-        {"tunnel": 2},
-        {"drift": 0.0},
-        {"pages_per_checkpoint": 1},
-        {"process_seconds": 0.05},
-        {"delay_seconds": 0.02},
-    )
+    CALMER = (*HistoryPlan.CALMER, ("tunnel", 2), ("pages_per_checkpoint", 1), ("process_seconds", 0.05))
 
     @property
     def duration_seconds(self) -> float:
@@ -140,8 +133,6 @@ class TunnelPlan(HistoryPlan):
 class Plan(HistoryPlan):
     """One history of a fleet."""
 
-    drift: float = 0.0
-    """Largest error of a worker's clock, as a share."""
     write_seconds: float = 3.0
     """Usual time between two writes to the same shard."""
     round_seconds: float = 2.0
@@ -167,14 +158,13 @@ class Plan(HistoryPlan):
     sync_shard_interval_millis: int = 10_000
     signal_interval_millis: int = 2_000
     CALMER = (
-        {"drift": 0.0},
-        {"is_two_phase": False},
-        {"position": "oldest"},
-        {"delay_seconds": 0.02},
-        {"then": "RESTART"},
-        {"retries": 1},
-        {"has_strategy": False},
-        {"trimmed": "STOP_SHARD"},
+        *HistoryPlan.CALMER,
+        ("is_two_phase", False),
+        ("position", "oldest"),
+        ("then", "RESTART"),
+        ("retries", 1),
+        ("has_strategy", False),
+        ("trimmed", "STOP_SHARD"),
     )
 
     @property
@@ -253,15 +243,9 @@ def _action(entry: Mapping[str, Any]) -> Action:
 
 def _differing(value: Any) -> dict[str, Any]:
     """Return the fields that differ from their defaults, ready for JSON."""
-    found: dict[str, Any] = {}
-    required = {f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ALWAYS_TOLD}
-    bare = type(value)(**required)
-    for each in fields(type(value)):
-        given = getattr(value, each.name)
-        if given == getattr(bare, each.name) and each.name not in ALWAYS_TOLD:
-            continue
-        found[each.name] = _plain(given)
-    return found
+    given = {each.name: getattr(value, each.name) for each in fields(type(value))}
+    bare = type(value)(**{name: given[name] for name in ALWAYS_TOLD if name in given})
+    return {name: _plain(v) for name, v in given.items() if name in ALWAYS_TOLD or v != getattr(bare, name)}
 
 
 def _plain(given: Any) -> Any:
@@ -269,4 +253,4 @@ def _plain(given: Any) -> Any:
         return given.value
     if isinstance(given, tuple):
         return [_differing(action) for action in given]
-    return {name: rate for name, rate in asdict(given).items() if rate} if isinstance(given, Rates) else given
+    return _differing(given) if isinstance(given, Rates) else given

@@ -12,7 +12,7 @@ from streamclient.core.events import CheckpointOutcome, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
 from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.simulated_stream import SimulatedShard
 from streamclient.testing.simulation.simulated_table import Actor
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from typing import Protocol
+from functools import partial
 
 from attrs import field, frozen
 
 from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.kernel import Observer, PlayedHistory
 from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import HistoryPlan, Plan, TunnelPlan
 from streamclient.testing.simulation.settling import Settling
 from streamclient.testing.simulation.simulated_faults import Excused
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
-from streamclient.testing.simulation.storm import Storm
-from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.testing.simulation.storm import SimulatedFleet, Storm
 from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
@@ -56,50 +55,28 @@ class HistoryVerdict:
     excused: Excused = field(factory=Excused)
 
 
-class PlayedHistory(Protocol):
-    """One history, of any kind."""
-
-    trace: Trace
-    injected: Counter[str]
-    counts: Counter[str]
-    excused: Excused
-
-    @property
-    def events(self) -> int:
-        """Number of events that the cores handled."""
-
-    @property
-    def now(self) -> float:
-        """True time."""
-
-    @property
-    def recovery_seconds(self) -> float | None:
-        """Time from the end of the storm to the recovery; ``None`` if that was not reached."""
-
-    def run(self) -> None:
-        """Run from the beginning to the end; raise ``LawBroken`` for a broken law."""
-
-
 def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
     history: PlayedHistory
     if isinstance(plan, TunnelPlan):
-        history = TunnelWorld(plan, observer)
+        history = tunnel = TunnelWorld(plan, observer)
+        run = tunnel.run
     else:
         assert isinstance(plan, Plan)
-        history = FleetHistory(plan, observer)
-    violation = None
+        history = world = SimulatedWorld(plan, make_laws, observer)
+        run = partial(run_fleet, world)
+    broken = None
     try:
-        history.run()
-    except LawBroken as broken:
-        violation = _violation(history, broken.law, broken.lease_key, broken.text)
+        run()
+    except LawBroken as error:
+        broken = error
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename.split('/')[-1]})"
-        violation = _violation(history, RAISED, "", text)
+        where = f"{place.name}, line {place.lineno} of {place.filename.split('/')[-1]}"
+        broken = LawBroken(RAISED, "", f"{type(error).__name__}: {error} ({where})")
     return HistoryVerdict(
         plan=plan,
-        violation=violation,
+        violation=None if broken is None else _violation(history, broken),
         digest=history.trace.digest(),
         seconds=history.now,
         events=history.events,
@@ -110,40 +87,15 @@ def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerd
     )
 
 
-class FleetHistory:
-    """The history of a fleet: its storm, then calm."""
-
-    def __init__(self, plan: Plan, observer: Observer | None) -> None:
-        self.world = SimulatedWorld(plan, make_laws, observer)
-        self.fleet = SimulatedFleet(self.world)
-        self._settling = Settling(self.fleet)
-        self.trace, self.excused = self.world.trace, self.world.excused
-        self.injected, self.counts = self.world.injected, self.world.counts
-
-    @property
-    def now(self) -> float:
-        """See ``PlayedHistory``."""
-        return self.world.now
-
-    @property
-    def events(self) -> int:
-        """Number of events that the cores handled."""
-        return self.world.events
-
-    @property
-    def recovery_seconds(self) -> float | None:
-        """See ``PlayedHistory``."""
-        return self._settling.recovery_seconds
-
-    def run(self) -> None:
-        """See ``PlayedHistory``."""
-        storm, world = Storm(self.fleet), self.world
-        world.agenda.run_until(world.plan.storm_seconds)
-        storm.calm()
-        world.agenda.run_until(max(world.now, storm.last_thaw()))
-        self._settling.run()
+def run_fleet(world: SimulatedWorld) -> None:
+    """Run the whole history of a fleet: its storm, then calm."""
+    storm = Storm(SimulatedFleet(world))
+    world.agenda.run_until(world.plan.storm_seconds)
+    storm.calm()
+    world.agenda.run_until(max(world.now, storm.last_thaw()))
+    Settling(storm.fleet).run()
 
 
-def _violation(history: PlayedHistory, law: str, lease_key: str, text: str) -> Violation:
-    lines = tuple(history.trace.about(lease_key, LINES_OF_A_REPORT))
-    return Violation(law, lease_key, round(history.now, 6), text, lines)
+def _violation(history: PlayedHistory, broken: LawBroken) -> Violation:
+    lines = tuple(history.trace.about(broken.lease_key, LINES_OF_A_REPORT))
+    return Violation(broken.law, broken.lease_key, round(history.now, 6), broken.text, lines)

@@ -10,8 +10,8 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.model import CheckpointPosition
 from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.simulated_faults import Excuse
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
 from streamclient.testing.simulation.simulated_stream import place_of
+from streamclient.testing.simulation.storm import SimulatedFleet
 
 RECOVERY_DURATIONS = 20.0
 """Lease durations after the storm within which every shard is held, even and read. They cover two expiries, then
@@ -34,13 +34,11 @@ class Settling:
 
     Laws: "recovery" (every shard has one owner, leases and work are within one of each other, all records were
     delivered, within the bound) and "rest" (no lease moves after that). Shards that a Java worker reads are excused
-    from
-    recovery. Whenever it reaches the end of a shard, work is uneven and children begin, so rest begins anew.
+    from recovery. Whenever it reaches the end of a shard, work is uneven and children begin, so rest begins anew.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.world, self.fleet = fleet.world, fleet
-        self.recovery_seconds: float | None = None
 
     def run(self) -> None:
         """Wait for the fleet to recover, then require that nothing moves."""
@@ -49,7 +47,7 @@ class Settling:
         reasons = self._wait(RECOVERY_DURATIONS + self._absence_seconds() / duration)
         if reasons:
             raise LawBroken("recovery", reasons[0][0], "; ".join(text for _, text in reasons[:5]))
-        self.recovery_seconds = world.now - began
+        world.recovery_seconds = world.now - began
         ended = self._finished()
         while unrest := self._unrest():
             newly_ended = self._finished() - ended
@@ -79,11 +77,8 @@ class Settling:
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
         """Let time pass until nothing is missing, at most ``durations``; return what is still missing."""
-        world, duration = self.world, self.world.plan.duration_seconds
-        limit = world.now + durations * duration
-        while (reasons := self.unsettled()) and world.now < limit:
-            world.agenda.run_until(world.now + LOOK_DURATIONS * duration)
-        return reasons
+        duration = self.world.plan.duration_seconds
+        return self.world.agenda.wait(self.unsettled, durations * duration, LOOK_DURATIONS * duration)
 
     def _moves(self) -> int:
         return sum(self.world.counts[kind] for kind in MOVES)
@@ -137,9 +132,8 @@ class Settling:
         """Return leases and work that differ by more than one.
 
         Without sessions, a worker that has no lease is invisible to the others, and may stay without one if all is
-        done.
-        The Java client does not distinguish finished leases: it may keep too many of them, and never gives any away.
-        Balancing by load leaves the numbers of leases as they are.
+        done. The Java client does not distinguish finished leases: it may keep too many of them, and never gives any
+        away. Balancing by load leaves the numbers of leases as they are.
         """
         finished = self._finished()
         javas = {java.name for java in self.fleet.living_javas()}

@@ -2,8 +2,7 @@
 
 A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and kinds of faults are removed,
 then parts of the list of actions (halves, quarters, down to single ones), then shards and time. The rest is small
-enough
-to be read from beginning to end.
+enough to be read from beginning to end.
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ def _simpler(plan: HistoryPlan) -> Iterator[HistoryPlan]:
     for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
         if 0 < shards < plan.shards:
             yield evolve(plan, shards=shards)
-    for calm in plan.CALMER:
-        simpler = evolve(plan, **calm)
-        if simpler != plan:
-            yield simpler
+    for name, value in plan.CALMER:
+        if getattr(plan, name) != value:
+            yield evolve(plan, **{name: value})

@@ -18,7 +18,7 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.model import CheckpointPosition, Shard
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.history import ancestors
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice
 
 STREAM_ID = "stream"
 
@@ -188,7 +188,7 @@ class SimulatedStream:
         return bisect_left(self.shards[shard_id].times, moment)
 
     def ancestors(self, shard_id: str) -> set[str]:
-        """All shards before a shard, up to the first ones."""
+        """Return all shards before a shard, up to the first ones."""
         return ancestors(shard_id, self.parents)
 
     def expirable_ids(self) -> list[str]:

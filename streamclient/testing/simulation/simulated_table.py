@@ -39,18 +39,30 @@ class Outsider:
     is_python: bool = False
 
 
-Watcher = Callable[[Actor, str, Lease | None, Lease | None, LeaseWrite | None], None]
-"""Told of every change: who, what kind of write, the row before and after, and the write if it had a condition."""
+@define(eq=False)
+class LeaseChange:
+    """A change of a lease row."""
+
+    actor: Actor
+    what: str
+    """The kind of write."""
+    lease_key: str
+    before: Lease | None
+    after: Lease | None
+    write: LeaseWrite | None = None
+    """The write, if the production core made it."""
+
 
 WorkerWatcher = Callable[[Actor, WorkerWrite, WorkerRow | None, WorkerRow | None], None]
-"""Told of every accepted write of a worker row, but for wakes: who, the write, the row before and after."""
+"""Takes every accepted write of a worker row, except wakes: the actor, the write, the row before and after."""
 
 
 @define(eq=False)
 class SimulatedTable:
     """Lease rows by key, the greatest epoch drawn for each, and worker rows by name."""
 
-    watch: Watcher
+    watch: Callable[[LeaseChange], None]
+    """Told of every change of a lease row."""
     watch_workers: WorkerWatcher
     rows: dict[str, Lease] = field(factory=dict)
     epochs: dict[str, EpochRow] = field(factory=dict)
@@ -63,6 +75,10 @@ class SimulatedTable:
             self._sorted_keys = sorted(self.rows)
         return self._sorted_keys
 
+    def sorted_rows(self) -> list[Lease]:
+        """Return the rows of all leases, by key."""
+        return [self.rows[key] for key in self.sorted_keys()]
+
     def land(self, actor: Actor, write: LeaseWrite) -> bool:
         """Carry out a write if the row permits it; return whether it did."""
         before = self.rows.get(write.lease_key)
@@ -72,14 +88,14 @@ class SimulatedTable:
         if before is None and after is None:
             return True
         self._store(write.lease_key, after)
-        self.watch(actor, write.kind.value, before, after, write)
+        self.watch(LeaseChange(actor, write.kind.value, write.lease_key, before, after, write))
         return True
 
     def put(self, actor: Actor, what: str, lease_key: str, after: Lease | None) -> None:
         """Change a row without any condition of ours."""
         before = self.rows.get(lease_key)
         self._store(lease_key, after)
-        self.watch(actor, what, before, after, None)
+        self.watch(LeaseChange(actor, what, lease_key, before, after))
 
     def draw_epoch(self, lease_key: str) -> int:
         """Return the next epoch of a lease."""

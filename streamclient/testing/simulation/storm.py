@@ -1,7 +1,8 @@
-"""The execution of a plan's actions, and the end of all faults when its time is over."""
+"""The workers of a history, the execution of a plan's actions, and the end of all faults when its time is over."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -15,9 +16,8 @@ from streamclient.testing.simulation.actors.operator_actor import Operator
 from streamclient.testing.simulation.actors.process_actor import PythonProcess
 from streamclient.testing.simulation.plan import Action
 from streamclient.testing.simulation.simulated_faults import Do
-from streamclient.testing.simulation.simulated_fleet import SimulatedFleet
-from streamclient.testing.simulation.simulated_network import EVERYBODY
 from streamclient.testing.simulation.simulated_table import Outsider
+from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
 """A history stops splitting at this many times its initial shards."""
@@ -34,11 +34,48 @@ HELD_SECONDS = 1.0
 POISON_AHEAD = 8
 """A poisoned record is one of the next records of its shard, at most this far ahead."""
 
-SOMEBODY = Outsider("somebody", "outside", "outside")
+OUTSIDER = Outsider("outsider", "outside", "outside")
 
 TRIM_HORIZON, SHARD_END = CheckpointPosition.TRIM_HORIZON, CheckpointPosition.SHARD_END
 
 Choice = TypeVar("Choice")
+
+
+class SimulatedFleet:
+    """Starts workers in a world, and keeps them all."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world = world
+        self.workers: dict[str, PythonProcess | JavaWorker] = {}
+        """The last life of each worker, by name."""
+        self.everybody: list[PythonProcess | JavaWorker] = []
+        self.java_client: type[JavaWorker] = JavaWorker
+        """The model of a Java worker; measurements put one that counts its calls here."""
+        self._lives: Counter[str] = Counter()
+
+    def start(self, name: str, *, java: bool = False) -> None:
+        """Start a worker, or its next life."""
+        self._lives[name] += 1
+        worker: PythonProcess | JavaWorker
+        if java:
+            worker = self.java_client(self.world, name, self._lives[name])
+        else:
+            worker = PythonProcess(self.world, name, self._lives[name])
+            self.world.processes.append(worker)
+        self.workers[name] = worker
+        self.everybody.append(worker)
+        self.world.started(worker)
+        worker.start()
+
+    def living(self) -> list[PythonProcess]:
+        """Return the living processes of this package, by name."""
+        found = [worker for worker in self.everybody if worker.is_alive and isinstance(worker, PythonProcess)]
+        return sorted(found, key=lambda process: (process.name, process.life))
+
+    def living_javas(self) -> list[JavaWorker]:
+        """Return the living Java workers, by name."""
+        found = [worker for worker in self.everybody if worker.is_alive and isinstance(worker, JavaWorker)]
+        return sorted(found, key=lambda worker: worker.name)
 
 
 class Storm:
@@ -49,23 +86,17 @@ class Storm:
         self.fleet = fleet
         self.operator = Operator(world)
         for action in world.plan.actions:
-            world.agenda.at(action.at, self._act, action)
+            world.agenda.at(action.at, world.act, _DO, self, action)
         world.agenda.after(MEND_DURATIONS * world.plan.duration_seconds, self._mend)
-
-    def _act(self, action: Action) -> None:
-        world = self.world
-        world.trace.note(world.now, "outside", str(action))
-        if _DO[action.do](self, action):
-            world.injected[action.do.value] += 1
 
     def calm(self) -> None:
         """End every fault: from now on everything works, and the fleet has to recover.
 
-        A freeze that has begun is not shortened: events that reached the process since then wait for its end, and later
-        events would overtake them.
+        A freeze that has begun is not shortened: events that reached the process since then wait for its end, and
+        later events would overtake them.
         """
         world = self.world
-        world.trace.note(world.now, "outside", "calm")
+        world.note("outside", "calm")
         world.network.calm()
         world.is_writing = False
         for lasting in (world.hangs, world.failing, world.dragging):
@@ -174,12 +205,6 @@ class Storm:
         worker = self.fleet.workers.get(action.who)
         return worker if worker is not None and worker.is_alive else None
 
-    # --- the network -------------------------------------------------------------------------------------------
-
-    def _disturb(self, action: Action) -> bool:
-        self.world.network.disturb(action.do, action.who or EVERYBODY, action.seconds, action.amount)
-        return True
-
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _split(self, action: Action) -> bool:
@@ -204,15 +229,14 @@ class Storm:
         """Trim a shard, preferably one with a backlog.
 
         Only shards qualify whose checkpoint is a position, or of which a batch is prepared: if a shard was never read,
-        its
-        remaining records are all that readers will ask for.
+        its remaining records are all that readers will ask for.
         """
         rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
         ends = (TRIM_HORIZON, SHARD_END)
         begun = [key for key in sorted(rows) if rows[key].checkpoint not in ends or rows[key].pending is not None]
         listed = [key for key in begun if shards[key].is_listed]
-        behind = [key for key in listed if processed.get(key, 0) < shards[key].size]
-        key = _pick(behind or listed, action.where)
+        unread = [key for key in listed if processed.get(key, 0) < shards[key].size]
+        key = _pick(unread or listed, action.where)
         return key is not None and self.world.stream.trim(key, action.amount)
 
     def _stale(self, action: Action) -> bool:
@@ -236,29 +260,27 @@ class Storm:
         if key is None or self.world.has_begun_anew(key):
             return False
         self.world.destroyed(key)
-        self.world.table.put(SOMEBODY, action.do.value, key, change(self.world.table.rows[key]))
+        self.world.table.put(OUTSIDER, action.do.value, key, change(self.world.table.rows[key]))
         return True
 
     # --- processors --------------------------------------------------------------------------------------------
 
     def _fail(self, action: Action) -> bool:
-        return self._befall(action, lambda key, until: self.world.failing.update({key: until}))
+        self.world.failing[self._shard(action)] = self.world.now + action.seconds
+        return True
 
     def _poison(self, action: Action) -> bool:
-        key = _pick(sorted(self.world.stream.shards), action.where)
-        if key is None:
-            return False
+        key = self._shard(action)
         place = self.world.sink.processed.get(key, 0) + int(POISON_AHEAD * action.where)
         self.world.stream.shards[key].poisoned.add(place)
         return True
 
     def _drag(self, action: Action) -> bool:
-        return self._befall(action, lambda key, until: self.world.dragging.update({key: (until, action.amount)}))
+        self.world.dragging[self._shard(action)] = (self.world.now + action.seconds, action.amount)
+        return True
 
     def _hang(self, action: Action) -> bool:
-        key = _pick(sorted(self.world.stream.shards), action.where)
-        if key is None:
-            return False
+        key = self._shard(action)
         self.world.hangs[key] = self.world.now + action.seconds
         if action.amount:
             self.world.agenda.after(action.amount, self._report_stall, key)
@@ -271,12 +293,10 @@ class Storm:
                 event = events.ConsumerStalled(key, consumer.identifier, "process_records does not return")
                 consumer.process.deliver(event)
 
-    def _befall(self, action: Action, begin: Callable[[str, float], None]) -> bool:
-        key = _pick(sorted(self.world.stream.shards), action.where)
-        if key is None:
-            return False
-        begin(key, self.world.now + action.seconds)
-        return True
+    def _shard(self, action: Action) -> str:
+        """Return the shard of an action, among all that ever were; there is at least one."""
+        shards = sorted(self.world.stream.shards)
+        return shards[min(int(action.where * len(shards)), len(shards) - 1)]
 
     def _done(self, action: Action) -> bool:
         key = _pick(sorted(self.world.stream.open_ids), action.where)
@@ -329,10 +349,6 @@ _DO: dict[Do, Callable[[Storm, Action], bool]] = {
     Do.CRASH: Storm._crash,
     Do.STOP: Storm._stop,
     Do.FREEZE: Storm._freeze,
-    Do.CUT: Storm._disturb,
-    Do.DEAFEN: Storm._disturb,
-    Do.SLOW: Storm._disturb,
-    Do.THROTTLE: Storm._disturb,
     Do.SPLIT: Storm._split,
     Do.MERGE: Storm._merge,
     Do.EXPIRE: Storm._expire,

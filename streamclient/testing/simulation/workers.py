@@ -1,14 +1,12 @@
 """Workers on virtual time: nothing happens unless the caller lets it, and only one thing at a time.
 
 ``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step takes the owners' turns,
-continues
-one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so that they
-can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
+continues one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
+that they can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
 import threading
 from collections import deque
@@ -20,6 +18,7 @@ from typing import Any
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.holdings import Holdings
 from streamclient.model import ShardState
+from streamclient.testing.simulation.kernel import Agenda
 from streamclient.worker import Runtime, Worker
 
 SMALLEST_STEP_SECONDS = 0.001
@@ -122,13 +121,18 @@ class Simulation:
 
     def __init__(self, seed: int = 1) -> None:
         self.is_closed = False
-        self.now = STARTED_AT_SECONDS
+        self.agenda = Agenda(STARTED_AT_SECONDS)
+        """Calls from outside of every worker; its time is that of all workers."""
         self.pools: list[QueuedPool] = []
         self.workers: list[SimulatedWorker] = []
         self.simulated_calls: dict[int, SimulatedCall] = {}
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self.dice = random.Random(seed)
         self.identifiers = 0
+
+    @property
+    def now(self) -> float:
+        """The time of all monotonic clocks."""
+        return self.agenda.now
 
     def runtime(self) -> Runtime:
         """Return the substitute for the outside world that a worker of this simulation gets."""
@@ -143,20 +147,15 @@ class Simulation:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Let everything else continue until the event is set or the time is over; return whether it is set."""
-        limit = self.now + seconds
         simulated_call = self.simulated_calls.get(threading.get_ident())
-        if simulated_call is not None:
-            if not event.is_set():
-                simulated_call.wait(event, limit)
-            return event.is_set()
-        for _ in range(MOST_STEPS):
-            if event.is_set() or self.now >= limit:
-                return event.is_set()
-            self._step(limit, event.is_set)
-        raise AssertionError("a wait does not end")
+        if simulated_call is None:
+            self.until(event.is_set, seconds, required=False)
+        elif not event.is_set():
+            simulated_call.wait(event, self.now + seconds)
+        return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Run everything that happens within a time."""
+        """Run everything that happens within ``seconds``."""
         self.until(lambda: False, seconds, required=False)
 
     def until(self, condition: Callable[[], bool], seconds: float = 600.0, *, required: bool = True) -> None:
@@ -177,36 +176,23 @@ class Simulation:
         for simulated_call in list(self.simulated_calls.values()):
             simulated_call.go_on()
 
-    def call_at(self, moment: float, call: Callable[[], None]) -> None:
-        """Schedule a call at a moment, from outside of every worker."""
-        heapq.heappush(self._calls, (moment, len(self._calls), call))
-
     def _step(self, limit: float, condition: Callable[[], bool]) -> None:
-        while self._calls and self._calls[0][0] <= self.now:
-            heapq.heappop(self._calls)[2]()
+        while self.agenda.next_moment <= self.now:  # a call may have let time pass
+            self.agenda.run_until(self.now)
         for worker in self.workers:
             worker.thaw()
             worker.turn()
         ready: list[Callable[[], None]] = [p.run_one for p in self.pools if p.calls and not p.is_frozen]
-        ready += [
-            simulated_call.go_on
-            for simulated_call in self.simulated_calls.values()
-            if simulated_call.can_go_on(self.now)
-        ]
+        ready += [call.go_on for call in self.simulated_calls.values() if call.can_go_on(self.now)]
         if ready:
             self.dice.choice(ready)()
         elif not condition() and not any(worker.has_messages for worker in self.workers):
-            self.now = min(limit, max(self.now + SMALLEST_STEP_SECONDS, self._next_moment(limit)))
+            self.agenda.now = min(limit, max(self.now + SMALLEST_STEP_SECONDS, self._next_moment()))
 
-    def _next_moment(self, limit: float) -> float:
-        moments = [moment for moment, _, _ in self._calls[:1]]
-        moments += [worker.next_moment for worker in self.workers if not worker.is_over]
-        moments += [
-            simulated_call.limit
-            for simulated_call in self.simulated_calls.values()
-            if not simulated_call.pool.is_frozen
-        ]
-        return min([*moments, limit])
+    def _next_moment(self) -> float:
+        moments = [worker.next_moment for worker in self.workers if not worker.is_over]
+        moments += [call.limit for call in self.simulated_calls.values() if not call.pool.is_frozen]
+        return min([self.agenda.next_moment, *moments])
 
     def _identifier(self) -> str:
         self.identifiers += 1

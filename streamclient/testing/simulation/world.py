@@ -1,30 +1,26 @@
-"""One history: a stream, a status table, a network, the processes, and the laws that observe them."""
+"""One history of a fleet: its stream, status table and sink, and the laws that observe them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.events import AnswerCheckpoint, Report, Severity
-from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WorkerWriteKind, WriteKind
 from streamclient.model import CheckpointPosition, Lease, Shard
-from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.hooks import Hooks, Laws
+from streamclient.testing.simulation.kernel import Dice, Observer, PlayedHistory
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
-from streamclient.testing.simulation.simulated_faults import Excuse, Excused
-from streamclient.testing.simulation.simulated_network import Network
-from streamclient.testing.simulation.simulated_sink import Sink
+from streamclient.testing.simulation.simulated_faults import Excuse
 from streamclient.testing.simulation.simulated_stream import SimulatedShard, SimulatedStream, place_of
-from streamclient.testing.simulation.simulated_table import Actor, SimulatedTable
-from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.testing.simulation.simulated_table import Actor, LeaseChange, SimulatedTable
 from streamclient.worker.parking.parking_memory import MemoryParkingStore
 
 WALL_START_MICROS = 1_600_000_000_000_000
@@ -52,27 +48,82 @@ class Habits:
     """Share of calls that wait for a thread, and can be taken back meanwhile."""
 
 
-class SimulatedWorld:
-    """Everything in one history except its processes, which a fleet starts."""
+@define(eq=False)
+class Sink:
+    """The processed records of every shard."""
 
-    def __init__(  # noqa: PLR0915  # a list of fields
+    laws: Laws
+    counts: Counter[str]
+    newest: dict[str, int] = field(factory=dict)
+    """Greatest epoch that wrote, by shard."""
+    processed: dict[str, int] = field(factory=dict)
+    """Number of the first unprocessed record, by shard."""
+    committed: dict[str, str] = field(factory=dict)
+    """The last transaction of each shard, by its end position."""
+    aside: dict[str, set[int]] = field(factory=dict)
+    """Numbers of parked records, by shard."""
+
+    def fence(self, consumer: ConsumerRole) -> bool:
+        """Refuse all older epochs from now on; return whether the writer's own epoch was accepted."""
+        key = consumer.lease_key
+        if consumer.epoch < self.newest.get(key, 0):
+            return False
+        self.newest[key] = consumer.epoch
+        return True
+
+    def commit(self, consumer: ConsumerRole, rows: Sequence[tuple[int, int]], value: str) -> bool:
+        """Write records as one transaction, identified by its end position; a repeat changes nothing."""
+        if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
+            return True
+        if not all(self.write(consumer, start, end) for start, end in rows):
+            return False
+        self.committed[consumer.lease_key] = value
+        return True
+
+    def write(self, consumer: ConsumerRole, start: int, end: int) -> bool:
+        """Write the records of a shard from ``start`` to before ``end``; return whether the epoch was accepted."""
+        key = consumer.lease_key
+        if consumer.epoch < self.newest.get(key, 0):
+            self.counts["refused by the sink"] += 1
+            self.laws.write_refused(consumer)
+            return False
+        self.newest[key] = consumer.epoch
+        self.laws.records_written(consumer, start, end)
+        self.advance(key, start, end)
+        return True
+
+    def advance(self, lease_key: str, start: int, end: int) -> None:
+        """Note that records were processed, or need not be."""
+        if start <= self.processed.get(lease_key, 0) < end:
+            self.processed[lease_key] = end
+            self._pass_over(lease_key)
+
+    def set_aside(self, lease_key: str, places: Iterable[int]) -> None:
+        """Note that records were parked."""
+        self.aside.setdefault(lease_key, set()).update(places)
+        self._pass_over(lease_key)
+
+    def _pass_over(self, lease_key: str) -> None:
+        place, aside = self.processed.get(lease_key, 0), self.aside.get(lease_key, set())
+        while place in aside:
+            place += 1
+        self.processed[lease_key] = place
+
+
+class SimulatedWorld(PlayedHistory):
+    """Everything in one history of a fleet except its processes, which a ``SimulatedFleet`` starts."""
+
+    plan: Plan
+
+    def __init__(
         self,
         plan: Plan,
         make_laws: Callable[[SimulatedWorld], Sequence[Hooks]],
         observer: Observer | None = None,
-    ) -> None:  # a list of fields
-        self.plan, self.observer = plan, observer
+    ) -> None:
+        super().__init__(plan, observer)
         self.parking = MemoryParkingStore()
         self.config = plan.config(self.parking)
-        self.agenda = Agenda()
-        self.trace = Trace(listener=None if observer is None else observer.noted)
-        self.injected: Counter[str] = Counter()
-        """Number of deliberate faults, by kind."""
-        self.counts: Counter[str] = Counter()
-        """Number of other events, by kind."""
-        self.excused = Excused()
-        self.dice = Dice.of(plan.seed, "world")
-        self.network = Network(self.agenda, plan, self.injected)
         self.stream = SimulatedStream(Dice.of(plan.seed, "stream"))
         self.table = SimulatedTable(self._row_changed, self._worker_row_changed)
         self.processes: list[ProcessRole] = []
@@ -96,8 +147,6 @@ class SimulatedWorld:
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.habits = Habits()
-        self.events = 0
-        """Number of events that the cores handled."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
         """How often each value of each lease was requested, by ``Request.asked``."""
         self._consumers: dict[str, list[ConsumerRole]] = {}
@@ -121,17 +170,12 @@ class SimulatedWorld:
 
     # --- time and clocks ---------------------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        """True time."""
-        return self.agenda.now
-
     def wall_micros(self) -> int:
-        """What the wall clocks of all machines show; they differ, but nothing compares them."""
+        """Return the time of all wall clocks; those of real machines differ, but nothing compares them."""
         return WALL_START_MICROS + int(self.agenda.now * MICROS_PER_SECOND)
 
     def moment_of(self, wall_micros: int) -> float:
-        """The moment at which wall clocks showed a time."""
+        """Return the moment at which the wall clocks showed a time."""
         return (wall_micros - WALL_START_MICROS) / MICROS_PER_SECOND
 
     # --- the stream --------------------------------------------------------------------------------------------
@@ -202,18 +246,15 @@ class SimulatedWorld:
         self._destroyed_at[lease_key] = self.now
         self.touched.add(lease_key)
 
-    def _row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        key = (before or after).lease_key  # type: ignore[union-attr]  # one of them is there
+    def _row_changed(self, change: LeaseChange) -> None:
+        actor, what, key, before, after = change.actor, change.what, change.lease_key, change.before, change.after
         self.counts[what if actor.is_python else f"{actor.kind} {what}"] += 1
         if what not in QUIET_WRITES:
-            self.trace.note(self.now, actor.label, what, key, (before, after))
-        self.laws.row_changed(actor, what, before, after, write)
+            self.note(actor.label, what, key, (before, after))
+        self.laws.row_changed(change)
         if what == WriteKind.CREATE.value and after is not None and before is None:
             self._row_created(actor, after)
-        is_same = before is not None and after is not None
-        if not is_same or (before.counter, before.owner) != (after.counter, after.owner):  # type: ignore[union-attr]
+        if before is None or after is None or (before.counter, before.owner) != (after.counter, after.owner):
             self._moved_at[key] = self.now
         self._accepted_at[actor, key] = self.now
         if after is not None and after.is_finished:
@@ -224,7 +265,7 @@ class SimulatedWorld:
     ) -> None:
         self.counts[write.kind.value] += 1
         if write.kind is not WorkerWriteKind.BEAT:
-            self.trace.note(self.now, actor.label, write.kind.value, "", (before, after))
+            self.note(actor.label, write.kind.value, "", (before, after))
         if write.kind in (WorkerWriteKind.KILL, WorkerWriteKind.REMOVE):
             self._dismissed_at[write.worker_id] = self.now
         if write.kind is WorkerWriteKind.REGISTER:
@@ -238,8 +279,7 @@ class SimulatedWorld:
         """Return whether no session of the owner can rely on the lease, as one ended and none has taken it since.
 
         A lease that was handed over to a worker whose session has ended was never its own. A request of an ended
-        session
-        that arrives late takes nothing.
+        session that arrives late takes nothing.
         """
         present = self.table.workers.get(row.owner)
         if row.owner not in self._dismissed_at:
@@ -288,7 +328,7 @@ class SimulatedWorld:
         """Note that a worker of this package starts to read a shard."""
         key = consumer.lease_key
         self.counts["started"] += 1
-        self.trace.note(self.now, consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
+        self.note(consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
         self.laws.consumer_started(consumer)
         self._consumers.setdefault(key, []).append(consumer)
         self._judge_contest(key)
@@ -296,7 +336,7 @@ class SimulatedWorld:
     def consumer_ended(self, consumer: ConsumerRole) -> None:
         """Note that no user code of a consumer runs any more."""
         key = consumer.lease_key
-        self.trace.note(self.now, consumer.process.label, "ends reading", key, consumer.identifier)
+        self.note(consumer.process.label, "ends reading", key, consumer.identifier)
         self._consumers[key].remove(consumer)
         self._judge_contest(key)
 
@@ -357,7 +397,7 @@ class SimulatedWorld:
         request = self._requests.pop(answer.request_id)
         key, outcome = request.consumer.lease_key, answer.outcome
         self.counts[f"checkpoint {outcome.value}"] += 1
-        self.trace.note(self.now, process.label, outcome.value, key, request.value)
+        self.note(process.label, outcome.value, key, request.value)
         self.laws.checkpoint_answered(process, request, answer)
         request.consumer.checkpoint_answered(request, outcome)
 
@@ -365,7 +405,7 @@ class SimulatedWorld:
         """Note a worker's report."""
         self.counts[f"report {report.severity.value}"] += 1
         if report.severity is not Severity.INFO:
-            self.trace.note(self.now, process.label, report.severity.value, report.lease_key, report.text)
+            self.note(process.label, report.severity.value, report.lease_key, report.text)
         self.laws.reported(process, report)
 
     # --- workers -----------------------------------------------------------------------------------------------
@@ -373,7 +413,7 @@ class SimulatedWorld:
     def started(self, worker: Actor) -> None:
         """Note that a worker starts, or its next life."""
         self._born_at[worker] = self.now
-        self.trace.note(self.now, worker.label, "starts")
+        self.note(worker.label, "starts")
 
     def newest(self, name: str) -> ProcessRole | None:
         """Return the process of this package that was started last under a name."""
@@ -384,3 +424,20 @@ class SimulatedWorld:
         self.counts["java batches"] += 1
         self.laws.java_wrote(lease_key, start, end)
         self.sink.advance(lease_key, start, end)
+
+
+class Law(Hooks):
+    """One condition that must hold in every history. A law observes everything, and changes nothing."""
+
+    name = ""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world = world
+
+    def broken(self, lease_key: str, text: str) -> LawBroken:
+        """Return the exception to raise."""
+        return LawBroken(self.name, lease_key, text)
+
+    def excuses(self, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
+        """Return whether one of these excuses a process that would break the law; if so, count it."""
+        return self.world.excuses(self.name, process, lease_key, *candidates)

@@ -1,8 +1,7 @@
 """The reader of one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
 
 Its shell does what ``streamclient.worker.shard_consumer`` does; its user code is ``SimulatedProcessor``. A call under
-way
-continues whatever happens, even in a process that was frozen in the middle of it: that is how a zombie behaves.
+way continues whatever happens, even in a process that was frozen in the middle of it: that is how a zombie behaves.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from streamclient.interfaces import RetryableAction
 from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.actors.processor_actor import SimulatedProcessor
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import NO_ANSWER, UNREADABLE, Dice
 from streamclient.testing.simulation.roles import ProcessRole, Request
-from streamclient.testing.simulation.simulated_network import NO_ANSWER, UNREADABLE
 from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
 from streamclient.testing.simulation.world import SimulatedWorld
 
@@ -356,8 +354,7 @@ class Consumer:
 
     def _log(self, command: facts.LogLine) -> None:
         if command.severity is not Severity.INFO:
-            world = self.world
-            world.trace.note(world.now, self.process.label, command.severity.value, self.lease_key, command.text)
+            self.world.note(self.process.label, command.severity.value, self.lease_key, command.text)
 
     def _nothing(self, command: object) -> None:
         """Do nothing: the command is a read-ahead or an outage to log."""

@@ -17,7 +17,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 LOOK_SECONDS = 1.0
 """Interval at which the operator checks for the acknowledgement of a pause."""
 
-Change = Callable[[Lease], None]
+Change = Callable[[Lease], object]
 
 
 class Operator(Outsider):
@@ -59,7 +59,7 @@ class Operator(Outsider):
 
     def release(self, key: str, seconds: float) -> bool:
         """Take a lease from its owner, once the owner obeys a pause; then resume."""
-        return self._change_paused(key, seconds, self._land_release)
+        return self._change_paused(key, seconds, lambda row: self._world.table.land(self, leases.release(row)))
 
     def move(self, key: str, receiver: str) -> bool:
         """Request a lease in the name of a worker."""
@@ -69,9 +69,6 @@ class Operator(Outsider):
         return self._world.table.land(self, leases.steal(row, receiver))
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _land_release(self, row: Lease) -> None:
-        self._world.table.land(self, leases.release(row))
 
     def _order_pause(self, key: str, until_micros: int | None) -> bool:
         row = self._world.table.rows.get(key)

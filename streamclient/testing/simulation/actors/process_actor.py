@@ -1,14 +1,14 @@
 """One process with a worker of this package in it: the production ``Holdings``, and a shell of simulated calls.
 
 Its shell does what ``streamclient.worker`` does: writes of a turn are sent at once, renewals in one request;
-``sent_at``
-is read before a request leaves; the answer to each command is one event. A frozen process does nothing at all: events
-that reach it wait until it continues, and then come in order.
+``sent_at`` is read before a request leaves; the answer to each command is one event. A frozen process does nothing at
+all: events that reach it wait until it continues, and then come in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from streamclient.core import events, leases
@@ -19,10 +19,9 @@ from streamclient.core.membership import WorkerWrite
 from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.simulation.actors.consumer_actor import Consumer
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import ERRORS, NO_ANSWER, UNREADABLE, Dice, SimulatedProcess
 from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.simulated_faults import Fate
-from streamclient.testing.simulation.simulated_network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE
 from streamclient.testing.simulation.simulated_stream import STREAM_ID
 from streamclient.testing.simulation.world import SimulatedWorld
 
@@ -33,27 +32,23 @@ NEVER_DUE = float("inf")
 
 WRITES = (events.WriteLease, events.WriteWorker)
 
-_ERRORS = {Fate.THROTTLED: TOO_BUSY, Fate.CUT: NO_ROUTE}
+CARRIED_OUT = (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST)
+"""Outcomes of calls that are carried out, and whose answers do not arrive."""
 
 
-class PythonProcess:
+class PythonProcess(SimulatedProcess):
     """A worker's life, from its start to its crash or end."""
 
     kind = "worker"
     is_python = True
 
     def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
-        plan, self.world, self.name, self.life = world.plan, world, name, life
-        self.label = f"{name}#{life}"
-        self.agenda, self.network = world.agenda, world.network
-        self.dice = Dice.of(plan.seed, "process", name, life)
-        self.clock_offset = 1_000.0 * self.dice.random()
-        self.clock_rate = 1.0 + plan.drift * (2.0 * self.dice.random() - 1.0)
-        self.is_alive = True
+        plan, self.world, self.life = world.plan, world, life
+        super().__init__(world, name, f"{name}#{life}", Dice.of(plan.seed, "process", name, life))
+        self.set_clock(plan.drift)
         self.is_stopping = False
         self.is_selective = False
         """Whether one of its processors marked itself done, so that the worker does not take that lease again."""
-        self.frozen_until = 0.0
         self.consumers: dict[str, Consumer] = {}
         """Consumers by lease identifier."""
         self.identifiers = 0
@@ -89,7 +84,7 @@ class PythonProcess:
 
     def crash(self) -> None:
         """End at once."""
-        self.is_alive = False
+        super().crash()
         for consumer in self.consumers.values():
             consumer.vanish()
         self.consumers.clear()
@@ -100,10 +95,6 @@ class PythonProcess:
             self.is_stopping = True
             self.deliver(events.StopRequested())
 
-    def freeze(self, seconds: float) -> None:
-        """Freeze the process for some seconds."""
-        self.frozen_until = max(self.frozen_until, self.agenda.now + seconds)
-
     def hold(self, lease_key: str | None) -> None:
         """Have its own program pause a shard, or the whole worker."""
         self.deliver(events.PauseRequested(lease_key, "maintenance"))
@@ -111,15 +102,6 @@ class PythonProcess:
     def let_go(self, lease_key: str | None) -> None:
         """Have its own program end a pause."""
         self.deliver(events.ResumeRequested(lease_key))
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the process is frozen."""
-        return self.frozen_until > self.agenda.now
-
-    def local(self) -> float:
-        """Return the time of its monotonic clock."""
-        return self.clock_offset + self.agenda.now * self.clock_rate
 
     def believes(self, consumer: ConsumerRole) -> bool:
         """Return whether it relies on the lease under which a consumer reads, and on its session."""
@@ -133,12 +115,7 @@ class PythonProcess:
 
     def deliver(self, event: Event) -> None:
         """Let an event reach the process: at once, when the process continues, or never."""
-        if not self.is_alive:
-            return
-        if self.frozen_until > self.agenda.now:
-            self.agenda.at(self.frozen_until, self.deliver, event)
-            return
-        self.handle(event)
+        self.when_awake(self.handle, event)
 
     def handle(self, event: Event) -> None:
         """Have the core handle an event, and carry out its commands."""
@@ -164,7 +141,7 @@ class PythonProcess:
         self._schedule_tick()
         if self.is_stopping and self.holdings.is_drained:
             self.is_alive = False
-            world.trace.note(self.agenda.now, self.label, "has stopped")
+            world.note(self.label, "has stopped")
 
     def _beat(self, event: Event, seconds: float) -> None:
         if self.is_alive:
@@ -175,14 +152,12 @@ class PythonProcess:
         deadline = self.holdings.next_deadline(self.local())
         if deadline is not None and deadline < self._tick_due:
             self._tick_due = deadline
-            self.agenda.at((deadline - self.clock_offset) / self.clock_rate + TICK_LAG_SECONDS, self._tick, deadline)
+            moment = (deadline - self.clock_offset) / self.clock_rate + TICK_LAG_SECONDS
+            self.agenda.at(moment, self.when_awake, self._tick, deadline)
 
     def _tick(self, due: float) -> None:
         """Handle the earliest known deadline; it may have been put off since."""
-        if self._tick_due != due or not self.is_alive:
-            return
-        if self.is_frozen:
-            self.agenda.at(self.frozen_until, self._tick, due)
+        if self._tick_due != due:
             return
         self._tick_due = NEVER_DUE
         deadline = self.holdings.next_deadline(self.local())
@@ -202,19 +177,30 @@ class PythonProcess:
             seconds += self.network.lateness(self.dice)
         self.agenda.after(seconds, self.deliver, event)
 
-    def _fails(self, fate: Fate, call: Call[Any]) -> bool:
-        """Return whether a read fails; if so, schedule the answer that says it."""
+    def _ask(
+        self, call: Call[Any], land: Callable[..., None], *arguments: Any, effect: Callable[[], object] | None = None
+    ) -> None:
+        """Send a call: ``land`` takes its fate and the arguments at the service, unless the call or its answer is lost.
+
+        ``effect`` is what the call does at the service even if the answer is lost.
+        """
+        fate = self.network.fate(self.name, self.dice)
+        if effect is not None and fate in CARRIED_OUT:
+            self.agenda.after(self.network.delay(self.name, self.dice), effect)
         if fate not in UNREADABLE:
-            return False
+            self.agenda.after(self.network.delay(self.name, self.dice), land, fate, *arguments)
+            return
         is_prompt = fate is Fate.THROTTLED
         seconds = self.network.delay(self.name, self.dice) if is_prompt else self.network.timeout(self.dice)
-        self.agenda.after(seconds, self.deliver, Answered(call, error=_ERRORS.get(fate, NO_ANSWER)))
-        return True
+        self.agenda.after(seconds, self.deliver, Answered(call, error=ERRORS.get(fate, NO_ANSWER)))
+
+    def _answer(self, fate: Fate, call: Call[Any], look: Callable[[], Any]) -> None:
+        """Send the answer back: what ``look`` finds now."""
+        answer = Answered(call, look())
+        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _read_rows(self, command: events.ReadRows) -> None:
-        fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, command):
-            self.agenda.after(self.network.delay(self.name, self.dice), self._scan_first_part, fate)
+        self._ask(command, self._scan_first_part)
 
     def _scan_first_part(self, fate: Fate) -> None:
         """Start a scan, which is not a snapshot: two parts of the key range are read at different times."""
@@ -225,32 +211,21 @@ class PythonProcess:
         self.agenda.after(self.network.delay(self.name, self.dice) / 2, self._scan_second_part, fate, first, middle)
 
     def _scan_second_part(self, fate: Fate, first: list[Lease], middle: str | None) -> None:
-        rows = self.world.table.rows
-        second = [rows[key] for key in self.world.table.sorted_keys() if middle is not None and key >= middle]
-        delay = self.network.delay(self.name, self.dice)
-        if self.world.plan.has_sessions:
-            self.agenda.after(delay, self._scan_workers, fate, (*first, *second))
-        else:
-            self._answer_after(
-                delay, fate, Answered(events.ReadRows(), events.Scan((*first, *second), self.world.wall_micros()))
-            )
+        """Read the rest, then the worker rows by another request, which is sent after the answer to the first one."""
+        world, table = self.world, self.world.table
+        second = [table.rows[key] for key in table.sorted_keys() if middle is not None and key >= middle]
 
-    def _scan_workers(self, fate: Fate, rows: tuple[Lease, ...]) -> None:
-        """Read the worker rows by a second request, which is sent after the answer to the first one."""
-        table = self.world.table
-        answer = Answered(
-            events.ReadRows(), events.Scan(rows, self.world.wall_micros(), table.workers_of(table.workers))
-        )
-        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+        def scan() -> events.Scan:
+            workers = table.workers_of(table.workers) if world.plan.has_sessions else None
+            return events.Scan((*first, *second), world.wall_micros(), workers)
+
+        if world.plan.has_sessions:
+            self.agenda.after(self.network.delay(self.name, self.dice), self._answer, fate, events.ReadRows(), scan)
+        else:
+            self._answer(fate, events.ReadRows(), scan)
 
     def _read_signals(self, command: events.ReadSignals) -> None:
-        fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, command):
-            self.agenda.after(self.network.delay(self.name, self.dice), self._look_at_signals, fate, command.names)
-
-    def _look_at_signals(self, fate: Fate, names: tuple[str, ...]) -> None:
-        answer = Answered(events.ReadSignals(names), self.world.table.workers_of(names))
-        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+        self._ask(command, self._answer, command, lambda: self.world.table.workers_of(command.names))
 
     def _wake_workers(self, command: events.WakeWorkers) -> None:
         """Send wakes, which have no condition: they may be lost, and late ones do no harm."""
@@ -258,40 +233,19 @@ class PythonProcess:
         delay = self.network.delay(self.name, self.dice)
         if not fate.is_unsent:
             self.agenda.after(delay, self.world.table.wake, names)
-        error = _ERRORS.get(fate, NO_ANSWER) if fate in UNREADABLE else None
+        error = ERRORS.get(fate, NO_ANSWER) if fate in UNREADABLE else None
         seconds = 2.0 * delay if error is None else self.network.timeout(self.dice)
-        self._answer_after(seconds, fate, Answered(events.WakeWorkers(names), error=error))
+        self._answer_after(seconds, fate, Answered(command, error=error))
 
     def _read_row(self, command: events.ReadRow) -> None:
-        key = command.lease_key
-        fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, command):
-            self.agenda.after(self.network.delay(self.name, self.dice), self._look_up, fate, key)
-
-    def _look_up(self, fate: Fate, lease_key: str) -> None:
-        answer = Answered(events.ReadRow(lease_key), self.world.table.rows.get(lease_key))
-        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+        self._ask(command, self._answer, command, lambda: self.world.table.rows.get(command.lease_key))
 
     def _list_shards(self, command: events.ListShards) -> None:
-        fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, command):
-            self.agenda.after(self.network.delay(self.name, self.dice), self._describe, fate)
-
-    def _describe(self, fate: Fate) -> None:
-        answer = Answered(events.ListShards(), events.ShardList(self.world.listing()))
-        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+        self._ask(command, self._answer, command, lambda: events.ShardList(self.world.listing()))
 
     def _draw_epoch(self, command: events.DrawEpoch) -> None:
-        key = command.lease_key
-        fate = self.network.fate(self.name, self.dice)
-        if fate in (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST):
-            self.agenda.after(self.network.delay(self.name, self.dice), self.world.table.draw_epoch, key)
-        if not self._fails(fate, command):
-            self.agenda.after(self.network.delay(self.name, self.dice), self._epoch_lands, fate, key)
-
-    def _epoch_lands(self, fate: Fate, lease_key: str) -> None:
-        answer = Answered(events.DrawEpoch(lease_key), self.world.table.draw_epoch(lease_key))
-        self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
+        draw = partial(self.world.table.draw_epoch, command.lease_key)
+        self._ask(command, self._answer, command, draw, effect=draw)
 
     def _forget_epoch(self, command: events.ForgetEpoch) -> None:
         if not self.network.fate(self.name, self.dice).is_unsent:
@@ -329,8 +283,8 @@ class PythonProcess:
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):
             after(network.delay(self.name, dice), self._land_and_answer, fate, writes, sent_at)
             return
-        error = _ERRORS.get(fate, NO_ANSWER)
-        answers = [_answer(write, WriteOutcome.UNCERTAIN, sent_at, error) for write in writes]
+        error = ERRORS.get(fate, NO_ANSWER)
+        answers = [_answered(write, WriteOutcome.UNCERTAIN, sent_at, error) for write in writes]
         if fate is Fate.THROTTLED:
             after(network.delay(self.name, dice), self._deliver_all, answers)
             return
@@ -354,7 +308,7 @@ class PythonProcess:
         for write in writes:
             is_applied = self._land(write) and fate is not Fate.FALSE_REFUSAL
             outcome = WriteOutcome.ACCEPTED if is_applied else WriteOutcome.REFUSED
-            answers.append(_answer(write, outcome, sent_at))
+            answers.append(_answered(write, outcome, sent_at))
         seconds = self.network.delay(self.name, self.dice)
         if fate is Fate.LATE_ANSWER:
             seconds += self.network.lateness(self.dice)
@@ -396,12 +350,11 @@ class PythonProcess:
         return f"<{self.label}: {self.holdings!r}>"
 
 
-def _answer(
+def _answered(
     write: LeaseWrite | WorkerWrite, outcome: WriteOutcome, sent_at: float, error: Exception | None = None
 ) -> Event:
-    if isinstance(write, LeaseWrite):
-        return Answered(events.WriteLease(write), outcome, sent_at, error=error)
-    return Answered(events.WriteWorker(write), outcome, sent_at, error=error)
+    call = events.WriteLease(write) if isinstance(write, LeaseWrite) else events.WriteWorker(write)
+    return Answered(call, outcome, sent_at, error=error)
 
 
 _CARRY_OUT: dict[type[Command], Callable[[PythonProcess, Any], None]] = {

@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from streamclient.testing.simulation.laws.base import Law
-from streamclient.testing.simulation.laws.consuming_laws import (
-    CallsInOrder,
-    OnlyFailuresAreParked,
-    ParkedKeysWait,
-    StoppedShardsWait,
-)
-from streamclient.testing.simulation.laws.orders_laws import (
-    NothingIsRepeated,
-    PausedShardsRest,
-    PreparedIsRemembered,
-    ProgramsPause,
-    StartsWhereStored,
-)
-from streamclient.testing.simulation.laws.ownership_laws import EpochsGrow, FencedWritesFail, OneReader, Patience
-from streamclient.testing.simulation.laws.progress_laws import (
-    AnswersAreTrue,
-    CheckpointsFollowProcessing,
-    CheckpointsOnlyAdvance,
-    LossesAreReported,
-    NothingIsLost,
-    NothingIsSkipped,
-    ParentsFirst,
-)
-from streamclient.testing.simulation.laws.sessions_laws import KilledStaysKilled, SessionsFirst, VerdictsAreLate
-from streamclient.testing.simulation.world import SimulatedWorld
+import streamclient.testing.simulation.laws.consumer_laws as consumer
+import streamclient.testing.simulation.laws.ownership_laws as ownership
+import streamclient.testing.simulation.laws.progress_laws as progress
+from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 __all__ = ["SAFETY", "Law", "make_laws"]
 
 SAFETY: tuple[type[Law], ...] = (
-    Patience,
-    OneReader,
-    EpochsGrow,
-    FencedWritesFail,
-    CheckpointsOnlyAdvance,
-    CheckpointsFollowProcessing,
-    AnswersAreTrue,
-    ParentsFirst,
-    StartsWhereStored,
-    PreparedIsRemembered,
-    NothingIsRepeated,
-    CallsInOrder,
-    StoppedShardsWait,
-    OnlyFailuresAreParked,
-    ParkedKeysWait,
-    NothingIsLost,
-    NothingIsSkipped,
-    LossesAreReported,
-    PausedShardsRest,
-    ProgramsPause,
-    KilledStaysKilled,
-    VerdictsAreLate,
-    SessionsFirst,
+    ownership.Patience,
+    ownership.OneReader,
+    ownership.EpochsGrow,
+    ownership.FencedWritesFail,
+    progress.CheckpointsOnlyAdvance,
+    progress.CheckpointsFollowProcessing,
+    progress.AnswersAreTrue,
+    progress.ParentsFirst,
+    consumer.StartsWhereStored,
+    consumer.PreparedIsRemembered,
+    consumer.NothingIsRepeated,
+    consumer.CallsInOrder,
+    consumer.StoppedShardsWait,
+    consumer.OnlyFailuresAreParked,
+    consumer.ParkedKeysWait,
+    progress.NothingIsLost,
+    progress.NothingIsSkipped,
+    progress.LossesAreReported,
+    consumer.PausedShardsRest,
+    consumer.ProgramsPause,
+    ownership.KilledStaysKilled,
+    ownership.VerdictsAreLate,
+    ownership.SessionsFirst,
 )
 """Checked at every event. The order matters if one mistake breaks two laws: the cause comes first."""
 

@@ -1,16 +1,15 @@
-"""Laws about the right to read a shard and to write its lease."""
+"""Laws about the right to read a shard and to write its lease, and about the sessions that the right depends on."""
 
 from __future__ import annotations
 
-from streamclient.core.leases import LeaseWrite
-from streamclient.core.write_rules import WriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.write_rules import WorkerWriteKind, WriteKind
 from streamclient.model import Lease
-from streamclient.testing.history import EPOCHS, READERS, OneReliesOnIt, ReaderBegan, ReaderOver
-from streamclient.testing.simulation.laws.base import Law
+from streamclient.testing.history import EPOCHS, READERS, OneReliesOnIt, ReaderBegan, ReaderOver, require
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
 from streamclient.testing.simulation.simulated_faults import Excuse
-from streamclient.testing.simulation.simulated_table import Actor
-from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
+from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 OWNERS_WRITES = frozenset(
     kind.value
@@ -38,10 +37,8 @@ class OneReader(Law):
     """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
 
     A process that takes an expired lease, or starts to read a shard, must be the only one that relies on the lease. A
-    reader
-    whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then. So is,
-    for
-    a lease duration at most, a process whose name another process has taken over.
+    reader whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then.
+    A process whose name another process has taken over is excused for a lease duration at most.
     """
 
     name = READERS
@@ -51,20 +48,19 @@ class OneReader(Law):
         super().__init__(world)
         self._judge = OneReliesOnIt(self._relies_on_it, in_one_process=self.in_one_process)
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        if after is None or before is None or not _is_seized(actor, what, before):
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, before = change.actor, change.before
+        if change.after is None or before is None or not _is_seized(actor, change.what, before):
             return
-        for other in self.world.readers_of(after.lease_key):
+        for other in self.world.readers_of(change.lease_key):
             if other.process is not actor and self._relies_on_it(other) and not self._is_hasty(actor, before):
-                raise self.broken(after.lease_key, f"{actor.label} took what {other!r} still relies on")
+                raise self.broken(change.lease_key, f"{actor.label} took what {other!r} still relies on")
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+        require(ReaderBegan(consumer, consumer.process, consumer.lease_key), self._judge)
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        self.tell(self._judge, ReaderOver(consumer, consumer.lease_key))
+        require(ReaderOver(consumer, consumer.lease_key), self._judge)
 
     def event_handled(self, process: ProcessRole) -> None:
         for key in sorted(self.world.contested):
@@ -90,23 +86,21 @@ class Patience(Law):
     Alternatively its owner's session must have ended since, by a verdict or by itself.
 
     Measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside, its counter
-    begins
-    anew and it may look as it did before; the taker is then excused.
+    begins anew and it may look as it did before; the taker is then excused.
     """
 
     name = "patience"
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        if before is None or not actor.is_python or not _is_seized(actor, what, before):
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, before, key = change.actor, change.before, change.lease_key
+        if before is None or not actor.is_python or not _is_seized(actor, change.what, before):
             return
-        rest, key = self.world.rest_of(before.lease_key), before.lease_key
+        rest = self.world.rest_of(key)
         if rest >= self.world.patience_seconds or self.world.is_dismissed(before):
             return
         if not self.excuses(actor, key, Excuse.ROW_ANEW):
-            text = f"{what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
-            raise self.broken(before.lease_key, text)
+            text = f"{change.what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
+            raise self.broken(key, text)
 
 
 def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
@@ -117,8 +111,7 @@ class FencedWritesFail(Law):
     """No write of a worker is accepted for a lease that another worker has taken since.
 
     Heartbeats, checkpoints and hand-overs are reserved for the present owner. If a lease is free, or was handed over to
-    a
-    worker, any worker may hand it over without having read it.
+    a worker, any worker may hand it over without having read it.
     """
 
     name = "fenced writes fail"
@@ -128,15 +121,14 @@ class FencedWritesFail(Law):
         self._owners: dict[str, Actor] = {}
         """The process whose take was accepted last, by lease."""
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, what, after = change.actor, change.what, change.after
         if after is None:
             return
         if what == WriteKind.TAKE.value or (what == WriteKind.CREATE.value and after.owner):
             self._owners[after.lease_key] = actor
-        elif what in OWNERS_WRITES and actor.is_python and before is not None:
-            self._judge(actor, what, before)
+        elif what in OWNERS_WRITES and actor.is_python and change.before is not None:
+            self._judge(actor, what, change.before)
 
     def _judge(self, actor: Actor, what: str, before: Lease) -> None:
         owner = self._owners.get(before.lease_key)
@@ -144,15 +136,14 @@ class FencedWritesFail(Law):
         if owner is actor or (what == WriteKind.TRANSFER.value and is_passed_on):
             return
         if not self._is_same_worker(actor, owner):
-            label = owner.label if owner is not None else "nobody"
+            label = owner.label if owner is not None else "no worker"
             raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
 
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
         """Return whether the lease was taken only by another process of the same worker.
 
         There are three such cases. A request of a former life arrived late, and there is nothing to fence; or the newer
-        of
-        two processes acts for the worker; or the older process does not know yet that its name was taken over.
+        of two processes acts for the worker; or the older process does not know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:
             return False
@@ -166,10 +157,8 @@ class EpochsGrow(Law):
     """Each acquisition of a shard has a greater epoch than all acquisitions before it.
 
     So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. A process that
-    does
-    not know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name
-    another
-    process already has is not an acquisition: it may hold nothing.
+    does not know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name
+    another process already has is not an acquisition: it may hold nothing.
     """
 
     name = EPOCHS
@@ -181,12 +170,11 @@ class EpochsGrow(Law):
         """The last taker of each lease, and the number of takes by others before it."""
         self._known_takes: dict[str, int] = {}
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        if what == "take" and after is not None and not self.world.was_replaced(actor):
-            owner, changes = self._takes.get(after.lease_key, (actor, 0))
-            self._takes[after.lease_key] = (actor, changes + (owner is not actor))
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, key = change.actor, change.lease_key
+        if change.what == "take" and change.after is not None and not self.world.was_replaced(actor):
+            owner, changes = self._takes.get(key, (actor, 0))
+            self._takes[key] = (actor, changes + (owner is not actor))
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
@@ -204,3 +192,44 @@ class EpochsGrow(Law):
         key, process = consumer.lease_key, consumer.process
         if process.believes(consumer) and not self.excuses(process, key, *UNAWARE):
             raise self.broken(key, f"the sink refused {consumer!r}, which owns the lease")
+
+
+class KilledStaysKilled(Law):
+    """A session that was killed never beats again: its row changes only by a new session, or is deleted."""
+
+    name = "killed stays killed"
+
+    def worker_row_changed(
+        self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
+    ) -> None:
+        was_killed = before is not None and before.state is SessionState.KILLED
+        if was_killed and after is not None and before is not None and after.nonce == before.nonce:
+            raise self.broken("", f"{write.kind.value} of {actor.label} was accepted after the verdict: {after}")
+
+
+class VerdictsAreLate(Law):
+    """A session is killed only when it, and with it every lease under it, has expired by its own worker's clock."""
+
+    name = "verdicts are late"
+
+    def worker_row_changed(
+        self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
+    ) -> None:
+        if write.kind is not WorkerWriteKind.KILL:
+            return
+        victim = self.world.newest(write.worker_id)
+        if victim is not None and victim.is_alive and victim.holdings.session_valid_until > victim.local():
+            raise self.broken("", f"{actor.label} killed {before}, whose session is still valid for {victim.label}")
+
+
+class SessionsFirst(Law):
+    """No process starts to read without a valid session, or once a newer process has its name."""
+
+    name = "sessions first"
+
+    def consumer_started(self, consumer: ConsumerRole) -> None:
+        process = consumer.process
+        if process.holdings.session_valid_until <= process.local():
+            raise self.broken(consumer.lease_key, f"{consumer!r} starts without a valid session")
+        if process.holdings.is_ousted:
+            raise self.broken(consumer.lease_key, f"{consumer!r} starts although a newer process has its name")

@@ -8,7 +8,7 @@ from typing import Any
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WriteKind
-from streamclient.model import CheckpointPosition, Lease, ParkedRecord
+from streamclient.model import CheckpointPosition, ParkedRecord
 from streamclient.records import StreamRecord
 from streamclient.testing.history import (
     LOST,
@@ -18,13 +18,13 @@ from streamclient.testing.history import (
     KeysInOrder,
     ParentsBeforeChildren,
     ReaderBegan,
+    require,
 )
-from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
 from streamclient.testing.simulation.simulated_faults import Excuse
 from streamclient.testing.simulation.simulated_stream import place_of
-from streamclient.testing.simulation.simulated_table import Actor
-from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
+from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 Asked = tuple[str, str, bool]
 """Lease key, value, and whether it is the first phase of two."""
@@ -45,8 +45,7 @@ class CheckpointsOnlyAdvance(Law):
     """A stored checkpoint never goes back, except by an operator or by a destruction of rows from outside.
 
     A worker that restores a destroyed row stores at least the checkpoint that it knows it had stored. The law judges
-    that
-    decision. A take that was sent before the worker had the lease, and arrives late on a restored row, restores
+    that decision. A take that was sent before the worker had the lease, and arrives late on a restored row, restores
     nothing.
     """
 
@@ -59,10 +58,8 @@ class CheckpointsOnlyAdvance(Law):
         self._own: dict[str, tuple[Actor, int]] = {}
         """Furthest position that the present owner was told is stored."""
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        key = (before or after).lease_key  # type: ignore[union-attr]  # one of them is there
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, what, key, after = change.actor, change.what, change.lease_key, change.after
         stored = 0 if after is None else place(after.checkpoint)
         if not actor.is_python:
             self._reached[key] = stored
@@ -72,11 +69,11 @@ class CheckpointsOnlyAdvance(Law):
         if after is None:
             return
         if stored < self._reached.get(key, 0) and not self._begins_anew(key, stored):
-            raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
+            raise self.broken(key, f"{what} of {actor.label} stored {after} where {change.before} was")
         self._reached[key] = stored
         owner, told = self._own.get(key, (actor, 0))
         if owner is actor and what in RESTORATIONS and key in held_by(actor):
-            if write is not last_decision(actor, key):
+            if change.write is not last_decision(actor, key):
                 return
             if stored < told:
                 raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
@@ -113,13 +110,11 @@ class CheckpointsFollowProcessing(Law):
 
     name = "checkpoints follow processing"
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, what, key, after = change.actor, change.what, change.lease_key, change.after
         if after is None or not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.CREATE.value):
             return
-        key, shard = after.lease_key, self.world.stream.shards[after.lease_key]
-        processed = self.world.sink.processed.get(key, 0)
+        shard, processed = self.world.stream.shards[key], self.world.sink.processed.get(key, 0)
         if after.is_finished:
             is_read = not shard.is_open and processed >= shard.size
             if not is_read and not (what == WriteKind.CREATE.value and key in self.world.ended):
@@ -132,8 +127,8 @@ class AnswersAreTrue(Law):
     """A checkpoint that was answered as stored was stored; one that was answered as lost is never stored, even later.
 
     The same holds for the first phase of a two-phase checkpoint. If a value was requested more than once, only the
-    answers
-    that say "stored" are judged. A row that was destroyed from outside may have held values that are no longer known.
+    answers that say "stored" are judged. A row that was destroyed from outside may have held values that are no longer
+    known.
     """
 
     name = "answers are true"
@@ -146,15 +141,14 @@ class AnswersAreTrue(Law):
         """Values that rows have held, whichever worker stored them. Such a value is stored if it is requested again,
         even if no write of it arrives."""
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
+    def row_changed(self, change: LeaseChange) -> None:
+        after = change.after
         if after is None:
             return
         self._held.add((after.lease_key, after.checkpoint, False))
-        if not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
+        if not change.actor.is_python or change.what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
             return  # a Java worker stores the same end of a shard on its own
-        is_first_phase = what == WriteKind.PREPARE.value
+        is_first_phase = change.what == WriteKind.PREPARE.value
         value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
         asked = (after.lease_key, value, is_first_phase)
         self._stored.add(asked)
@@ -190,7 +184,7 @@ class ParentsFirst(Law):
         self._judge = ParentsBeforeChildren(world.stream.ancestors, self._is_over)
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+        require(ReaderBegan(consumer, consumer.process, consumer.lease_key), self._judge)
 
     def _is_over(self, shard_id: str) -> bool:
         return shard_id in self.world.ended or not self.world.stream.shards[shard_id].is_listed
@@ -217,20 +211,20 @@ class NothingIsLost(Law):
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         shard = consumer.shard
         keys, numbers = shard.keys[start:end], shard.numbers[start:end]
-        self.tell(self._judge, Delivered(consumer, consumer.lease_key, keys, numbers))
+        require(Delivered(consumer, consumer.lease_key, keys, numbers), self._judge)
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         self._aside |= {change_of(consumer, each.record) for each in records}
 
     def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
         for shard, key, number in changes:
-            self.tell(self._judge, Delivered("a replay", shard, [key], [number], is_judged=False))
+            require(Delivered("a replay", shard, [key], [number], is_judged=False), self._judge)
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
         shard = self.world.stream.shards[lease_key]
         self._unfenced.add(lease_key)
         keys, numbers = shard.keys[start:end], shard.numbers[start:end]
-        self.tell(self._judge, Delivered("java", "", keys, numbers, is_judged=False))
+        require(Delivered("java", "", keys, numbers, is_judged=False), self._judge)
 
     def recovered(self, unread: Container[str]) -> None:
         furthest = self._judge.furthest
@@ -240,7 +234,7 @@ class NothingIsLost(Law):
                     continue
                 is_javas = name in unread and self.world.excused.note(LOST, Excuse.JAVA)
                 if not is_javas and not self._may_be_missing(key, number, LOST):
-                    raise self.broken(name, f"nobody ever wrote change {number} of key {key}")
+                    raise self.broken(name, f"no worker ever wrote change {number} of key {key}")
 
     def _may_be_missing(self, key: Any, number: int, law: str = ORDER) -> bool:
         if (key, number) in self._aside:
@@ -269,27 +263,24 @@ class NothingIsSkipped(Law):
     """A shard is read from its beginning, except for the first shards if reading starts at the latest record.
 
     So a row's first checkpoint is a later position only if no other worker has created the row of a shard before it,
-    and
-    no later than the start of the worker that creates it.
+    and no later than the start of the worker that creates it.
     """
 
     name = "nothing is skipped"
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        if what != WriteKind.CREATE.value or after is None or not actor.is_python or after.is_finished:
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, after = change.actor, change.after
+        if change.what != WriteKind.CREATE.value or after is None or not actor.is_python or after.is_finished:
             return
         world, key, first = self.world, after.lease_key, place_of(after.checkpoint)
         if first == 0 or world.has_had_row(key):
             return
         known = sorted(name for name in world.stream.ancestors(key) if world.creator_of(name) not in (None, actor))
         if known or world.plan.position == "oldest":
-            raise self.broken(
-                key, f"{actor.label} lets {after} start behind its beginning, although others created {known}"
-            )
+            text = f"{actor.label} lets {after} start after its beginning, although others created {known}"
+            raise self.broken(key, text)
         if first > world.stream.place_at(key, world.start_of(actor)):
-            raise self.broken(key, f"{actor.label} lets {after} start behind what was written when it started itself")
+            raise self.broken(key, f"{actor.label} lets {after} start after what was written when it started itself")
 
 
 class LossesAreReported(Law):
@@ -297,15 +288,14 @@ class LossesAreReported(Law):
 
     name = "losses are reported"
 
-    def row_changed(
-        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
-    ) -> None:
-        if after is not None or before is None or not actor.is_python:
+    def row_changed(self, change: LeaseChange) -> None:
+        actor, key, before = change.actor, change.lease_key, change.before
+        if change.after is not None or before is None or not actor.is_python:
             return
-        if self.world.stream.shards[before.lease_key].is_listed:
-            raise self.broken(before.lease_key, f"{actor.label} deleted {before}, whose shard is in the stream")
-        if not before.is_finished and before.lease_key not in self.world.losses:
-            raise self.broken(before.lease_key, f"{actor.label} deleted {before} without reporting the loss")
+        if self.world.stream.shards[key].is_listed:
+            raise self.broken(key, f"{actor.label} deleted {before}, whose shard is in the stream")
+        if not before.is_finished and key not in self.world.losses:
+            raise self.broken(key, f"{actor.label} deleted {before} without reporting the loss")
 
     def reported(self, process: ProcessRole, report: Report) -> None:
         if "records are lost" in report.text:

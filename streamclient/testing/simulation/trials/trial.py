@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 
 from attrs import define, field
 
@@ -14,11 +15,10 @@ from streamclient.config import StreamConfig
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.history import LOST, LawBroken
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.simulated_faults import Do, Fate
-from streamclient.testing.simulation.trials.trial_faults import Fault, said
 from streamclient.testing.simulation.trials.trial_leases import READ_FAILED, TrialLeases
-from streamclient.testing.simulation.trials.trial_settings import Change, Run, TrialSettings
+from streamclient.testing.simulation.trials.trial_settings import Change, Fault, Run, TrialSettings, said
 from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
@@ -84,11 +84,8 @@ class Trial:
         Raises:
             LawBroken: a law is broken, or the user's own invariant.
         """
-        with _quiet_logs():
-            try:
-                return self._run()
-            finally:
-                self.simulation.close()
+        with _quiet_logs(), closing(self.simulation):
+            return self._run()
 
     def _run(self) -> Run:
         settings = self.settings
@@ -116,7 +113,7 @@ class Trial:
             dice = Dice.of(self.seed, "fault", said(fault.kind))
             for _ in range(fault.times):
                 moment = seconds * (QUIET_SHARE + (1.0 - QUIET_SHARE) * dice.random())
-                acts.append((moment, _bound(self._befall, fault, dice)))
+                acts.append((moment, partial(self._befall, fault, dice)))
         return iter(sorted(acts, key=lambda act: act[0]))
 
     def _judged_by_user(self) -> Run:
@@ -142,20 +139,17 @@ class Trial:
     def _elapsed(self) -> float:
         return self.simulation.now - STARTED_AT_SECONDS
 
-    def _advance(self, seconds: float) -> None:
-        self.simulation.until(lambda: self.witness.failed is not None, max(0.0, seconds), required=False)
-        self._raise_failure()
+    def _advance(self, seconds: float, condition: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass until a condition holds, at most ``seconds``."""
+        witness = self.witness
+        self.simulation.until(lambda: witness.failed is not None or condition(), max(0.0, seconds), required=False)
+        if witness.failed is not None:
+            raise witness.failed
 
     def _until(self, condition: Callable[[], bool], problem: Callable[[], str]) -> None:
-        limit = RECOVERY_DURATIONS * self._duration
-        self.simulation.until(lambda: self.witness.failed is not None or condition(), limit, required=False)
-        self._raise_failure()
+        self._advance(RECOVERY_DURATIONS * self._duration, condition)
         if not condition():
             raise LawBroken(LOST, "", problem())
-
-    def _raise_failure(self) -> None:
-        if self.witness.failed is not None:
-            raise self.witness.failed
 
     def _is_caught_up(self) -> bool:
         """Return whether everything was accepted, and each shard's last change by a processor that may continue."""
@@ -175,7 +169,7 @@ class Trial:
     def _recovery_text(self) -> str:
         missing = self.witness.missing()
         if not missing:
-            return f"{', '.join(self._unread_shards())}: nobody reads on from the stored checkpoint to the end"
+            return f"{', '.join(self._unread_shards())}: no processor reads on from the stored checkpoint to the end"
         text = f"{len(missing)} changes were not accepted within {RECOVERY_DURATIONS:g} lease durations after the last"
         text += f" fault, the first is {missing[0]}"
         errors = [f"{number} times {error}" for error, number in self.witness.errors.most_common(3)]
@@ -217,7 +211,7 @@ class Trial:
         needs_a_worker = fault.kind in (Do.CRASH, Do.STOP, Do.FREEZE)
         if needs_a_worker and not self._living():
             # No worker is alive: the fault happens to the next one.
-            self.simulation.call_at(self.simulation.now + 1.0, _bound(self._befall, fault, dice))
+            self.simulation.agenda.after(1.0, self._befall, fault, dice)
             return
         acts: Mapping[Do | Fate, Callable[[Dice], bool]] = {
             Do.CRASH: self._crash,
@@ -246,8 +240,7 @@ class Trial:
 
     def _replace(self, name: str, dice: Dice) -> None:
         """Start another worker: at once, or after the leases of the old one have expired."""
-        moment = self.simulation.now + 1.5 * self._duration * dice.random()
-        self.simulation.call_at(moment, lambda: self._start_worker(name))
+        self.simulation.agenda.after(1.5 * self._duration * dice.random(), self._start_worker, name)
 
     def _freeze(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
@@ -260,7 +253,7 @@ class Trial:
         seconds = 2.0 * self._duration * dice.random()
         self.report("network", "the status table is unreachable", f"for {seconds:.1f} s")
         self.leases.is_unreachable = True
-        self.simulation.call_at(self.simulation.now + seconds, self._reconnect)
+        self.simulation.agenda.after(seconds, self._reconnect)
         return True
 
     def _reconnect(self) -> None:
@@ -335,10 +328,6 @@ class Trial:
         self.lines.append(line)
         if self.tell is not None:
             self.tell(line)
-
-
-def _bound(function: Callable[[Fault, Dice], None], fault: Fault, dice: Dice) -> Callable[[], None]:
-    return lambda: function(fault, dice)
 
 
 @contextmanager

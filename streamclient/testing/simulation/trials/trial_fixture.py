@@ -14,8 +14,7 @@ from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
 from streamclient.records import ColumnValue
 from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.trial_faults import Fault
-from streamclient.testing.simulation.trials.trial_settings import Run, TrialSettings
+from streamclient.testing.simulation.trials.trial_settings import Fault, Run, TrialSettings
 
 SHOWN_LINES = 12
 """Number of the last steps, and of the last incidents, that a failure shows."""

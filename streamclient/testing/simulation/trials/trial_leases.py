@@ -10,9 +10,8 @@ from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.model import Lease
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import ERRORS, NO_ANSWER, Dice
 from streamclient.testing.simulation.simulated_faults import Do, Fate
-from streamclient.testing.simulation.simulated_network import NO_ANSWER, NO_ROUTE, TOO_BUSY
 from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
 
 CALL_KINDS = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.THROTTLED)
@@ -29,7 +28,7 @@ class TrialLeases(MemoryLeaseManager):
         injected: Counter[Do | Fate],
         stored: Callable[[str, str], None],
     ) -> None:
-        """``stored`` is called with each lease and checkpoint in the table, whatever answer the writer gets."""
+        """Call ``stored`` with each lease and checkpoint in the table, even if the writer gets no answer."""
         super().__init__(stream_id)
         self._stored = stored
         self.is_unreachable = False
@@ -74,8 +73,9 @@ class TrialLeases(MemoryLeaseManager):
             for key, checkpoint in self._checkpoints().items():
                 if checkpoint != before.get(key, checkpoint):
                     self._stored(key, checkpoint)
-            return answers if fate is None else [WriteAnswer(WriteOutcome.UNCERTAIN, NO_ANSWER)] * len(writes)
-        return [WriteAnswer(WriteOutcome.UNCERTAIN, self._error(fate))] * len(writes)
+            if fate is None:
+                return answers
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, ERRORS.get(fate, NO_ANSWER))] * len(writes)
 
     def _checkpoints(self) -> dict[str, str]:
         return {lease.lease_key: lease.checkpoint for lease in super().list_leases()}
@@ -83,7 +83,7 @@ class TrialLeases(MemoryLeaseManager):
     def _raise_for_reads(self) -> None:
         fate = self._fate()
         if fate is not None:
-            raise self._error(fate)
+            raise ERRORS.get(fate, NO_ANSWER)
 
     def _fate(self) -> Fate | None:
         if self.is_unreachable:
@@ -94,10 +94,6 @@ class TrialLeases(MemoryLeaseManager):
                 self._injected[kind] += 1
                 return kind
         return None
-
-    @staticmethod
-    def _error(fate: Fate) -> DependencyException:
-        return {Fate.THROTTLED: TOO_BUSY, Fate.CUT: NO_ROUTE}.get(fate, NO_ANSWER)
 
 
 READ_FAILED = DependencyException("the service did not deliver this page", kind=ErrorKind.TRANSIENT)

@@ -1,4 +1,4 @@
-"""The settings of one call of ``stream_simulation.run``, checked at creation, and the description of a run."""
+"""The faults and settings of one call of ``stream_simulation.run``, and the description of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,120 @@ from streamclient.base import checks
 from streamclient.config import ClientConfig
 from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
-from streamclient.testing.simulation.trials.trial_faults import Fault
+from streamclient.testing.simulation.simulated_faults import Do, Fate
+
+CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
+    "crash": (Do.CRASH, "crash"),
+    "stop": (Do.STOP, "stop"),
+    "pause_longer_than_lease": (Do.FREEZE, "pause longer than lease"),
+    "unreachable": (Do.CUT, "status table unreachable"),
+    "split": (Do.SPLIT, "split"),
+    "merge": (Do.MERGE, "merge"),
+    "lost_answers": (Fate.LOST_ANSWER, "lost answers"),
+    "lost_requests": (Fate.LOST_REQUEST, "lost requests"),
+    "throttled": (Fate.THROTTLED, "throttled"),
+    "failing_reads": (Fate.FAILING_READ, "failing reads"),
+}
+"""Each choice in the vocabulary of all simulations, and in the words of users."""
+
+
+@frozen
+class Fault:
+    """One kind of fault in a simulation. Made by ``Faults``."""
+
+    choice: str
+    times: int = 0
+    """How often it happens, at moments that the seed decides; 0 for faults of single calls."""
+    share: float = 0.0
+    """Probability that it affects a single call; 0 for faults of workers and shards."""
+
+    @property
+    def kind(self) -> Do | Fate:
+        """The kind of fault."""
+        return CHOICES[self.choice][0]
+
+    def __str__(self) -> str:
+        return f"Faults.{self.choice}({self.times or self.share})"
+
+
+def said(kind: Do | Fate) -> str:
+    """Return a kind in the words of users."""
+    return next(text for each, text in CHOICES.values() if each is kind)
+
+
+class Faults:
+    """Makes the faults for ``stream_simulation.run(faults=[...])``.
+
+    Example:
+        >>> print(Faults.crash(), Faults.lost_answers(0.05), Faults.pause_longer_than_lease(2))
+        Faults.crash(1) Faults.lost_answers(0.05) Faults.pause_longer_than_lease(2)
+    """
+
+    @staticmethod
+    def crash(times: int = 1) -> Fault:
+        """Kill a worker's process; the memory of its processors is lost. Another one starts later."""
+        return _repeated("crash", times)
+
+    @staticmethod
+    def stop(times: int = 1) -> Fault:
+        """Stop a worker in an orderly way; another one starts later."""
+        return _repeated("stop", times)
+
+    @staticmethod
+    def pause_longer_than_lease(times: int = 1) -> Fault:
+        """Freeze a process, user code included, until others have its leases; it then continues as a zombie."""
+        return _repeated("pause_longer_than_lease", times)
+
+    @staticmethod
+    def unreachable(times: int = 1) -> Fault:
+        """Make the status table unreachable for all workers, for up to two lease durations."""
+        return _repeated("unreachable", times)
+
+    @staticmethod
+    def split(times: int = 1) -> Fault:
+        """Split a shard: its keys continue in two children."""
+        return _repeated("split", times)
+
+    @staticmethod
+    def merge(times: int = 1) -> Fault:
+        """Merge two shards: their keys continue in one child."""
+        return _repeated("merge", times)
+
+    @staticmethod
+    def lost_answers(share: float = 0.05) -> Fault:
+        """Apply writes to the status table, but lose the answers."""
+        return _shared("lost_answers", share)
+
+    @staticmethod
+    def lost_requests(share: float = 0.05) -> Fault:
+        """Lose calls to the status table on their way."""
+        return _shared("lost_requests", share)
+
+    @staticmethod
+    def throttled(share: float = 0.05) -> Fault:
+        """Have the status table refuse calls for load."""
+        return _shared("throttled", share)
+
+    @staticmethod
+    def failing_reads(share: float = 0.05) -> Fault:
+        """Let reads of records fail now and then."""
+        return _shared("failing_reads", share)
+
+    @staticmethod
+    def everything() -> tuple[Fault, ...]:
+        """Return all faults, each with its default number or share."""
+        return tuple(getattr(Faults, choice)() for choice in CHOICES)
+
+
+def _repeated(choice: str, times: int) -> Fault:
+    return Fault(choice, times=checks.positive.require("times", times))
+
+
+def _shared(choice: str, share: float) -> Fault:
+    return Fault(choice, share=float(_up_to_half.require("share", share)))
+
+
+_up_to_half = checks.number("a number above 0 and at most 0.5", lambda value: 0.0 < value <= 0.5)
 
 
 @frozen

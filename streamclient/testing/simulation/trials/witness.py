@@ -56,8 +56,7 @@ class Witness:
     """Knows all written changes and all deliveries.
 
     The laws are those of ``streamclient.testing.history``. The witness sees a reader by the calls into user code: it
-    begins
-    with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and accepted.
+    begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and accepted.
 
     A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
     after it: whatever the result of the call then, the batch does not come again.
@@ -123,8 +122,9 @@ class Witness:
             processor.accepts([change for change in processor.in_hand if self._is_before(change, shard_id, checkpoint)])
 
     def _is_before(self, change: Change, shard_id: str, checkpoint: str) -> bool:
+        shard, _, read = checkpoint.rpartition("@")
         _, number = self.places[change]
-        return checkpoint == CheckpointPosition.SHARD_END or number < read_before(shard_id, checkpoint)
+        return checkpoint == CheckpointPosition.SHARD_END or (shard == shard_id and number < int(read))
 
     def missing(self) -> list[Change]:
         """Return the changes that no call has accepted yet."""
@@ -137,12 +137,6 @@ class Witness:
         """
         processor = self.current.get(shard_id)
         return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
-
-
-def read_before(shard_id: str, checkpoint: str) -> int:
-    """Return how many changes of a shard are before a checkpoint that is not its end."""
-    shard, _, number = checkpoint.rpartition("@")
-    return int(number) if shard == shard_id else 0
 
 
 class WitnessedProcessor(IRecordProcessor):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
-
-from attrs import define, field
 
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.channel_states import Channel, ChannelStatus
+from streamclient.core.tunnel.tunnel_events import Event
 from streamclient.core.tunnel.tunnel_session import TunnelSession
 from streamclient.records import StreamRecord
-from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice, SimulatedProcess
 from streamclient.testing.simulation.plan import TunnelPlan
 from streamclient.testing.simulation.simulated_faults import Excuse
-from streamclient.testing.simulation.trace import Observer
-from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
 from streamclient.testing.simulation.tunnels.tunnel_laws import Reader, TunnelLaws
 from streamclient.tunnel.tunnel_calls import STORE_TRIES, verdict_on
 from streamclient.tunnel.tunnel_errors import SequenceNumberNotMatchError
@@ -31,56 +28,35 @@ THAW_SECONDS = 0.01
 """For this long after it was frozen a process may continue what it was about to do."""
 
 
-@define(eq=False)
-class TunnelProcess:
-    """One process. While it is frozen nothing of it happens; after a crash nothing happens any more."""
+class TunnelProcess(SimulatedProcess):
+    """One process, with a client of the tunnel."""
 
-    plan: TunnelPlan
-    agenda: Agenda
-    service: SimulatedService
-    laws: TunnelLaws
-    observer: Observer | None
-    name: str
-    session: TunnelSession
-    dice: Dice
-    clock_offset: float
-    clock_rate: float
-    is_alive: bool = True
-    is_finished: bool = False
-    is_leaving: bool = False
-    """Whether it was asked to stop."""
-    frozen_until: float = 0.0
-    readers: dict[str, Reader] = field(factory=dict)
-    _tick_at: float | None = None
+    def __init__(self, plan: TunnelPlan, laws: TunnelLaws, name: str, session: TunnelSession, dice: Dice) -> None:
+        super().__init__(laws.history, name, name, dice)
+        self.set_clock(plan.drift)
+        self.plan, self.laws, self.service, self.session = plan, laws, laws.service, session
+        self.is_finished = False
+        self.is_leaving = False
+        """Whether it was asked to stop."""
+        self.readers: dict[str, Reader] = {}
+        self._tick_at: float | None = None
 
-    # --- time ----------------------------------------------------------------------------------------------------
-
-    @property
-    def local_now(self) -> float:
-        """The time of its own clock."""
-        return self.clock_offset + self.agenda.now * self.clock_rate
-
-    def later(self, seconds: float, call: Any, *arguments: Any) -> None:
-        """Call after some seconds; later if the process is frozen then."""
-        self.agenda.after(seconds, self._when_awake, call, *arguments)
-
-    def _when_awake(self, call: Any, *arguments: Any) -> None:
-        if not self.is_alive:
-            return
-        frozen = self.frozen_until - self.agenda.now
-        if frozen > 0:
-            self.later(frozen, call, *arguments)
+    def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Wait by the difference of times: its rounding is part of every seed's history."""
+        if self.is_alive and self.is_frozen:
+            self.later(self.frozen_until - self.agenda.now, call, *arguments)
         else:
-            call(*arguments)
+            super().when_awake(call, *arguments)
 
-    def deliver(self, event: tunnel_events.Event) -> None:
+    def deliver(self, event: Event) -> None:
         """Hand an event to the session, and carry out its commands."""
         if not self.is_alive or self.is_finished:
             return
-        commands = self.session.handle(event, self.local_now)
-        self.laws.events += 1
-        if self.observer is not None:
-            self.observer.handled(self.agenda.now, self.name, event, commands)
+        commands = self.session.handle(event, self.local())
+        history = self.laws.history
+        history.events += 1
+        if history.observer is not None:
+            history.observer.handled(self.agenda.now, self.name, event, commands)
         for command in commands:
             self._execute(command)
         self._schedule_tick()
@@ -92,7 +68,7 @@ class TunnelProcess:
         at = max((deadline - self.clock_offset) / self.clock_rate, self.agenda.now) + 1e-6
         if self._tick_at is None or at < self._tick_at:
             self._tick_at = at
-            self.agenda.at(at, self._when_awake, self._tick, at)
+            self.agenda.at(at, self.when_awake, self._tick, at)
 
     def _tick(self, at: float) -> None:
         if self._tick_at == at:
@@ -120,53 +96,53 @@ class TunnelProcess:
                 self.is_finished = True
                 self.laws.check(not self.readers, "a session ends after its readers", "", self.name)
 
-    def _call(self, verb: str, request: Any, answer: Any) -> None:
-        def arrived(response: Any, error: Exception | None) -> None:
-            self._when_awake(answer, response, error)
+    def _call(self, verb: str, request: Any, answered: Callable[[Any, Exception | None], None]) -> None:
+        self.service.call(self.name, self.dice, verb, request, partial(self.when_awake, answered))
 
-        self.service.call(self.name, self.dice, verb, request, arrived)
+    def _ask(
+        self, verb: str, request: Any, answered: Callable[[Any], Event], failed: Callable[[Exception], Event]
+    ) -> None:
+        """Make a call whose answer or error is an event of the session."""
+        self._call(verb, request, lambda answer, error: self.deliver(failed(error) if error else answered(answer)))
+
+    def _request(self, kind: type[Any], holder: Reader | tunnel_events.FindCheckpoint, **fields: Any) -> Any:
+        """Return a request of the client that has a channel, about that channel."""
+        ids = {"tunnel_id": self.service.tunnel_id, "client_id": holder.client_id, "channel_id": holder.channel_id}
+        return kind(**ids, **fields)
 
     def _connect(self) -> None:
-        sent_at = self.local_now
+        sent_at = self.local()
         request = schema.ConnectRequest(tunnel_id=self.service.tunnel_id)
         request.client_config.timeout = int(self.plan.timeout_seconds)
         request.client_config.client_tag = self.name
-
-        def answered(response: Any, error: Exception | None) -> None:
-            if error is not None:
-                self.deliver(tunnel_events.ConnectFailed(verdict_on(error), error))
-                return
-            self.deliver(tunnel_events.Connected(response.client_id, sent_at))
-
-        self._call("connect", request, answered)
+        self._ask(
+            "connect",
+            request,
+            lambda answer: tunnel_events.Connected(answer.client_id, sent_at),
+            lambda error: tunnel_events.ConnectFailed(verdict_on(error), error),
+        )
 
     def _heartbeat(self, command: tunnel_events.Heartbeat) -> None:
-        sent_at = self.local_now
-        request = schema.HeartbeatRequest(tunnel_id=self.service.tunnel_id, client_id=command.client_id)
+        sent_at, client_id = self.local(), command.client_id
+        request = schema.HeartbeatRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
         for channel in command.channels:
             number = int(schema.ChannelStatusNumber[channel.status.name])
             request.channels.add(channel_id=channel.channel_id, version=channel.version, status=number)
-
-        def answered(response: Any, error: Exception | None) -> None:
-            if error is not None:
-                self.deliver(tunnel_events.HeartbeatFailed(command.client_id, verdict_on(error), error))
-                return
-            self.deliver(tunnel_events.HeartbeatAnswered(command.client_id, _channels(response), sent_at))
-
-        self._call("heartbeat", request, answered)
+        self._ask(
+            "heartbeat",
+            request,
+            lambda answer: tunnel_events.HeartbeatAnswered(client_id, _channels(answer), sent_at),
+            lambda error: tunnel_events.HeartbeatFailed(client_id, verdict_on(error), error),
+        )
 
     def _find_checkpoint(self, command: tunnel_events.FindCheckpoint) -> None:
-        def answered(response: Any, error: Exception | None) -> None:
-            if error is not None:
-                self.deliver(tunnel_events.CheckpointNotFound(command.channel_id, command.reader, error))
-                return
-            found = (response.checkpoint, response.sequence_number)
-            self.deliver(tunnel_events.CheckpointFound(command.channel_id, command.reader, *found))
-
-        self._call("getcheckpoint", self._checkpoint_request(command.client_id, command.channel_id), answered)
-
-    def _checkpoint_request(self, client_id: str, channel_id: str) -> Any:
-        return schema.GetCheckpointRequest(tunnel_id=self.service.tunnel_id, client_id=client_id, channel_id=channel_id)
+        which = (command.channel_id, command.reader)
+        self._ask(
+            "getcheckpoint",
+            self._request(schema.GetCheckpointRequest, command),
+            lambda answer: tunnel_events.CheckpointFound(*which, answer.checkpoint, answer.sequence_number),
+            lambda error: tunnel_events.CheckpointNotFound(*which, error),
+        )
 
     # --- readers -------------------------------------------------------------------------------------------------
 
@@ -196,13 +172,6 @@ class TunnelProcess:
             self._read(reader)
 
     def _read(self, reader: Reader) -> None:
-        request = schema.ReadRecordsRequest(
-            tunnel_id=self.service.tunnel_id,
-            client_id=reader.client_id,
-            channel_id=reader.channel_id,
-            token=reader.token,
-        )
-
         def answered(response: Any, error: Exception | None) -> None:
             if error is not None or reader.is_stopping:
                 self.later(READ_AGAIN_SECONDS, self._go_on, reader)
@@ -211,7 +180,7 @@ class TunnelProcess:
             slow = self.dice.delay(self.laws.process_seconds)
             self.later(slow, self._process, reader, page.records, page.next_token)
 
-        self._call("readrecords", request, answered)
+        self._call("readrecords", self._request(schema.ReadRecordsRequest, reader, token=reader.token), answered)
 
     def _process(self, reader: Reader, records: Sequence[StreamRecord], next_token: str) -> None:
         excuse = Excuse.CALL_UNDER_WAY if reader.is_lost else None
@@ -226,13 +195,7 @@ class TunnelProcess:
     def _store(self, reader: Reader, tries: int) -> None:
         """Store a token as the production shell does: after an unclear answer look what is stored, then send again."""
         number = reader.sequence_number + 1
-        request = schema.CheckpointRequest(
-            tunnel_id=self.service.tunnel_id,
-            client_id=reader.client_id,
-            channel_id=reader.channel_id,
-            checkpoint=reader.token,
-            sequence_number=number,
-        )
+        request = self._request(schema.CheckpointRequest, reader, checkpoint=reader.token, sequence_number=number)
 
         def answered(_: Any, error: Exception | None) -> None:
             if error is None:
@@ -252,7 +215,7 @@ class TunnelProcess:
             else:
                 self._store(reader, next_try)
 
-        self._call("getcheckpoint", self._checkpoint_request(reader.client_id, reader.channel_id), looked)
+        self._call("getcheckpoint", self._request(schema.GetCheckpointRequest, reader), looked)
 
     def _has_stored(self, reader: Reader, number: int) -> None:
         reader.sequence_number, reader.stored, reader.pages = number, reader.token, 0

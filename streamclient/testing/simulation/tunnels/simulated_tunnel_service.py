@@ -13,10 +13,8 @@ from streamclient.server.server_clock import Clock
 from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
 from streamclient.server.storage_memory import MemoryStorage
-from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Agenda, Dice, Network
 from streamclient.testing.simulation.simulated_faults import Fate
-from streamclient.testing.simulation.simulated_network import Network
 from streamclient.tunnel.tunnel_errors import typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify, from_answer

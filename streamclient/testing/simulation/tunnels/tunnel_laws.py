@@ -1,7 +1,7 @@
 """The laws of every history of tunnel clients: the laws of all fleets, and these.
 
-* if the service leased a channel to one client, no other client processes it, unless that one was just frozen, or its
-  session was ended without notice;
+* if the service leased a channel to one client, no other client processes it, unless the other one was just frozen, or
+  its session was ended without notice;
 * full data comes before changes, as parents before their children;
 * a stored checkpoint never goes back;
 * in the end every row of the full data and every change was delivered, and the channels are spread evenly.
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from attrs import define, field
@@ -19,7 +18,6 @@ from streamclient.server.tunnels.tunnel_channels import Tunnel, TunnelChannel
 from streamclient.server.tunnels.tunnel_positions import next_position
 from streamclient.testing.history import (
     Delivered,
-    Fact,
     Judge,
     KeysInOrder,
     LawBroken,
@@ -27,10 +25,10 @@ from streamclient.testing.history import (
     ParentsBeforeChildren,
     ReaderBegan,
     ReaderOver,
+    require,
 )
-from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.simulated_faults import Excuse, Excused
-from streamclient.testing.simulation.trace import Trace
+from streamclient.testing.simulation.kernel import PlayedHistory
+from streamclient.testing.simulation.simulated_faults import Excuse
 from streamclient.testing.simulation.tunnels.simulated_tunnel_service import SimulatedService
 
 CHECKPOINTS = "checkpoints only advance"
@@ -42,7 +40,6 @@ class Reader:
     """Reads a channel page by page, processes, and stores its token now and then."""
 
     process: str
-
     channel_id: str
     identifier: str
     client_id: str
@@ -62,15 +59,10 @@ class Reader:
 class TunnelLaws:
     """Takes the events of one history; raises ``LawBroken`` at the event that breaks a law."""
 
-    agenda: Agenda
+    history: PlayedHistory
     service: SimulatedService
-    trace: Trace
-    counts: Counter[str]
-    excused: Excused
     process_seconds: float
     """Present usual time to process a page."""
-    events: int = 0
-    """Number of events that the sessions handled."""
     order: KeysInOrder = field(factory=KeysInOrder)
     base: set[int] = field(factory=set)
     """Delivered keys of the full data."""
@@ -102,34 +94,34 @@ class TunnelLaws:
 
     @property
     def tunnel(self) -> Tunnel:
-        """The service's own view."""
+        """The tunnel, as the service has it."""
         return self.service.engine._state.tunnels[self.service.tunnel_id]
 
     def reader_started(self, process: object, reader: Reader) -> None:
-        """A process begins to read a channel."""
+        """Take the start of a reader in a process."""
         name = self.name(reader.channel_id)
         self._note(reader, "starts to read", name)
-        self._tell(ReaderBegan(reader, process, name))
+        require(ReaderBegan(reader, process, name), *self._judges)
 
     def reader_ended(self, reader: Reader) -> None:
-        """Nothing of a reader runs any more."""
+        """Take the end of a reader, of which nothing runs any more."""
         name = self.name(reader.channel_id)
         self._note(reader, "ends reading", name)
-        self._tell(ReaderOver(reader, name))
+        require(ReaderOver(reader, name), *self._judges)
 
     def processed(self, reader: Reader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
-        """A page was processed; ``excuse`` says why its process cannot know yet if the channel is another's."""
+        """Take a processed page; ``excuse`` says why its process cannot know yet that the channel is another's."""
         channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
             excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)
-            is_excused = excuse is not None and self.excused.note(HOLDER, excuse)
+            is_excused = excuse is not None and self.history.excused.note(HOLDER, excuse)
             self.check(is_excused, HOLDER, name, f"{reader} processed what another client has")
         self._note(reader, "processed", name, len(records))
         changes = [record for record in records if record.sequence_info.timestamp_micros]
         self.base |= {_key(record) for record in records if not record.sequence_info.timestamp_micros}
         numbers = [int(record.columns[0].value or 0) for record in changes]
-        self._tell(Delivered(reader, name, [_key(record) for record in changes], numbers))
-        self.counts["delivered"] += len(records)
+        require(Delivered(reader, name, [_key(record) for record in changes], numbers), *self._judges)
+        self.history.counts["delivered"] += len(records)
 
     def check_checkpoints(self) -> None:
         """Check every stored position."""
@@ -143,14 +135,9 @@ class TunnelLaws:
             self.check(position >= before, CHECKPOINTS, name, f"{name} went back from {before} to {position}")
             self._positions[channel.channel_id] = position
 
-    def _tell(self, fact: Fact) -> None:
-        for judge in self._judges:
-            for broken in judge.see(fact):
-                raise broken
-
     def _note(self, reader: Reader, what: str, name: str, detail: object = "") -> None:
-        self.counts[what] += 1
-        self.trace.note(self.agenda.now, reader.process, what, name, detail)
+        self.history.counts[what] += 1
+        self.history.note(reader.process, what, name, detail)
 
     def _channel(self, name: str) -> TunnelChannel:
         return self.tunnel.channels[self._channels[name]]

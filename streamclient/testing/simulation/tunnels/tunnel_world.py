@@ -9,12 +9,9 @@ from streamclient.core.tunnel import tunnel_events as events
 from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
 from streamclient.server.tunnels.tunnel_channels import Status, Tunnel
 from streamclient.testing.history import LawBroken
-from streamclient.testing.simulation.agenda import Agenda
-from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.kernel import Dice, Observer, PlayedHistory
 from streamclient.testing.simulation.plan import Action, TunnelPlan
-from streamclient.testing.simulation.simulated_faults import Do, Excused
-from streamclient.testing.simulation.simulated_network import EVERYBODY, Network
-from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.testing.simulation.simulated_faults import Do
 from streamclient.testing.simulation.tunnels.simulated_tunnel_client import TunnelProcess
 from streamclient.testing.simulation.tunnels.simulated_tunnel_service import TABLE, SimulatedService
 from streamclient.testing.simulation.tunnels.tunnel_laws import TunnelLaws
@@ -39,36 +36,20 @@ BASE, CHANGES = 1, 2
 """Tunnels of the full data alone, and of changes alone."""
 
 
-class TunnelWorld:
+class TunnelWorld(PlayedHistory):
     """Call ``run`` once; it raises ``LawBroken`` at the event that breaks a law."""
 
+    plan: TunnelPlan
+
     def __init__(self, plan: TunnelPlan, observer: Observer | None = None) -> None:
-        self.plan, self._observer = plan, observer
-        self.agenda = Agenda()
-        self.trace = Trace(listener=None if observer is None else observer.noted)
-        self.injected: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
-        self.excused = Excused()
-        self.network = Network(self.agenda, plan, self.injected)
+        super().__init__(plan, observer)
         self.service = SimulatedService(self.agenda, self.network)
-        self.laws = TunnelLaws(self.agenda, self.service, self.trace, self.counts, self.excused, plan.process_seconds)
-        self.recovery_seconds: float | None = None
+        self.laws = TunnelLaws(self, self.service, plan.process_seconds)
         self.processes: list[TunnelProcess] = []
-        self._dice = Dice.of(plan.seed, "world")
         self._is_writing = True
         self._written: Counter[int] = Counter()
         """Number of changes of each key since the tunnel was made."""
         self._identifiers = 0
-
-    @property
-    def now(self) -> float:
-        """True time."""
-        return self.agenda.now
-
-    @property
-    def events(self) -> int:
-        """Number of events that the sessions handled."""
-        return self.laws.events
 
     # --- the history ---------------------------------------------------------------------------------------------
 
@@ -76,7 +57,7 @@ class TunnelWorld:
         """Run the whole history: creation, storm, calm."""
         self._make()
         for action in self.plan.actions:
-            self.agenda.at(action.at, self._act, action)
+            self.agenda.at(action.at, self.act, _DO, self, action)
         self._write_rows()
         self._look()
         self.agenda.run_until(self.plan.storm_seconds)
@@ -109,7 +90,7 @@ class TunnelWorld:
             self.service.now("PutRow", request)
 
     def _write_rows(self) -> None:
-        dice = self._dice
+        dice = self.dice
         if self._is_writing:
             self._write([dice.randrange(self.plan.keys) for _ in range(dice.randint(1, MOST_ROWS_AT_ONCE))])
             self.agenda.after(self.plan.write_seconds * (0.5 + dice.random()), self._write_rows)
@@ -120,11 +101,6 @@ class TunnelWorld:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _act(self, action: Action) -> None:
-        self.trace.note(self.now, "outside", str(action))
-        if _DO[action.do](self, action):
-            self.injected[action.do.value] += 1
-
     def _living(self, who: str) -> TunnelProcess | None:
         found = [each for each in self.processes if each.name == who and each.is_alive and not each.is_finished]
         return found[-1] if found else None
@@ -134,20 +110,8 @@ class TunnelWorld:
             return False
         plan, life = self.plan, len(self.processes)
         settings = SessionSettings(heartbeat_interval=plan.heartbeat_seconds, heartbeat_timeout=plan.timeout_seconds)
-        dice = Dice.of(plan.seed, "process", life)
         session = TunnelSession(settings, Dice.of(plan.seed, "session", life), new_identifier=self._new_identifier)
-        process = TunnelProcess(
-            plan,
-            self.agenda,
-            self.service,
-            self.laws,
-            self._observer,
-            action.who,
-            session,
-            dice,
-            clock_offset=1_000.0 * dice.random(),
-            clock_rate=1.0 + plan.drift * (2.0 * dice.random() - 1.0),
-        )
+        process = TunnelProcess(plan, self.laws, action.who, session, Dice.of(plan.seed, "process", life))
         self.processes.append(process)
         process.deliver(events.SessionTick())
         return True
@@ -160,7 +124,7 @@ class TunnelWorld:
         process = self._living(action.who)
         if process is None:
             return False
-        process.is_alive = False
+        process.crash()
         return True
 
     def _stop(self, action: Action) -> bool:
@@ -175,7 +139,7 @@ class TunnelWorld:
         process = self._living(action.who)
         if process is None:
             return False
-        process.frozen_until = max(process.frozen_until, self.now + action.seconds)
+        process.freeze(action.seconds)
         return True
 
     def _end_session(self, action: Action) -> bool:
@@ -187,10 +151,6 @@ class TunnelWorld:
         self.laws.ended.add(client_id)
         request = schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
         self.service.now("tunnel/shutdown", request)
-        return True
-
-    def _disturb(self, action: Action) -> bool:
-        self.network.disturb(action.do, action.who or EVERYBODY, action.seconds, action.amount)
         return True
 
     def _split(self, action: Action) -> bool:
@@ -217,7 +177,7 @@ class TunnelWorld:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def _calm(self) -> None:
-        self.trace.note(self.now, "outside", "calm")
+        self.note("outside", "calm")
         self.network.calm()
         self._is_writing = False
         self.laws.process_seconds = CALM_PROCESS_SECONDS
@@ -226,9 +186,8 @@ class TunnelWorld:
 
     def _settle(self) -> None:
         began = self.now
-        deadline = began + SETTLE_DURATIONS * self.plan.duration_seconds
-        while (left := self._unread() or self._unassigned()) and self.now < deadline:
-            self.agenda.run_until(self.now + LOOK_SECONDS)
+        limit = SETTLE_DURATIONS * self.plan.duration_seconds
+        left = self.agenda.wait(lambda: self._unread() or self._unassigned(), limit, LOOK_SECONDS)
         if left:
             raise LawBroken("recovery", "", "; ".join(left[:5]))
         self.recovery_seconds = self.now - began
@@ -265,10 +224,6 @@ _DO: Mapping[Do, Callable[[TunnelWorld, Action], bool]] = {
     Do.STOP: TunnelWorld._stop,
     Do.FREEZE: TunnelWorld._freeze,
     Do.END_SESSION: TunnelWorld._end_session,
-    Do.CUT: TunnelWorld._disturb,
-    Do.DEAFEN: TunnelWorld._disturb,
-    Do.SLOW: TunnelWorld._disturb,
-    Do.THROTTLE: TunnelWorld._disturb,
     Do.SPLIT: TunnelWorld._split,
     Do.MERGE: TunnelWorld._merge,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from attrs import define, evolve, field
@@ -44,26 +45,25 @@ class LeaseRenewer:
         self._process = process
         self._seconds = process.world.plan.renewer_interval_millis / 1_000
         self._identifiers = 0
-        self.ran_at = process.world.now
+        self.ran_at = process.local()
         self.owned: dict[str, OwnedLease] = {}
 
     def add(self, lease: Lease) -> None:
         """Own a lease from now on."""
         self._identifiers += 1
-        owned = OwnedLease(lease, f"{self._process.label}.{self._identifiers}", self._process.now)
+        owned = OwnedLease(lease, f"{self._process.label}.{self._identifiers}", self._process.local())
         self.owned[lease.lease_key] = owned
 
     def is_expired(self, owned: OwnedLease) -> bool:
         """Return whether the lease has expired by the local clock."""
-        return self._process.now - owned.moved_at > self._process.duration_seconds
+        return self._process.local() - owned.moved_at > self._process.duration_seconds
 
     def run(self) -> None:
         """Do one pass: submit its jobs without waiting for them."""
-        table = self._process.world.table
-        self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._find_stealers, lambda: None)
+        self._process.call(self._process.world.table.sorted_rows, self._find_stealers, lambda: None)
         for key in sorted(self.owned, reverse=True):
-            self._submit(self.owned[key], self._renewal(key, self.owned[key]))
-        self.ran_at = self._process.now
+            self._submit(self.owned[key], partial(self._renew, key, self.owned[key]))
+        self.ran_at = self._process.local()
         self._process.later(self._seconds, self.run)
 
     def _find_stealers(self, rows: list[Lease]) -> None:
@@ -72,28 +72,22 @@ class LeaseRenewer:
             if owned is not None and not owned.stealer and row.stealer and row.counter == owned.lease.counter:
                 owned.stealer = row.stealer
 
-    def _renewal(self, key: str, owned: OwnedLease) -> Callable[[], None]:
-        def renew() -> None:
-            if self.is_expired(owned):
+    def _renew(self, key: str, owned: OwnedLease) -> None:
+        if self.is_expired(owned):
+            self._lost(key, owned)
+            return
+        counter = owned.lease.counter
+
+        def answered(was_renewed: bool) -> None:
+            if was_renewed:
+                owned.lease = evolve(owned.lease, counter=counter + 1)
+                owned.moved_at = self._process.local()
+                self._release(owned)
+            else:
                 self._lost(key, owned)
-                return
-            counter = owned.lease.counter
 
-            def answered(was_renewed: bool) -> None:
-                if was_renewed:
-                    owned.lease = evolve(owned.lease, counter=counter + 1)
-                    owned.moved_at = self._process.now
-                    self._release(owned)
-                else:
-                    self._lost(key, owned)
-
-            self._process.call(
-                lambda: change(self._process, "renew", key, counter),
-                answered,
-                lambda: self._release(owned),
-            )
-
-        return renew
+        renew = partial(change, self._process, "renew", key, counter)
+        self._process.call(renew, answered, lambda: self._release(owned))
 
     def update(self, key: str, identifier: str, checkpoint: str, then: Callable[[bool], None]) -> None:
         """Store a checkpoint."""
@@ -108,7 +102,7 @@ class LeaseRenewer:
             def answered(was_stored: bool) -> None:
                 if was_stored:
                     owned.lease = evolve(owned.lease, counter=counter + 1, checkpoint=checkpoint)
-                    owned.moved_at = self._process.now
+                    owned.moved_at = self._process.local()
                 elif self.owned.get(key) is owned:
                     del self.owned[key]
                 self._release(owned)
@@ -118,9 +112,8 @@ class LeaseRenewer:
                 self._release(owned)
                 self._process.die("a checkpoint failed")
 
-            self._process.call(
-                lambda: change(self._process, "checkpoint", key, counter, checkpoint=checkpoint), answered, failed
-            )
+            write = partial(change, self._process, "checkpoint", key, counter, checkpoint=checkpoint)
+            self._process.call(write, answered, failed)
 
         self._submit(owned, store)
 
@@ -136,16 +129,11 @@ class LeaseRenewer:
                 return
             del self.owned[key]
             counter, receiver = owned.lease.counter, owned.stealer
-            self._process.call(
-                lambda: self._hand_over(key, counter, receiver),
-                lambda _: self._release(owned),
-                lambda: self._process.die("a hand-over failed"),
-            )
+            write = partial(change, self._process, "transfer", key, counter, owner=receiver)
+            failed = partial(self._process.die, "a hand-over failed")
+            self._process.call(write, lambda _: self._release(owned), failed)
 
         self._submit(owned, give)
-
-    def _hand_over(self, key: str, counter: int, receiver: str) -> bool:
-        return change(self._process, "transfer", key, counter, owner=receiver)
 
     # --- the monitor -------------------------------------------------------------------------------------------
 
@@ -174,21 +162,20 @@ class LeaseTaker:
     def __init__(self, process: JavaProcess, renewer: LeaseRenewer) -> None:
         self._process, self._renewer = process, renewer
         self._seconds = process.world.plan.taker_interval_millis / 1_000
-        self.succeeded_at = process.world.now
+        self.succeeded_at = process.local()
         self._moved: dict[str, tuple[int, float]] = {}
         """The counter and the time when it was first seen, by lease key."""
         self._taken: list[Lease] = []
 
     def run(self) -> None:
         """Do one pass; the next one begins an interval after its end."""
-        table = self._process.world.table
-        self._process.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._scanned, self._over)
+        self._process.call(self._process.world.table.sorted_rows, self._scanned, self._over)
 
     def _over(self) -> None:
         self._process.later(self._seconds, self.run)
 
     def _scanned(self, rows: list[Lease]) -> None:
-        name, now = self._process.name, self._process.now
+        name, now = self._process.name, self._process.local()
         self._moved = {row.lease_key: self._movement(row, now) for row in rows}
         expired = [row for row in rows if now - self._moved[row.lease_key][1] > self._process.duration_seconds]
         counts = {name: 0}
@@ -221,19 +208,17 @@ class LeaseTaker:
         def answered(was_taken: bool) -> None:
             if was_taken:
                 self._taken.append(evolve(row, counter=row.counter + 1, owner=self._process.name, stealer=""))
-                self._moved[row.lease_key] = (row.counter + 1, self._process.now)
+                self._moved[row.lease_key] = (row.counter + 1, self._process.local())
             self._take_next(rest, rows, counts, target, need)
 
-        def take() -> bool:
-            columns = {"owner": self._process.name, "stealer": ""}
-            return change(self._process, "take", row.lease_key, row.counter, **columns)
-
+        columns = {"owner": self._process.name, "stealer": ""}
+        take = partial(change, self._process, "take", row.lease_key, row.counter, **columns)
         self._process.call(take, answered, self._over)
 
     def _finish(self, rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
         for lease in self._taken:
             self._renewer.add(lease)
-        self.succeeded_at = self._process.now
+        self.succeeded_at = self._process.local()
         busiest = max(counts, key=lambda name: counts[name])
         is_light = counts[busiest] <= target - 1 or (need <= 1 and counts[busiest] == target)
         candidates = [row for row in rows if row.owner == busiest]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 
 from attrs import define
 
@@ -76,11 +78,14 @@ class JavaWorker(JavaProcess):
         for key in sorted(held):
             if not held[key].stealer:
                 self._consume(key, held[key])
-        if self.now - self._synced_at > self.world.plan.sync_shard_interval_millis / 1_000 and not self._is_syncing:
+        if self.local() - self._synced_at > self.world.plan.sync_shard_interval_millis / 1_000 and not self._is_syncing:
             self._sync()
         for consumer in list(self._consumers.values()):
             self._retire(consumer, held.get(consumer.key))
-        if self.now - min(self.taker.succeeded_at, self.renewer.ran_at) > FRESH_SECONDS * self.duration_seconds / 20.0:
+        if (
+            self.local() - min(self.taker.succeeded_at, self.renewer.ran_at)
+            > FRESH_SECONDS * self.duration_seconds / 20.0
+        ):
             self.die("taker or renewer too old")
         self.later(LOOP_SECONDS, self._loop)
 
@@ -186,7 +191,7 @@ class JavaWorker(JavaProcess):
 
     def _sync(self) -> None:
         """List the shards, scan the leases, put missing rows, delete unlisted ones: all without conditions."""
-        self._is_syncing, self._synced_at = True, self.now
+        self._is_syncing, self._synced_at = True, self.local()
         self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
     def _listed(self, shards: tuple[Shard, ...]) -> None:
@@ -194,40 +199,28 @@ class JavaWorker(JavaProcess):
 
         def scanned(known: set[str]) -> None:
             missing = [shard for shard in shards if shard.shard_id not in known]
-            listed = {shard.shard_id for shard in shards}
-            self._create_next(missing, sorted(known - listed))
+            garbage = sorted(known - {shard.shard_id for shard in shards})
+            new = [Lease(each.shard_id, "stream", parent_shard_ids=each.parent_shard_ids) for each in missing]
+            creations = [partial(self._put, "create", lease.lease_key, lease) for lease in new]
+            self._write_next([*creations, *(partial(self._put, "delete", key, None) for key in garbage)])
 
         self.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
 
-    def _create_next(self, missing: list[Shard], garbage: list[str]) -> None:
-        """Create the next row; parents come first, as in the stream's list."""
-        if not missing:
-            self._delete_next(garbage)
-            return
-        lease = Lease(missing[0].shard_id, "stream", parent_shard_ids=missing[0].parent_shard_ids)
-        self.call(
-            lambda: self._put(lease.lease_key, "create", lease),
-            lambda _: self._create_next(missing[1:], garbage),
-            lambda: self.die("a lease could not be created"),
-        )
-
-    def _delete_next(self, garbage: list[str]) -> None:
-        if not garbage:
+    def _write_next(self, writes: Sequence[partial[None]]) -> None:
+        """Carry out the next write; parents are created first, as in the stream's list, and deletions come last."""
+        if not writes:
             self._is_syncing = False
             return
-        self.call(
-            lambda: self._put(garbage[0], "delete", None),
-            lambda _: self._delete_next(garbage[1:]),
-            lambda: self.die("a lease could not be deleted"),
-        )
+        problem = f"a lease could not be {writes[0].args[0]}d"
+        self.call(writes[0], lambda _: self._write_next(writes[1:]), lambda: self.die(problem))
 
-    def _put(self, key: str, what: str, row: Lease | None) -> None:
+    def _put(self, what: str, key: str, row: Lease | None) -> None:
         table = self.world.table
         if key in table.rows:
             self.world.destroyed(key)
-            table.put(self, what, key, row)
-        elif row is not None:
-            table.put(self, what, key, row)
+        elif row is None:
+            return
+        table.put(self, what, key, row)
 
     def __repr__(self) -> str:
         return f"<{self.label}: {sorted(self.holds())}>"

@@ -2,10 +2,13 @@
 
 Measuring begins before the core is imported. So it happens in a process of its own, and this module imports nothing of
 the code that it measures.
+
+usage: python -m tests.simulation.measuring [--tunnels]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from streamclient.testing.simulation.drawing import Size
 
 CORE, TUNNELS = "streamclient.core", "streamclient.core.tunnel"
+
+HISTORIES = 100
+"""More histories find hardly another line."""
 
 
 class Reached(dict[Any, Any]):
@@ -83,7 +89,7 @@ def measure_core(first_seed: int, histories: int, size: Size | None = None) -> C
     """
     is_tunnel = size is not None and size.name == "TUNNEL"
     # This module is loaded before the code to measure, so it imports none of that code at its top.
-    from streamclient.testing.simulation.campaign import pool_of  # noqa: PLC0415
+    from streamclient.testing.simulation.campaign import pool_of
 
     with pool_of(1) as pool:
         report, tables = pool.submit(_measured, first_seed, histories, size, is_tunnel=is_tunnel).result()
@@ -102,14 +108,14 @@ def measure_core(first_seed: int, histories: int, size: Size | None = None) -> C
 def _measured(
     first_seed: int, histories: int, size: Size | None, *, is_tunnel: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    import coverage  # noqa: PLC0415  # an extra, for development
+    import coverage  # an extra, for development
 
     # Fleets have no tunnels, and clients of tunnels use nothing else of the core.
     source, omitted = (TUNNELS, []) if is_tunnel else (CORE, ["*/core/tunnel/*"])
     with tempfile.TemporaryDirectory() as directory:
         measure = coverage.Coverage(data_file=None, config_file=False, branch=True, source=[source], omit=omitted)
         measure.start()
-        from streamclient.testing.simulation.campaign import run_seeds  # noqa: PLC0415  # measured from its import on
+        from streamclient.testing.simulation.campaign import run_seeds  # measured from its import on
 
         tables = _connections() if is_tunnel else _tables()
         run_seeds(range(first_seed, first_seed + histories), size)
@@ -122,8 +128,8 @@ def _measured(
 
 def _tables() -> dict[str, Reached]:
     """Make the decision tables of fleets record their lookups."""
-    from streamclient.core import held  # noqa: PLC0415
-    from streamclient.core.consumer import transitions as table  # noqa: PLC0415
+    from streamclient.core import held
+    from streamclient.core.consumer import transitions as table
 
     leases, consumers = reached_leases(), Reached(table.TRANSITIONS)
     held.NEXT, table.TRANSITIONS = leases, consumers  # in a process of its own
@@ -132,14 +138,14 @@ def _tables() -> dict[str, Reached]:
 
 def reached_leases() -> Reached:
     """Return the table of held leases; states that differ only in the row, and act alike, share a printed line."""
-    from streamclient.core.held import NEXT  # noqa: PLC0415
+    from streamclient.core.held import NEXT
 
     return Reached(NEXT, lambda state: (*state[:2], NEXT[state]))
 
 
 def _connections() -> dict[str, Reached]:
     """Make connections to channels record their transitions."""
-    from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState  # noqa: PLC0415
+    from streamclient.core.tunnel.tunnel_connection import ChannelConnection, ConnectionState
 
     wait, running, closing, closed = ConnectionState
     changes = ((wait, running), (wait, closed), (running, closing), (running, closed), (closing, closed))
@@ -151,7 +157,20 @@ def _connections() -> dict[str, Reached]:
                 reached.get((getattr(self, "state", None), value))
             super().__setattr__(name, value)
 
-    from streamclient.core.tunnel import tunnel_session  # noqa: PLC0415
+    from streamclient.core.tunnel import tunnel_session
 
     tunnel_session.ChannelConnection = Noting  # type: ignore[attr-defined]  # in a process of its own
     return {"changes of state of connections": reached}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.measuring")
+    parser.add_argument("--tunnels", action="store_true", help="of clients of a tunnel instead of fleets")
+    is_tunnel = parser.parse_args().tunnels
+    from streamclient.testing.simulation.drawing import Size
+
+    print(measure_core(0, HISTORIES, Size.TUNNEL if is_tunnel else None))
+
+
+if __name__ == "__main__":
+    main()
