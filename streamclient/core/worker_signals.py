@@ -243,10 +243,9 @@ class Signals:
 
     def check_session(self, now: float) -> News:
         """End the session if its time is over."""
-        if self.session.row is None or now < self.session.valid_until:
-            return News.NOTHING
-        self._is_quiet = False
-        return self.session.check_validity(now)
+        news = self.session.check_validity(now)
+        self._is_quiet = self._is_quiet and news is News.NOTHING
+        return news
 
     def own_write_answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
         """Take in the outcome of a write of the own row."""

@@ -240,7 +240,7 @@ def shape(text: str) -> str:
     text = re.sub(r"\s+\d+ rows/s", "", text)  # which is known once the rows of two moments are, so not in a quick copy
     text = re.sub(r"\s+", " ", text)
     text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
-    text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b[0-9a-f]{8}\b", "ID", text)
     text = re.sub(LASTING, "LASTING", re.sub(TIME, "TIME", text))
     return re.sub(r"\[exit code \d+\]|(\d+)", lambda found: "#" if found[1] else found[0], text).strip()
 

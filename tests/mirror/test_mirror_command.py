@@ -148,7 +148,7 @@ def test_what_no_mirror_can_be_made_of_is_not_called_valid(
         ("destination", {"kind": ["delta"]}, "destination.kind must be 'delta' or 'postgres', not ['delta']"),
         ("source", {"endpoint": "nonsense"}, "source.endpoint must be http(s)://host[:port], not 'nonsense'"),
         ("mirror", {"lease_seconds": 0.0001}, "lease_duration_millis must be a whole number above 0, not 0"),
-        ("destination", {"url": "nosuch://lake/orders"}, "nosuch://lake/orders: no table at nosuch://"),
+        ("destination", {"url": "nosuch://lake/orders"}, "nosuch://lake/orders: a table at nosuch:// cannot be"),
     ):
         path = configuration(local, tmp_path, **{section: change})
         assert main(["mirror", str(path), "--check"]) == 2

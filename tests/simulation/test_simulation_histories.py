@@ -36,7 +36,6 @@ CONSUMERS_REACHING = (5, 7, 22, 33, 43, 68, 77)
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from tests.simulation.measuring import Reached, reached_leases
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import run_plan
 print([run_plan(draw_plan(seed, Size.SMALL)).digest for seed in range(6)])
