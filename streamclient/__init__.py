@@ -236,8 +236,9 @@ _HOMES = {
     "record_batch": "wire.columns",
     "replay_parked": "worker.parking.parking_replay",
 }
-"""Each public name and the module that defines it. A name is loaded when it is first used: the upper floors load the
-SDK or the scheduler, together most of a second, and even plain values take a twentieth, which slows a command line."""
+"""Each public name and the module that defines it. A name is loaded when it is first used: the modules of workers load
+the SDK or a scheduler, together most of a second, and even modules of plain values take a twentieth of a second, which
+slows a command line."""
 
 
 __getattr__ = loader(__name__, _HOMES)

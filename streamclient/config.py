@@ -25,7 +25,8 @@ from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDat
 _log = logs.logger(__name__)
 
 BEATS_PER_LEASE = 3.3
-"""Heartbeats, and scans, per lease duration, as in the defaults of ``ClientConfig``: one of them may be lost."""
+"""The number of heartbeats, and also of scans, in one lease duration, as in the defaults of ``ClientConfig``: the loss
+of a single one does no harm."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 lease_manager = checks.implementation(ILeaseManager)
@@ -41,7 +42,7 @@ def _is_class_of_factories(value: object) -> bool:
 
 
 def _deferring_factory(value: object) -> str:
-    """Return why ``value`` makes no processors or only processors that do no work; empty if it can be used."""
+    """Return why ``value`` makes no processors or only processors that do no work; empty if ``value`` can be used."""
     if isinstance(value, type):
         return checks.deferring_method(IRecordProcessor, value)
     return checks.deferring(getattr(value, "create_processor", value))
@@ -59,7 +60,7 @@ processor_factory = checks.Check(
 
 
 def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor]:
-    """Return the callable that makes processors from a factory, or from a callable, as users may give either.
+    """Return the callable that makes processors; users may give a factory or such a callable itself.
 
     Raises:
         ConfigurationError: ``factory`` makes no processors; the message calls the argument ``name``.
@@ -109,20 +110,20 @@ class FailurePolicy:
     """The pause before the first retry; it doubles with each retry."""
     longest_pause_millis: int = field(default=60_000, validator=checks.not_negative)
     bisect: bool = field(default=True, validator=checks.flag)
-    """Whether a failing batch is cut. If it is not, ``then`` applies to all of its records. RESTART never cuts, because
-    it would keep no part of the batch."""
+    """Whether a failing batch is cut. If it is not, ``then`` applies to all of its records. With ``then=RESTART`` no
+    batch is ever cut, because the new processor reads the whole batch again."""
     then: OnFailure = field(default=OnFailure.RESTART, converter=_then)
     parking: IParkingStore | None = field(default=None, validator=checks.optional(checks.implementation(IParkingStore)))
     """The store of parked records, needed with PARK; see ``streamclient.worker.parking``. All workers of a fleet need
     the same store."""
     park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, as long as the key has parked records.
-    If it is ``False``, they are delivered, and a replay puts an old change over a newer one."""
+    With ``False``, later records are delivered, and a replay then writes an old change over a newer one."""
     most_parked_share: float = field(default=0.01, validator=checks.share)
-    """The largest share of a shard's latest records that is parked. Beyond it the shard stops, because the cause is
-    probably not in the records."""
+    """The largest share of the shard's latest ``share_window_records`` records that may be parked. Beyond this share
+    the shard stops, because the cause is probably not in the records."""
     share_window_records: int = field(default=10_000, validator=checks.positive)
-    """The number of the shard's latest records of which the share is taken."""
+    """The number of the shard's latest records from which the parked share is computed."""
 
     def __attrs_post_init__(self) -> None:
         if self.longest_pause_millis < self.first_pause_millis:
@@ -172,11 +173,12 @@ class CallLimits:
     slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
     """The duration after which a call into user code is logged and named in the shard's status."""
     user_code_limit_millis: int = field(default=600_000, validator=checks.not_negative)
-    """The longest duration of a call into user code, including the wait for a thread. After it the worker releases the
-    shard's lease, so that another worker can continue from the stored checkpoint; 0 sets no limit."""
+    """The longest duration of a call into user code, including the wait for a thread. After this time the worker
+    releases the shard's lease, so that another worker can continue from the stored checkpoint; 0 sets no limit."""
     read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
-    """The same limit for one read of a shard, including the wait for a thread; 0 sets no limit. With a client's usual
-    time-outs, a read without an answer fails earlier by itself."""
+    """The longest duration of one read of a shard, including the wait for a thread. The consequences are those of
+    ``user_code_limit_millis``, and 0 sets no limit. A client with the usual time-outs fails a read without an answer
+    earlier than that."""
     checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """The time that ``checkpoint()`` waits for the status table before it raises."""
 
@@ -187,8 +189,8 @@ class Prefetch:
     """Limits of reading ahead while processors work, in bytes as the service sends them."""
 
     prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
-    """The limit for one shard; 0 reads nothing ahead. Otherwise one page of any size may always be read ahead. More
-    pages make up for batches that take unequal times."""
+    """The limit for one shard; 0 reads nothing ahead. Otherwise one page of any size may always be read ahead. Several
+    pages even out batches that take unequal times to process."""
     prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
     """The limit for all shards of a worker together. Decoded records take about four times as much memory."""
 
@@ -222,21 +224,21 @@ class ClientConfig:
 
     # From here on: settings that the Java client does not have.
     signal_interval_millis: int = field(default=400, validator=checks.positive)
-    """The time between looks at a few workers' rows. It decides how soon a worker notices that it is woken, or that
-    another worker died. At most a tenth of the lease duration is used."""
+    """The time between two reads of a few workers' rows in the status table. It decides how soon a worker notices that
+    it is woken, or that another worker died. At most a tenth of the lease duration is used."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
     """The quantity that is balanced; a string is accepted too. Load is balanced only while all workers of the fleet use
     this package. Beside Java workers, which count leases, the number of leases is balanced."""
     max_idle_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
-    """The longest pause before an idle shard is read again, reached after ten minutes of silence. After one minute the
-    pause is 1.5 s, after a second 0.2 s. It also follows the rhythm of arrivals."""
+    """The longest pause before an idle shard is read again, reached after ten minutes of silence. After one minute of
+    silence the pause is 1.5 s, after one second 0.2 s. The pause also follows the rhythm in which records arrive."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called when a read returned no records, as the Java client always does."""
     backoff: Backoff = field(default=Backoff(), validator=checks.instance(Backoff))
     failure_policy: FailurePolicy = field(default=FailurePolicy(retries=0), validator=checks.instance(FailurePolicy))
     """The treatment of records for which ``process_records`` raises. By default a new processor starts each time,
-    without end. A given ``task_retry_strategy`` decides about retries instead."""
+    without end. If ``task_retry_strategy`` is given, that strategy decides about retries instead."""
     trimmed_data_policy: TrimmedDataPolicy = field(
         default=TrimmedDataPolicy.STOP_SHARD,
         converter=_trimmed_data_policy,

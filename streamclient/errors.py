@@ -11,7 +11,8 @@ from enum import Enum
 from types import MappingProxyType
 
 MOST_ERROR_CHARACTERS = 4_096
-"""The most characters of a foreign text that is logged or stored; some errors carry whole documents."""
+"""The most characters that are logged or stored of a text from outside this package; some errors carry whole
+documents."""
 
 _LEFT_OUT = "...({} characters left out)..."
 _NOTE_CHARACTERS = 48
@@ -19,11 +20,11 @@ _NOTE_CHARACTERS = 48
 
 
 def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
-    """Return a foreign text on one line, cut to ``most`` characters, safe for a terminal or a log.
+    """Return a text from outside this package on one line, cut to ``most`` characters, safe for a terminal or a log.
 
-    It escapes control characters, line ends, direction marks and lone surrogates like ``repr``. A longer text keeps its
-    beginning and its end, because many messages end with advice; ``None`` cuts nothing. Text that was escaped and cut
-    before stays as it is.
+    Control characters, line ends, direction marks and lone surrogates are escaped as ``repr`` does it. A longer text
+    keeps its beginning and its end, because many messages end with advice; ``None`` cuts nothing. Text that was escaped
+    and cut before stays as it is.
     """
     if most is None or len(text) <= most:
         shown = _escaped(text)
@@ -109,9 +110,9 @@ def is_refused_thread(error: BaseException) -> bool:
 
 
 class ForkedError(StreamClientException):
-    """An object that was started before a fork was used in the child, which has none of its threads.
+    """A forked child used an object that was started before the fork; the child has none of the object's threads.
 
-    Make it in the child, after the fork. The parent's object goes on undisturbed.
+    Make the object in the child, after the fork. The parent's object goes on undisturbed.
     """
 
 
@@ -124,11 +125,14 @@ class WorkerFailedError(StreamClientError):
     def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
         super().__init__(message)
         self.errors: Mapping[str, BaseException] = MappingProxyType(dict(errors))
-        """The error of each stream, by the stream's name; by the tunnel's id for a ``TunnelWorker``."""
+        """The error of each failed stream. The key is the stream's name; for a ``TunnelWorker``, the tunnel's id."""
 
     @classmethod
     def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
-        """Make the error for ``errors``. A fault of this package keeps its traceback; a foreseen error needs none."""
+        """Make the error for ``errors``; the first unforeseen error, a fault of this package, becomes its cause.
+
+        Foreseen errors need no traceback.
+        """
         failed = cls("; ".join(sentences[name] for name in errors), errors)
         faults = [error for error in errors.values() if not is_foreseen(error)]
         failed.__cause__ = faults[0] if faults else None
@@ -167,7 +171,7 @@ class DependencyException(StreamClientError):
 class UnreadableAnswerError(DependencyException):
     """An answer arrived as it was sent and cannot be read: the service, or a system on the way to it, is at fault.
 
-    No part of it was used. The request may be repeated as after a network error.
+    No part of the answer was used. The request may be repeated as after a network error.
     """
 
 

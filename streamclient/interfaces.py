@@ -36,10 +36,10 @@ class InitializationInput:
     pending_checkpoint: PendingCheckpoint | None = None
     """A checkpoint that an earlier processor prepared and did not complete.
 
-    To complete it, store its ``value`` before ``initialize`` returns: reading then starts after it. To leave it, do
-    nothing: the next batches end at the same record."""
+    To complete it, store its ``value`` before ``initialize`` returns: reading then starts after that position. To
+    ignore it, do nothing: the same records are then delivered again, and a batch ends at the same record as before."""
     progress: Progress | None = None
-    """The progress up to the stored checkpoint, as far as it was stored."""
+    """The progress up to the stored checkpoint; ``None`` if it was not stored."""
     lost_behind: str | None = None
     """The stored checkpoint, if records after it have left the stream and an operator or
     ``ClientConfig.trimmed_data_policy`` has accepted the loss; ``initial_checkpoint`` is then the oldest record
@@ -63,17 +63,17 @@ class ProcessRecordsInput:
     records: Sequence[StreamRecord]
     """The records, oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set.
 
-    The sequence is immutable. A worker's records are made when they are first read; the sequence equals the tuple of
-    them."""
+    The sequence is immutable and equals a tuple of the same records. A worker makes each record object only when it is
+    first read."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
 
-        There is one row per record, in order. The records of a whole read are not made for it. The layout is that of
-        ``streamclient.wire.columns``. A schema names the attribute columns that become columns, and their types; all
-        other cells are listed beside them. Usable from any thread.
+        There is one row per record, in order. If the batch is a whole read, no record objects are made for this. The
+        layout is that of ``streamclient.wire.columns``. A schema names the attribute columns that become columns, and
+        their types; all other cells are listed beside them. Usable from any thread.
 
         Raises:
             CodecError: the records are not of one table.
@@ -123,7 +123,7 @@ class IRecordProcessorFactory(ABC):
     def create_processor(self) -> IRecordProcessor:
         """Make a new processor.
 
-        The worker calls it in its executor. It may raise, which counts as a failed start.
+        The worker calls this method in its executor. An exception counts as a failed start.
         """
 
 
@@ -152,10 +152,10 @@ class IRecordProcessorCheckpointer(ABC):
         """Store the intended commit of a sink: the first phase of a two-phase checkpoint. Return once it is stored.
 
         Then commit to the sink, and call ``checkpoint()`` on the returned object. If this process dies in between, the
-        next processor of the shard gets value and state as ``InitializationInput.pending_checkpoint``, so exactly one
-        known batch may or may not be committed. Preparing again replaces the prepared checkpoint. A stored checkpoint
-        removes it, unless it repeats the position that was stored before. Values, errors and threads are as in
-        ``checkpoint``; ``state`` has at most 64 KiB.
+        next processor of the shard gets value and state as ``InitializationInput.pending_checkpoint``, so that
+        processor knows exactly which batch may have been committed. Preparing again replaces the prepared checkpoint. A
+        stored checkpoint removes it, unless it repeats the position that was stored before. Values, errors and threads
+        are as in ``checkpoint``; ``state`` has at most 64 KiB.
         """
 
     @property
@@ -190,7 +190,7 @@ class IPreparedCheckpoint(ABC):
 
 
 class IShutdownMarker(ABC):
-    """Lets a processor end its own work on the shard. Usable from any thread; the first mark wins."""
+    """Lets a processor end its own work on the shard. Usable from any thread; only the first request counts."""
 
     @abstractmethod
     def mark_for_process_done(self) -> None:
@@ -219,9 +219,9 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases of the stream by lease key.
+        """Return all leases of the stream, sorted by lease key.
 
-        This is not a snapshot; malformed rows are left out and logged.
+        The result is not an atomic snapshot. Malformed rows are left out and logged.
         """
 
     @abstractmethod
@@ -276,7 +276,7 @@ class ILeaseManager(ABC):
         """Return a number greater than all numbers that any process drew before for this key.
 
         The worker calls it once per acquisition. Override it: this default returns the row's counter, which grows only
-        until the row is put anew.
+        until the row is deleted and created again.
         """
         lease = self.get_lease(lease_key)
         if lease is None:
@@ -315,7 +315,7 @@ class IParkingStore(ABC):
 
     @abstractmethod
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """Yield the parked records of one stream or of all, by stream and shard, then by ``record_id``."""
+        """Yield the parked records of one stream or of all, sorted by stream and shard, then by ``record_id``."""
 
     @abstractmethod
     def remove(self, records: Sequence[ParkedRecord]) -> None:
@@ -324,8 +324,8 @@ class IParkingStore(ABC):
     def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
         """Return the keys of a stream that have parked records, once for each shard of these records.
 
-        It includes all records that any worker parked before the call. Override it where the store can avoid reading
-        every record.
+        The result covers all records that any worker parked before the call. Override this method where the store can
+        avoid reading every record.
         """
         keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
         for parked in self.parked(stream_id):
@@ -376,10 +376,10 @@ class IMetrics(ABC):
 
     @abstractmethod
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
-        """Add a value to a histogram."""
+        """Add a duration of ``seconds`` to a histogram."""
 
     def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not every receiver keeps series
-        """End the series with these labels, because its shard is no longer held. It may begin again later."""
+        """End the series with these labels, because its shard is no longer held. The series may begin again later."""
 
 
 class IRetryStrategy(ABC):

@@ -44,15 +44,15 @@ class PendingCheckpoint:
     last: SequenceInfo | None = field(default=None, eq=False)
     """The position of the last of these records; ``None`` if it was not stored.
 
-    It finds the batch even when other records of it have left the stream meanwhile. It repeats the information of other
-    fields, so it is left out of comparisons."""
+    With this position the batch is found even if other records of the batch have left the stream meanwhile. The field
+    repeats the information of other fields, so comparisons leave it out."""
 
     def survives(self, value: str, stored: str) -> bool:
-        """Return whether this stays prepared when ``value`` replaces ``stored`` as the checkpoint.
+        """Return whether this checkpoint stays prepared when ``value`` replaces ``stored`` as the checkpoint.
 
-        Storing the stored position once more says nothing about the batch after it, which a sink may have committed. A
-        processor does that when it failed before it looked at the pending checkpoint and stores its position at its
-        end.
+        If ``value`` equals ``stored``, the write says nothing about the batch after that position, which a sink may
+        have committed. A processor makes such a write if it failed before it looked at the pending checkpoint and then
+        stores its position when it ends.
         """
         return value == stored != self.value
 
@@ -66,11 +66,11 @@ class Pause:
     by: str
     reason: str
     until_micros: int | None = None
-    """The end of the pause in microseconds since 1970, by the clock of the worker that obeys; ``None`` until it is
-    resumed."""
+    """The end of the pause in microseconds since 1970, by the clock of the worker that obeys; ``None`` if the pause
+    lasts until an operator ends it."""
     accepts_end: bool = False
-    """Whether the order is to believe that the shard has ended. Such an order pauses nothing: its time is over from the
-    beginning, and it counts for a while from then on."""
+    """Whether the order is to accept that the shard has ended. Such an order pauses nothing: ``until_micros`` is over
+    when the order is written, and workers follow the order for a while after that time."""
 
     def as_plain(self) -> dict[str, Any]:
         """Return the fields as they are stored and printed; ``accepts_end`` only if it is set."""
@@ -82,7 +82,7 @@ class Pause:
 
 @frozen
 class Progress:
-    """The progress up to the stored checkpoint; kept beside it, for operators and for balancing by load."""
+    """The progress up to the stored checkpoint, stored with that checkpoint for operators and for balancing by load."""
 
     record_micros: int
     """The time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first
@@ -114,7 +114,7 @@ class Lease:
     """``TRIM_HORIZON``, ``SHARD_END``, or the iterator of the next record to read."""
     parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=_frozen_names)
 
-    # The columns below are our own. Java workers leave them alone; they vanish if a row is put anew.
+    # The columns below are our own. Java workers leave them unchanged; they vanish if a row is created again.
     pending: PendingCheckpoint | None = None
     pause: Pause | None = None
     pause_taken: str = ""
@@ -148,7 +148,7 @@ class Lease:
 
 @frozen
 class Shard:
-    """One shard: a split leaves two children with one parent; a merge leaves one with a parent and its sibling."""
+    """One shard. A split makes two children of one parent; a merge makes one child of a parent and its sibling."""
 
     shard_id: str
     parent_id: str | None = None
@@ -168,11 +168,11 @@ class ShardInfo:
     stream_id: str
     parent_shard_ids: frozenset[str]
     lease_identifier: str
-    """An identifier of the acquisition. Each acquisition of the shard has a new one, however soon it follows and
+    """An identifier of the acquisition. Each acquisition of the shard has a new identifier, however soon it follows and
     whichever worker makes it. Consecutive processors of one acquisition get the same identifier."""
     epoch: int = 0
-    """A number that grows with each acquisition by a Python worker, even if the lease's row was deleted or put anew in
-    between. A destination that remembers the greatest epoch can fence late writers."""
+    """A number that grows with each acquisition by a Python worker, even if the lease's row was deleted or created
+    again in between. A destination that remembers the greatest epoch can fence late writers."""
     table_name: str = ""
     """The data table, as the ``StreamConfig`` names it."""
 
@@ -187,8 +187,8 @@ class ShutdownReason(Enum):
     """The shard ended. Call ``checkpointer.checkpoint()`` to record it: children wait for that."""
 
     STOLEN = "STOLEN"
-    """The lease is about to be handed over to another worker, for balance or because this worker stops. It is still
-    held: a checkpoint works, and the next owner continues from it."""
+    """The lease is about to be handed over to another worker, for balance or because this worker stops. The lease is
+    still held: a checkpoint works, and the next owner continues from it."""
 
     PAUSED = "PAUSED"
     """An operator paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor
@@ -287,11 +287,11 @@ class ShardStatus:
     lost: TrimmedRange | None = None
     """The lost records, if the shard stopped because of a loss."""
     reasons: tuple[Reason, ...] = ()
-    """The values of ``reason``, for programs; the first gives ``reason_kind``."""
+    """``reason`` as values for programs; ``reason_kind`` is the kind of the first value."""
 
     @property
     def has_consumer(self) -> bool:
-        """Whether the shard has a processor on this worker, or waits only for time until it gets one."""
+        """Whether the shard has a processor on this worker, or waits for nothing but a pause until it gets one."""
         if self.state in (ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED, ShardState.SHUTDOWN_COMPLETE):
             return False
         is_about_to_start = self.state is ShardState.INITIALIZING
@@ -357,7 +357,7 @@ class ParkedRecord:
     shard_id: str
     record: StreamRecord
     position: str
-    """The position at which its page was read: an iterator, or ``TRIM_HORIZON``."""
+    """The position at which the record's page was read: an iterator, or ``TRIM_HORIZON``."""
     index: int
     """The index of the record in that page, from 0."""
     generation: int
@@ -423,17 +423,18 @@ class MetricKind(Enum):
 
 @frozen(eq=False, repr=False)
 class Metric:
-    """One measured quantity. ``streamclient.metrics.metric_table`` lists all of them; each equals only itself."""
+    """One measured quantity, equal only to itself. ``streamclient.metrics.metric_table`` lists all metrics."""
 
     name: str
-    """The name as Prometheus requires it: it ends with the unit, and a counter's with ``_total`` after the unit."""
+    """The name as Prometheus requires it: the unit comes last, and in the name of a counter ``_total`` follows the
+    unit."""
     kind: MetricKind
     unit: str
     """The unit in UCUM, as OpenTelemetry requires it: ``s``, ``By``, or the counted thing in braces."""
     help: str
     """The meaning of one value, in a sentence."""
     labels: tuple[str, ...]
-    """The labels that tell its series apart; every value has exactly these labels."""
+    """The labels that tell the series of the metric apart; every value has exactly these labels."""
 
     @property
     def dotted_name(self) -> str:

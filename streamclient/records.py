@@ -1,7 +1,7 @@
 """Change records as frozen values.
 
-A record is the trace of one write to the table in its stream. Only the codec depends on the storage of a record: other
-code reads the attributes below, never the layout.
+A record is the trace that one write to the table leaves in the table's stream. Only the codec depends on the storage of
+a record: other code reads the attributes below, never the layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _Class = TypeVar("_Class", bound=type)
 
 
 NATIVE: Any = None
-"""The compiled codec if it is in use. It is chosen once, at import, because the classes below live in it."""
+"""The compiled codec if it is in use, else ``None``. The choice is made once, at import, because the compiled codec
+provides the storage of the classes below."""
 
 if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
     try:
@@ -281,7 +282,7 @@ _SLOTS = tuple([_setter(getattr(StreamRecord, attribute.name)) for attribute in 
 def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:
     """Return the position of the record at ``index``.
 
-    Records of a page, which are made on demand, are not made for it.
+    The records of a page are made on demand; this function makes none of them.
     """
     find: Callable[[int], SequenceInfo] | None = getattr(records, "sequence_info", None)
     return records[index].sequence_info if find is None else find(index)

@@ -26,8 +26,9 @@ LONGEST_STRATEGY_MILLIS = 86_400_000
 """The longest pause that a user's retry strategy may return, a day; a larger number is a mistake in its unit."""
 
 RETRY_SHARE = 0.05
-"""The first pause after failed calls about leases, as a share of the lease duration; it doubles up to the renewal
-interval. It is one second of the default twenty, so that several tries fit into the rest of a lease."""
+"""The first pause after failed calls about leases, as a share of the lease duration; later pauses double up to the
+renewal interval. With the default lease of twenty seconds the first pause is one second, so that several tries fit into
+the rest of a lease."""
 
 MOST_DOUBLINGS = 16
 
@@ -55,7 +56,7 @@ def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
 
 
 def with_jitter(millis: int, dice: random.Random) -> float:
-    """Return the pause, shortened at random by at most ``JITTER_SHARE``; never longer than ``millis``."""
+    """Return ``millis``, shortened at random by at most ``JITTER_SHARE``; the pause is never longer than ``millis``."""
     return millis * (1.0 - JITTER_SHARE * dice.random())
 
 
@@ -83,7 +84,7 @@ class LeaseRetryStrategy(IRetryStrategy):
     """
 
     def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
-        """Return whether the service may answer differently next time, and fewer than ten retries were made."""
+        """Return whether the service may answer differently next time and fewer than ten retries were made."""
         return (
             isinstance(error, DependencyException)
             and error.kind is not ErrorKind.PERMANENT
@@ -91,5 +92,5 @@ class LeaseRetryStrategy(IRetryStrategy):
         )
 
     def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
-        """Return min(100 * (retries + 1), 1000)."""
+        """Return the pause in milliseconds: min(100 * (retries + 1), 1000)."""
         return min(DEFAULT_STEP_MILLIS * (retries + 1), DEFAULT_LONGEST_MILLIS)

@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 _Member = TypeVar("_Member", bound=Enum)
 
 LONGEST_SHOWN = 200
-"""The characters of a refused value that are shown; a document passed by mistake need not be shown whole."""
+"""The most characters of a refused value that are shown; a document passed by mistake need not be shown whole."""
 
 CLOSE_ENOUGH = 0.6
 """The similarity at which an unknown name is taken for a known one; the default of ``difflib``."""
@@ -41,7 +41,7 @@ class Check:
     """The end of the sentence "it must be ..."."""
     fits: Callable[[Any], bool]
     hides: bool = False
-    """Whether a refused value is a secret, so that only its type is told."""
+    """Whether a refused value is a secret, so that the refusal names only its type."""
     because: Callable[[Any], str] = lambda value: ""
     """Explains why a value is refused, if ``expected`` does not suffice."""
 
@@ -83,7 +83,7 @@ def is_whole(value: object) -> bool:
 
 
 def whole(least: int, most: int | None = None) -> Check:
-    """Return the check for a whole number within bounds."""
+    """Return the check for a whole number of at least ``least`` and, unless ``most`` is ``None``, at most ``most``."""
     if most is not None:
         return Check(f"a whole number from {least} to {most}", lambda value: is_whole(value) and least <= value <= most)
     text = "a whole number above 0" if least == 1 else f"a whole number of at least {least}"
@@ -147,8 +147,8 @@ port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 _OTHER_UNITS = range(10**9, 10**13)
-"""The range of times since 1970, from the year 2001 on, in seconds or milliseconds. As microseconds they are in 1970,
-before any stream."""
+"""The numbers that are times since the year 2001 in seconds or milliseconds since 1970. Read as microseconds, they
+would be times in early 1970, before any stream existed."""
 micros = Check(
     "microseconds since 1970, as a whole number, and neither seconds nor milliseconds",
     lambda value: is_whole(value) and value >= 0 and value not in _OTHER_UNITS,
@@ -236,10 +236,10 @@ PLAIN = (
 
 
 def deferring(called: object, *, may_yield: bool = False) -> str:
-    """Return why calls only make an object that would do the work if it were run; empty if calls do the work.
+    """Return why a call only makes an object that must still be run to do the work; empty if the call does the work.
 
-    It looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted, because the
-    caller iterates.
+    The check looks inside ``functools.partial`` and at ``__call__``. With ``may_yield``, generators are accepted,
+    because the caller iterates over them.
     """
     if isinstance(called, type):
         return ""  # a call makes an instance
@@ -270,7 +270,7 @@ _ITERATED = ("Iterable", "Iterator", "Sequence")
 
 
 def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
-    """Return the answer of a call of user code that has done its work; ``call`` names the call.
+    """Return ``answer``, the result of a call of user code, if the call has done its work; ``call`` names the call.
 
     A plain function may return a deferred object, as a lambda does. That object is closed, so that Python does not warn
     about it.
@@ -339,7 +339,7 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
     """Return a member of an enum, given as such or as a string: its name or its value, in any case.
 
     Raises:
-        ConfigurationError: ``given`` is not a member; ``name`` is the setting's.
+        ConfigurationError: ``given`` is not a member of ``kind``; ``name`` is the setting's.
     """
     if isinstance(given, kind):
         return given
@@ -398,8 +398,8 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the most similar setting, or a list of all settings.
 
-    Only letters and digits count: ``setLeaseDurationMillis`` of the Java client is ``lease_duration_millis``, and so is
-    ``leasedurationmillis``, as Spark passes it.
+    Only letters and digits count. So ``setLeaseDurationMillis`` of the Java client and ``leasedurationmillis``, as
+    Spark passes it, both stand for ``lease_duration_millis``.
     """
     names = sorted(known)
     return _hint(_letters(name), {_letters(option): option for option in names}) or f"; it has {', '.join(names)}"
@@ -423,7 +423,7 @@ def _hint(given: str, known: dict[str, Any]) -> str:
 
 
 def missing_extra(problem: str, extra: str) -> ConfigurationError:
-    """Return the error for a missing library that an extra of this package brings. The package is on no index."""
+    """Return the error for a missing library that an extra of this package brings. This package is on no index."""
     return ConfigurationError(
         f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
         f'pip install ".[{extra}]"'

@@ -80,10 +80,11 @@ def _trigger(name: str, expression: object) -> Any:
 
 
 class CronSchedule:
-    """Runs jobs at the times of cron expressions, in UTC, one at a time in one thread, which exists while they run.
+    """Runs jobs at the times of cron expressions, in UTC, one at a time. Their thread exists only while jobs run.
 
     If the machine slept or its clock was set, only one of the missed times is made up for. A time that comes while the
-    same job still runs is skipped. An error of a job is logged and ends nothing. The schedule keeps no process alive.
+    same job still runs is skipped. An error of a job is logged and does not end the schedule. The schedule does not
+    keep the process alive.
 
     Args:
         name: the beginning of the thread's name.
@@ -139,7 +140,7 @@ class CronSchedule:
             raise
 
     def stop(self, wait_seconds: float | None = None) -> bool:
-        """Stop running jobs and wait for the present run, by default without limit; return whether it has ended.
+        """Stop running jobs and wait for the present run, by default without limit; return whether that run has ended.
 
         Safe to call twice, and without ``start``.
         """

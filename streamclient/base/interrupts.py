@@ -12,12 +12,12 @@ from types import FrameType
 from typing import Any
 
 AGAIN_SECONDS = 0.02
-"""The time until a swallowed exception is raised again: the code that swallowed it, usually a callback, is over by
-then."""
+"""The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, is
+over."""
 
 MOST_TRIES = 50
-"""The number of times that a thread for raising it again is requested, for a second, if the system refuses threads. The
-main thread waits meanwhile; if the exception is lost after all, Python reports it there."""
+"""How often a thread that raises the exception again is requested while the system refuses threads, for a second in
+all. The main thread waits meanwhile; if the exception is lost after all, Python reports it there."""
 
 
 class RaisedBySignal:

@@ -4,9 +4,9 @@ Laws:
 
 - A lock belongs to the process that took it, and ends with that process, however it ends. A forked child neither keeps
   nor releases it; a started program does not inherit it.
-- Reading, copying or closing the file elsewhere in the process does not end it. POSIX record locks, which SQLite uses,
-  end with the first ``close`` of the file anywhere in the process; these are ``flock``, and ``msvcrt.locking`` on
-  Windows.
+- Reading, copying or closing the file elsewhere in the process does not end the lock. POSIX record locks, which SQLite
+  uses, end with the first ``close`` of the file anywhere in the process; these locks are ``flock``, and
+  ``msvcrt.locking`` on Windows.
 - A locked file is never deleted: a process that waits for the deleted file would then hold nothing.
 """
 
@@ -26,17 +26,18 @@ _RETRY_SECONDS = 0.05
 """The pause between two attempts where the system cannot wait for a lock itself."""
 
 _LOCKED_BYTE = 1 << 62
-"""The byte that is locked on Windows, after every file's end: no other process can read a locked byte."""
+"""The offset of the byte that is locked on Windows. It is after every file's end, because no other process can read a
+locked byte."""
 
 _HELD_ELSEWHERE = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-"""The systems' errors for a lock that another holder has."""
+"""The errors with which the systems report that another holder has the lock."""
 
 _LONGEST_NOTE_BYTES = 64
-"""The bytes that the holder writes into its file: a process id."""
+"""The most bytes of the note, a process id, that the holder writes into its file."""
 
 
 class LockHeldError(Exception):
-    """Another holder has the lock. ``pid`` is its process id, ``None`` if it is unknown."""
+    """Another holder has the lock. ``pid`` is that holder's process id, ``None`` if it is unknown."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         by = "another holder" if pid is None else f"this process ({pid})" if pid == os.getpid() else f"process {pid}"

@@ -17,7 +17,7 @@ from typing import Any
 from streamclient.errors import printable
 
 MOST_LOGGED_CHARACTERS = 16_384
-"""The characters of an entry: several errors, or a stack, each with its own bound."""
+"""The most characters of an entry, which may hold several errors, or a stack, each with its own bound."""
 
 _CONTINUES = "\n  "
 """The beginning of an entry's further lines, as of a stack: an indented line cannot pass for an entry."""
@@ -53,10 +53,10 @@ class SteadyLogger(logging.Logger):
 
 
 def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, with any foreign names and texts, and bound its length.
+    """Put an entry on one line, including names and texts from outside, and bound its length.
 
-    Indented lines, as of a stack, stay below it. An entry in this form stays unchanged, with its template. Formatting
-    errors are raised.
+    Indented lines, such as those of a stack, stay below that line. An entry that is already in this form stays
+    unchanged, with its template. Formatting errors are raised.
     """
     message = record.getMessage()
     shown = _CONTINUES.join(printable(line, None) for line in message.rstrip("\n").split(_CONTINUES))

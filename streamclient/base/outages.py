@@ -1,4 +1,4 @@
-"""Log lines about an outage: one a minute, however often and by however many threads it is met."""
+"""Log lines about an outage: at most one a minute, however often and in however many threads the outage is met."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Hashable
 from streamclient.errors import printable
 
 REPEAT_SECONDS = 60.0
-"""The time between two lines about one outage: a reader of the log sees that it goes on, and finds other lines in
-between."""
+"""The time between two lines about one outage. A reader of the log sees that the outage goes on, and finds other lines
+in between."""
 
 MOST_REMEMBERED = 100
-"""The outages that are told apart; more at once are not single outages any more."""
+"""The most outages that are told apart at a time. More of them at once are not single outages any more, and all are
+forgotten."""
 
 
 class OutageLog:
@@ -40,7 +41,7 @@ class OutageLog:
         self._logger.log(level, "%s%s", told, f" ({left_out} more like this were left out)" if left_out else "")
 
     def _news(self, outage: Hashable) -> int | None:
-        """Return the number of lines left out since the last one; ``None`` to leave out this line too."""
+        """Return how many lines were left out since the last logged one; ``None`` to leave out this line too."""
         now = self._monotonic()
         with self._lock:
             said_at, left_out = self._said.get(outage, (None, 0))

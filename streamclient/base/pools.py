@@ -4,8 +4,8 @@ The interpreter joins the pools of the standard library when it exits, so one hu
 bounded shutdown. The threads here are daemons and end by themselves when idle.
 
 The system refuses a thread at a limit of a user or a container. A call is then either queued or refused, never both:
-``DaemonPool`` queues it if it has a thread that will come to it, and raises ``NoThreadError`` otherwise. ``once`` gives
-the same rule to other executors; those of the standard library keep the calls that they refuse.
+``DaemonPool`` queues the call if one of its threads will come to it, and raises ``NoThreadError`` otherwise. ``once``
+gives the same rule to other executors; without it, those of the standard library keep the calls that they refuse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 IDLE_SECONDS = 60.0
-"""The time after which a thread without work ends, as in Java's cached pools."""
+"""The seconds after which a thread without work ends, as in Java's cached pools."""
 
 
 def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread:
@@ -59,7 +59,8 @@ class DaemonPool(Executor):
         self._numbers = itertools.count(1)
         self._birthplace = Birthplace()
         self.is_short = False
-        """Whether calls wait because the system refused a thread for them; see ``grow``. Any thread."""
+        """Whether calls wait because the system refused a thread for them; see ``grow``. May be read from any
+        thread."""
 
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -90,7 +91,7 @@ class DaemonPool(Executor):
         return future
 
     def grow(self) -> bool:
-        """Start the missing threads for waiting calls, as far as the system allows; return whether none is missing."""
+        """Start the missing threads for waiting calls, as far as the system allows; return whether all of them run."""
         with self._changed:
             while self.is_short and self._calls and len(self._threads) < self._most_threads:
                 try:
@@ -187,8 +188,8 @@ def once(executor: Executor) -> Executor:
 class _OnceExecutor(Executor):
     """A wrapper of another executor.
 
-    The standard library's executors queue a call before they start its thread, and keep it queued if that is refused:
-    it runs later, although its caller was told that it does not.
+    The standard library's executors queue a call before they start its thread. If the thread is refused, the call stays
+    queued and runs later, although its caller was told that it would not run.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -216,7 +217,7 @@ class _OnceCall:
         self.future: Future[Any] = Future()
 
     def refuse(self) -> bool:
-        """Prevent the call; return whether it had not begun."""
+        """Prevent the call from running; return ``True`` if that succeeded, ``False`` if the call had already begun."""
         return self._first.acquire(blocking=False)
 
     def __call__(self) -> Any:

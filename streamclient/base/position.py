@@ -50,17 +50,17 @@ def no_progress(
     last: SequenceInfo | None,
     before: SequenceInfo | None,
 ) -> str:
-    """Return why a page with records brings no progress, which is the service's fault; empty if it brings some.
+    """Return why a page with records makes no progress, which is the service's fault; empty if the page makes progress.
 
-    Records of a shard rise strictly, and the next iterator is after them. The decoder checks that the records inside a
-    page rise.
+    The positions of a shard's records rise strictly, and the next iterator is after them. The decoder checks the order
+    of the records inside a page.
 
     Args:
         asked: the position that was read.
         following: the next position; ``None`` at the end of the shard.
         first: the position of the page's first known record; ``None`` without records.
-        last: the position of its last record.
-        before: the last record that this reader took of the shard; ``None`` if it took none yet.
+        last: the position of the page's last record.
+        before: the last record that this reader took from the shard; ``None`` if it took none yet.
     """
     if first is None or last is None:
         return ""
@@ -72,7 +72,7 @@ def no_progress(
 
 
 def is_after(position: SequenceInfo, before: SequenceInfo | None) -> bool:
-    """Return whether a record at ``position`` may follow the last record taken of its shard, if any.
+    """Return whether a record at ``position`` may follow ``before``, the last record taken from its shard, if any.
 
     A record without a time is accepted: rows of a tunnel's full data have none.
     """
@@ -87,9 +87,11 @@ class Judged:
     """The reason why the page cannot be true; empty if it can. A reader uses no part of a doubtful page, least of all
     its next position."""
     taken: int = 0
-    """The number of its first records that were taken before, when the way to the last record is read again."""
+    """How many of the page's first records were taken before. This happens when the reader has gone back and reads up
+    to the last taken record again."""
     is_way: bool = False
-    """Whether all its records are before the last taken record, so that its next position is, too."""
+    """Whether all records of the page are before the last taken record, so that the page's next position is before it,
+    too."""
 
 
 NEW = Judged()
@@ -98,24 +100,25 @@ NEW = Judged()
 
 @define
 class ReadTrail:
-    """The last record that a reader took of its shard, and the position from which it was read.
+    """The last record that a reader took from its shard, and the position from which that record was read.
 
-    A doubtful page proves nothing about its own position or its next one: it may be another shard's, or the page before
-    may have led to a wrong position. So the reader goes back to the position of the last record, which was right, and
-    reads the way from there again. It trusts that way when it passes the last record itself, because no other shard has
-    that record. The records after it are new, and are delivered once. If the way is doubtful too, the reader returns to
-    its former position, and tries both in turns: the right one lets it pass.
+    A doubtful page proves nothing about its own position or its next one: it may be another shard's page, or the page
+    before may have led to a wrong position. So the reader goes back to the position from which the last record was
+    read, which was right, and reads from there again. The reader trusts these pages once they contain the last record
+    itself, because no other shard has that record. The records after it are new, and are delivered once. If these pages
+    are doubtful too, the reader returns to its former position, and then tries both positions in turn; the right one
+    lets it continue.
     """
 
     last: SequenceInfo | None = None
     _position: str = ""
-    """The position of the page with the last record; empty if it must not be read again."""
+    """The position of the page with the last record; empty if that page must not be read again."""
     _doubted: str = ""
-    """The reader's former position, while the way is read again."""
+    """The reader's former position, while pages up to the last record are read again; else empty."""
 
     @property
     def goes_back(self) -> bool:
-        """Whether the way to the last record is being read again."""
+        """Whether pages up to the last record are being read again."""
         return bool(self._doubted)
 
     def judge(
@@ -144,15 +147,15 @@ class ReadTrail:
         return Judged(taken=taken, is_way=True)
 
     def take(self, asked: str, last: SequenceInfo) -> None:
-        """Remember the last record of a page that was read at ``asked``; full data has no positions, so no way back."""
+        """Remember the last record of a page that was read at ``asked``. Full data has no positions, so no way back."""
         self.last, self._position, self._doubted = last, asked if last.timestamp_micros else "", ""
 
     def arrive(self) -> None:
-        """Note that the last record was met again; reading continues after it."""
+        """End the way back, because the last record was met again; reading continues after that record."""
         self._doubted = ""
 
     def turn(self, asked: str) -> str:
-        """Return the position to read after a doubtful page at ``asked``."""
+        """Return the position to read next after a doubtful page at ``asked``."""
         if self._doubted or not self._position:
             there, self._doubted = self._doubted or asked, ""
             return there

@@ -1,7 +1,7 @@
 """The identity of this process, the state of others, and whether this one was forked.
 
-It serves the names of workers, their readers, and all code with threads: a forked child has none of its parent's
-threads.
+This module serves the names of workers, the code that reads these names, and all code with threads: a forked child has
+none of its parent's threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from streamclient.errors import ForkedError
 
 STOPPED_STATES = frozenset("Tt")
-"""The states of Linux's ``/proc/PID/stat`` for stopped by a signal and stopped by a debugger."""
+"""The letters in Linux's ``/proc/PID/stat`` for a process that is stopped by a signal or by a debugger."""
 ENDED_STATES = frozenset("ZX")
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -27,7 +27,7 @@ _RANDOM_BYTES = 4
 class _Forks:
     """The number of forks between the first process and this one.
 
-    Comparing it is faster than asking the system for a process id.
+    Comparing this number is faster than asking the system for a process id.
     """
 
     count = 0
@@ -52,7 +52,7 @@ class Birthplace:
 
     @property
     def is_here(self) -> bool:
-        """Return whether this is that process, and not its child."""
+        """Whether the present process is the one that the object remembers, and not a child of it."""
         return self._forks == _Forks.count
 
     def require(self, what: str, instead: str = "make it in the child, after the fork") -> None:
@@ -88,16 +88,17 @@ class OwnName:
 def unique_name() -> str:
     """Return a name that no other process has: host and process id for people, and a random part.
 
-    The first two do not suffice: containers may share a host's name, and each counts its processes from 1.
+    Host and process id do not suffice: containers may share a host's name, and each counts its processes from 1.
     """
     return f"{socket.gethostname() or 'host'}-{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
 
 
 def process_space() -> str:
-    """Return an id of the space of this process's id: a boot of a machine, and in it a namespace of process ids.
+    """Return an id of the space in which this process's id is unique.
 
-    It has twelve hexadecimal digits; process ids can be compared if these are equal. It is empty where the system does
-    not provide it, which is everywhere except on Linux: then a process id says nothing about a process.
+    The space is a boot of a machine, and in it a namespace of process ids. The id of the space has twelve hexadecimal
+    digits. Two process ids can be compared only if the ids of their spaces are equal. The id is empty where the system
+    does not provide it, which is everywhere except on Linux: then a process id says nothing about a process.
     """
     try:
         said = f"{_BOOT_ID.read_text(encoding='ascii').strip()} {os.readlink(_PID_NAMESPACE)}"
@@ -109,14 +110,14 @@ def process_space() -> str:
 def process_state(pid: int) -> str | None:
     """Return the letter of a process's state; ``None`` if the process does not exist or has ended.
 
-    It is ``R`` where the system tells only that the process exists. A process id means nothing unless its
+    The letter is ``R`` where the system tells only that the process exists. A process id means nothing unless its
     ``process_space`` is this process's own.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return "R" if _answers(pid) else None
-    # The name, in parentheses, may hold anything, parentheses too.
+    # The name of the process, in parentheses, may hold anything, parentheses too.
     state = text.rpartition(")")[2].split()[0]
     return None if state in ENDED_STATES else state
 
@@ -127,5 +128,5 @@ def _answers(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it exists, but it is not ours
+        return True  # the process exists, but it is not ours
     return True

@@ -15,7 +15,8 @@ from attrs import frozen
 from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
-"""The characters of a traceback that are logged or stored, its inner end; runaway recursion makes endless ones."""
+"""The most characters of a traceback that are logged or stored, counted from its innermost end; runaway recursion would
+make the text endless."""
 
 
 class ReasonKind(Enum):
@@ -69,10 +70,10 @@ class Cause(Enum):
     LEAVING_PAUSE = "leaving_pause"
     """A pause is over, and the lease row must record that first."""
     PREVIOUS_PROCESSOR = "previous_processor"
-    """A call of this worker's earlier processor of the shard has not returned."""
+    """A call of this worker's earlier processor of the shard has not returned yet."""
     PREVIOUS_CHECKPOINT = "previous_checkpoint"
     EPOCH = "epoch"
-    """The number of this acquisition is being drawn."""
+    """The number of this acquisition of the lease is not known yet."""
     LOOK = "look"
     """The worker must first check that no other process has its name."""
 
@@ -83,19 +84,19 @@ class Cause(Enum):
     STALLED = "stalled"
     """The consumer makes no progress, so the lease runs out."""
     LEASE_LOST = "lease_lost"
-    """The lease is lost; only a call of user code that has not returned remains here."""
+    """The lease is lost; only a call of user code that has not returned still remains here."""
     WORKER_FAILED = "worker_failed"
     """The worker has failed, and leaves the shard to others; the detail names the error."""
     WORKER_ENDED = "worker_ended"
     CLOSING = "closing"
-    """The processor is being shut down; the subject is the ``ShutdownReason`` that it gets."""
+    """The processor is being shut down; the subject is the ``ShutdownReason`` that the processor gets."""
 
     # Orders.
     PAUSED = "paused"
-    """The subject is the operator who paused it."""
+    """The subject is the operator who paused the shard."""
     PAUSED_BY_PROGRAM = "paused_by_program"
 
-    # User code; the subject is the call.
+    # User code; the subject is the name of the call.
     CALL_QUEUED = "call_queued"
     """The call waits for a thread of the executor."""
     CALL_RUNS = "call_runs"
@@ -106,11 +107,12 @@ class Cause(Enum):
     PARKING_QUEUED = "parking_queued"
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
-    """It will be tried again automatically; the detail says when. It follows the reason for the retry."""
+    """The failed action will be tried again automatically; the detail says when. This cause comes after the reason for
+    the retry."""
     PRESENT_TRY = "present_try"
-    """It is being tried again now. It follows the reason for the retry."""
+    """The failed action is being tried again now. This cause comes after the reason for the retry."""
     STRATEGY_ASKED = "strategy_asked"
-    """The user's retry strategy decides whether and when to retry. It follows the reason for the retry."""
+    """The user's retry strategy decides whether and when to retry. This cause comes after the reason for the retry."""
 
     # The stream.
     READING_FAILED = "reading_failed"
@@ -118,7 +120,7 @@ class Cause(Enum):
     """A read waits for a thread of the fetch pool."""
     READ_RUNS = "read_runs"
     TURN = "turn"
-    """A channel of a tunnel waits until fewer other channels are in work."""
+    """A channel of a tunnel waits until fewer other channels are being read."""
     CHANNEL_GIVEN_UP = "channel_given_up"
     """The service does not know a channel of a tunnel, or its state is not understood; the subject is the channel."""
     FINDING_LOSS = "finding_loss"
@@ -132,7 +134,7 @@ class Cause(Enum):
 
     # An operator has to decide.
     FAILING_RECORD = "failing_record"
-    """The subject names the record."""
+    """The subject names the failing record."""
     PARKED_SHARE = "parked_share"
     """More records would be parked than the failure policy allows; the subject names the next one."""
     LOSS = "loss"
@@ -165,7 +167,7 @@ class _Words:
     kind: ReasonKind
     phrase: str
     more: str = ": {detail}"
-    """The text after the phrase if there is a detail."""
+    """The text that is put after the phrase if there is a detail."""
 
 
 _CLOSING = {
@@ -283,7 +285,7 @@ def described(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an error, with messages of one line each; a long one loses its beginning."""
+    """Return the traceback of an error, with messages of one line each; a long traceback loses its beginning."""
     text = "".join(traceback.format_exception(error))
     for link in _chain(error):
         try:
@@ -297,7 +299,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str | None:
-    """Return the traceback if it differs from the one that handlers of logs make of the error themselves."""
+    """Return the traceback if it differs from the one that log handlers make; ``None`` if both are equal."""
     told = traceback_of(error)
     return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
 
@@ -328,7 +330,7 @@ def encodable(text: str) -> str:
 class Raised:
     """The error of a call, with its text, which the thread of the call has made.
 
-    It is for owner threads, which run no user code: they read only the type of the error itself.
+    Owner threads use this value because they run no user code: of the error itself they read only the type.
     """
 
     error: BaseException
@@ -340,7 +342,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Make the value for an error. Never raises, even if the error's own methods do."""
+        """Make the value for an error. Never raises, even if the error's own methods raise."""
         return cls(
             error,
             described(error),
@@ -364,7 +366,7 @@ def failed_calls(count: int) -> str:
 
 
 def _quoted(words: Callable[[], str], otherwise: str) -> str:
-    """Return the text from foreign code, or the fact that it raised, even SystemExit, as for all user code."""
+    """Return the text from foreign code, or words that say that it raised, even SystemExit, as for all user code."""
     try:
         return encodable(words())
     except BaseException as raised:

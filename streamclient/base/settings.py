@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 Complain = Callable[[str], object]
-"""A function that takes one mistake."""
+"""A function that is called with the text of one mistake."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -40,17 +40,17 @@ class Setting:
     check: Check = checks.text
     """The check of the value that ``read`` returns."""
     read: Callable[[Any], Any] = lambda value: value
-    """A function that turns the given value into the setting's, or raises; a ``ConfigurationError`` says why."""
+    """A function that turns the given value into the setting's value, or raises; a ``ConfigurationError`` says why."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
     """The name and the value of another setting that make this setting needed."""
     only_with: tuple[str, Enum] | None = None
-    """The name and the value of another setting; with another value there, this setting is refused."""
+    """The name and the value of another setting. If that setting has another value, this setting is refused."""
     variable: str = ""
     """The variable of the environment that is read if the setting is not given."""
     others: tuple[str, ...] = ()
-    """Other spellings."""
+    """Other spellings of the setting's name."""
     attribute: str = field()
     """The name in Python."""
 
@@ -94,14 +94,14 @@ class Section:
     """The text before the name of a setting in a refusal of its value."""
     ignores_case: bool = False
     instead: Mapping[str, str] = {}
-    """Names that are refused with this advice."""
+    """The names that are refused, each with the advice that the refusal gives."""
 
     @prefix.default
     def _name_and_dot(self) -> str:
         return f"{self.name}."
 
     def read(self, given: Any, environment: Mapping[str, str], complain: Complain) -> dict[str, Any]:
-        """Return the values by attribute: those given, else those of the environment, else the defaults."""
+        """Return the values by attribute: each from ``given``, else from ``environment``, else the default."""
         values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
             complain(f"{self.name} must be a section, not {shown(given)}")
@@ -138,7 +138,7 @@ class Section:
         return contents
 
     def _misuse(self, setting: Setting, *, is_given: bool, by_name: Mapping[str, Any]) -> str:
-        """Return why a setting must not be given, or must be, beside the others; empty if all is right."""
+        """Return why ``setting`` must not be given, or must be, beside the others; empty if its presence is right."""
         other, wanted = (setting.only_with if is_given else setting.needed_with) or ("", None)
         beside_value = by_name.get(other)
         beside = f" with {other} {beside_value.value!r}" if beside_value is not None else ""

@@ -25,7 +25,7 @@ _MICROS_BEGIN = 10**14
 
 
 def now_micros() -> int:
-    """Return the present by this machine's clock, in microseconds since 1970."""
+    """Return the present time by this machine's clock, in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
@@ -87,7 +87,7 @@ def parse_moment(text: str, now: int) -> int:
     """Return the microseconds since 1970 of an ISO 8601 time with zone, or of ``2h-ago``, relative to ``now``.
 
     Raises:
-        ConfigurationError: the text is neither, or has no zone: which one was meant cannot be guessed.
+        ConfigurationError: the text has neither form, or has no zone: the intended zone cannot be guessed.
     """
     expected = "a time is written like 2026-01-31T12:00:00Z or 2h-ago"
     if text.endswith("-ago"):
@@ -126,10 +126,10 @@ def parse_local_time(text: str) -> datetime:
 
 
 def zoned_micros(moment: datetime, zone: tzinfo | None) -> int:
-    """Return the microseconds since 1970 of a local time in a zone; ``None`` is that of this machine.
+    """Return the microseconds since 1970 of a local time in ``zone``; ``None`` stands for the zone of this machine.
 
     Raises:
-        ConfigurationError: no clock shows it.
+        ConfigurationError: no clock in that zone shows this time.
     """
     try:
         aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)

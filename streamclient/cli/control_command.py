@@ -16,7 +16,7 @@ from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 
 TIMEOUT_SECONDS = 30.0
-"""Time for one admin call, which waits for nothing but the engine's lock."""
+"""Time limit of one admin call, in seconds; the call waits for nothing but the engine's lock."""
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -165,7 +165,7 @@ class _Session:
 
 
 Outcome = tuple[dict[str, Any], str | Callable[[], None]]
-"""The server's answer, and the same for people: a text, or a function that prints a table."""
+"""The server's answer as a document, and the same for people: a text, or a function that prints a table."""
 
 
 def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:
@@ -199,7 +199,7 @@ def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _full_id(session: _Session, table: str, given: str | None) -> str | None:
-    """Return the id of the shard that begins with ``given``."""
+    """Return the full id of the shard whose id begins with ``given``."""
     if given is None:
         return None
     listed = session.call("GET", "shards", {"table": table})["shards"]
@@ -214,7 +214,7 @@ def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
 
 
 def _key(text: str) -> Any:
-    """Return the value of JSON that is an integer, a string, a list or an object; any other text stands for itself."""
+    """Return the value of JSON for an integer, a string, a list or an object; return any other text unchanged."""
     try:
         value = json.loads(text)
     except ValueError:

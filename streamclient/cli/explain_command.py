@@ -9,7 +9,8 @@ from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandF
 from streamclient.errors import ConfigurationError
 
 OBSERVE_SECONDS = 2.0
-"""Time between two reads of the rows: enough to see a busy shard's position move, short enough to wait for."""
+"""Seconds between two reads of the rows: enough for a busy shard's position to move, and short enough for a person to
+wait."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

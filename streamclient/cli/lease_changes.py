@@ -183,14 +183,14 @@ def _reader(site: Site) -> TargetReader:
 
 
 def _target(site: Site, facts: FleetFacts, lease: Lease | None, text: str) -> Target:
-    """Look the position up; for a shard without lease, which the plan refuses, return a stand-in."""
+    """Return the position that ``text`` names; for a shard without lease, which the plan refuses, return a stand-in."""
     if lease is None:
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text=text)
     return _reader(site).resolve(lease.lease_key, text, facts.now_micros)
 
 
 def _for_each(leases: Mapping[str, Lease], look: Callable[[Lease], Answer]) -> dict[str, Answer]:
-    """Look something up for each lease, several at a time."""
+    """Call ``look`` for each lease, several at a time; return the answers by shard."""
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return dict(zip(leases, pool.map(look, leases.values()), strict=True))
 
@@ -227,7 +227,7 @@ def _require_selection(arguments: argparse.Namespace) -> None:
 
 
 def _selected(facts: FleetFacts, arguments: argparse.Namespace, is_wanted: Callable[[Lease], bool]) -> list[str]:
-    """Return the named shards; or those of a worker, or all, for which ``is_wanted`` holds."""
+    """Return the named shards; or, of a worker's shards or of all shards, those for which ``is_wanted`` holds."""
     if arguments.shards:
         return sorted(set(arguments.shards))
     owners = {lease.owner for lease in facts.leases.values()}
@@ -255,7 +255,7 @@ def _run(
 def _execute(
     site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
 ) -> tuple[OrderExecutor, OrderReport, Shortener]:
-    """Carry the order out; return its report, and a function that shortens ids in a text. Errors have short ids."""
+    """Carry the order out; return its report, and a function that shortens ids in a text. Ids in errors are short."""
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)
@@ -272,7 +272,7 @@ def _execute(
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
-    """Replace beginnings of ids in the arguments by whole ids, before anything is planned or written down."""
+    """Replace beginnings of ids in the arguments by the whole ids, before anything is planned or recorded."""
     if getattr(arguments, "shard", None):
         arguments.shard = named_shard(facts, arguments.shard)
     if getattr(arguments, "shards", None):

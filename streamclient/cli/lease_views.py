@@ -55,13 +55,13 @@ AUDIT_COLUMNS = (
 )
 
 HISTORY_ROWS = 50
-"""Most changes that ``show`` names."""
+"""The most changes of a lease that ``show`` names."""
 
 CHANGES_READ = 200
-"""Number of newest audit rows in which ``explain`` looks for the last change of a shard."""
+"""How many of the newest audit rows ``explain`` searches for the last change of a shard."""
 
 AUDIT_ROWS_READ = 10_000
-"""Number of newest audit rows in which changes of one shard are looked for: two or three requests."""
+"""How many of the newest audit rows are searched for the changes of one shard: two or three requests."""
 
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
@@ -231,7 +231,7 @@ def all_shards(facts: FleetFacts) -> list[str]:
 
 
 def known_ids(facts: FleetFacts) -> set[str]:
-    """Return all shards, and the parents that they name."""
+    """Return the ids of all shards, and of the parents that they name."""
     return {*all_shards(facts), *(parent for parents in facts.parents.values() for parent in parents)}
 
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default; return the exit code. Wrong arguments exit with 2."""
     open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    # The parsers of all subcommands take as long to make as many a subcommand takes to run.
+    # To make the parsers of all subcommands takes as long as many a subcommand takes to run.
     named = [name for name in given[:1] if name in COMMANDS]
     parsed = make_parser(named or COMMANDS).parse_args(given)
     parsed.words = given

@@ -107,6 +107,6 @@ def _lines_of(result: Result, application: str) -> list[str]:
         return [f"failed: {result}"]
     try:
         require_commits(result, application)
-    except CommandFailed as error:  # a run by cron goes on: the first commit may come later
+    except CommandFailed as error:  # under cron the command goes on: the first commit may come later
         return [f"failed: {error}"]
     return [str(result).partition("\n")[0], *finding_lines(result)]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from streamclient.operate.site import Site
 
 CALL_TIMEOUT_SECONDS = 20.0
-"""Time for one attempt of a call; the SDK's own default of 50 s is longer than a person waits at a screen."""
+"""Time limit of one attempt of a call, in seconds; the SDK's own default of 50 s is longer than a person waits at a
+screen."""
 
 
 _TABLES = (
@@ -44,7 +45,7 @@ def connection_parent(
     """Return a parent parser with the options of the connection, and ``--json``; they stand after a command's name.
 
     Args:
-        tables: those of ``data-table`` and ``status-table`` that the command needs.
+        tables: the tables that the command needs, out of ``data-table`` and ``status-table``.
         only: names of the options that make sense for the command; all by default.
         json: help text of ``--json``; empty for a command without it.
         is_group: true for a command with actions: it takes the same options, and leaves their description to the
@@ -83,7 +84,7 @@ def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[
 
 
 def _secret_in_file(path: str | None) -> str | None:
-    """Return the file's text without the end of its line; other users of a machine can see a command line."""
+    """Return the text of a file without its line end. A command line would show the secret to other users."""
     if path is None:
         return None
     try:
@@ -128,7 +129,7 @@ def fleet_options() -> argparse.ArgumentParser:
 
 
 def parking_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the store of parked records, for commands that count these."""
+    """Add the options that name the store of parked records, for commands that count parked records."""
     group = parser.add_argument_group("parked records").add_mutually_exclusive_group()
     group.add_argument("--parking-table", metavar="NAME", help="a TableParkingStore")
     group.add_argument("--parking-directory", metavar="DIR", help="a FileParkingStore")

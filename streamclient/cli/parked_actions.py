@@ -26,7 +26,7 @@ from streamclient.worker.parking.parking_files import FileParkingStore
 from streamclient.worker.parking.parking_replay import processor_named, replay_records
 
 EXIT_LEFT = 1
-"""A replay left records parked."""
+"""Exit code: a replay left records parked."""
 
 COLUMNS = (
     Column("RECORD"),
@@ -89,7 +89,7 @@ def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedR
 
 
 def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
-    """Return the record id that begins with ``given``, or whose last part does, which alone tells records apart."""
+    """Return the record id that begins with ``given``, or whose last part does: that part alone is unique."""
     ids = {parked.record_id for parked in records}
     by_digest: dict[str, str] = {_digest(full): full for full in ids}
     named = matching_id(given, by_digest, "record")

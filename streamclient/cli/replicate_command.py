@@ -24,7 +24,7 @@ from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, prin
 from streamclient.errors import ConfigurationError, StreamClientError
 
 VERIFY_PROGRESS_SECONDS = 1.0
-"""Time between two updates of the progress line: often enough to be seen moving."""
+"""Seconds between two updates of the progress line: often enough that a person sees the line move."""
 
 
 def add_command(commands: Any) -> None:
@@ -88,7 +88,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
 
 
 class _Comparison:
-    """The counts of a running comparison, shown on standard error."""
+    """The counts of rows and differences of a running comparison, shown on standard error."""
 
     def __init__(self) -> None:
         self.rows = self.differences = 0
@@ -96,7 +96,7 @@ class _Comparison:
         self._shown_at = -math.inf
 
     def went_on(self, rows: int) -> None:
-        """Note that ``rows`` rows were compared; show that unless the line was just updated."""
+        """Set the number of compared rows to ``rows``; show it unless the line was just updated."""
         self.rows = rows
         if time.monotonic() - self._shown_at >= VERIFY_PROGRESS_SECONDS:
             self._shown_at = time.monotonic()

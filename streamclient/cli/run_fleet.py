@@ -1,7 +1,7 @@
 """``streamclient run --processes N``: ``streamclient run`` N times, in processes that are started again when they end.
 
-They are ordinary workers of one fleet, which share the shards through the status table. The command's own process does
-not use that table: it starts the others, passes on their output, and ends them.
+These processes are ordinary workers of one fleet, which share the shards through the status table. The command's own
+process does not use that table: it starts the others, passes on their output, and ends them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from streamclient.cli.terminal.output import complain
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
-"""Longest time between the end of a process and the start of the next one: it doubles from the shortest, so that a
-process that keeps dying costs little."""
+"""Longest time between the end of a process and the start of the next one. The time doubles from the shortest one, so
+that a process that keeps dying costs little."""
 
 STEADY_SECONDS = 60.0
 """Time after which a running process has shown that it works: earlier failures are forgotten."""
@@ -43,16 +43,16 @@ END_SECONDS = 60.0
 """Longest wait for a process that was asked to end: twice the default bound of a worker's own shutdown."""
 
 TICK_SECONDS = 0.2
-"""Time between two looks at the processes; their output is passed on at once."""
+"""Seconds between two checks of the processes; their output is passed on at once."""
 
 READ_BYTES = 1 << 20
 """Bytes per read, more than a pipe holds: one read takes all output that an ended process left."""
 
 LONGEST_LINE_BYTES = 1 << 20
-"""Length at which a line is broken, so that an endless line does not take endless memory."""
+"""Length at which a line of output is broken, so that an endless line does not take endless memory."""
 
 LONGEST_REST = 1 << 16
-"""Characters that a thread may print without ending the line; more are written at once."""
+"""The most characters that a thread may print without ending the line; more are written at once."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -80,7 +80,7 @@ class PassedOutput:
         return data != b""
 
     def close(self) -> None:
-        """Pass on the rest of an ended process; a process that it started may still hold the stream, and go on."""
+        """Pass on the rest of an ended process's output; a process that it started may still hold the stream open."""
         if self.source.closed:
             return
         self.pass_on()
@@ -111,12 +111,12 @@ class WorkerSlot:
     due_at: float = 0.0
     """Time at which the next process is to be started."""
     failures: int = 0
-    """Number of processes that ended in a row, none of them steady."""
+    """Number of consecutive processes that ended before they were steady."""
     failure: CommandFailed | None = None
-    """The last words of the last process, if it ended by itself before it was steady."""
+    """The error of the last process, with its last words, if it ended by itself before it was steady."""
 
     def start(self, now: float) -> None:
-        """Start the process; it ends in order when this one is gone, because its standard input closes then."""
+        """Start the process. It ends in an orderly way when this process is gone: its standard input closes then."""
         self.process = subprocess.Popen(
             self.command,
             bufsize=0,
@@ -158,7 +158,7 @@ class WorkerSlot:
             self.failures, self.failure = 0, None
 
     def note_end(self, code: int, last_words: str, now: float, dice: random.Random) -> float:
-        """Note that the process has ended; return the pause before the next one, in seconds."""
+        """Record that the process has ended; return the pause, in seconds, before the next process starts."""
         self.note_steady(now)
         has_failed = 0 < code < 128 and now - self.started_at < STEADY_SECONDS
         self.failure = CommandFailed(last_words, code) if has_failed else None

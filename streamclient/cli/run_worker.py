@@ -1,6 +1,6 @@
 """The worker that the arguments of ``streamclient run`` describe: made, run to its end, with its metrics served.
 
-It runs in the command's own process, or in each process that the command starts.
+The worker runs in the command's own process, or in each process that the command starts.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ PLACE: Traversable = files("streamclient") / "samples"
 """The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
 
 _HOME = re.compile(r"\bsamples[./](\w+)")
-"""The prefix with which samples name each other in their folder. Written out, they are in one directory without it."""
+"""The prefix with which samples name each other in their folder. Samples that are written out are all in one directory,
+and name each other without the prefix."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -115,7 +116,7 @@ def _first_line(source: str) -> str:
 
 
 def _how_to_run(name: str, directory: Path) -> str | None:
-    """Return the shell line that runs a sample; ``None`` for a module that other samples import."""
+    """Return the shell command that runs a sample; ``None`` for a module that other samples import."""
     sample = _samples()[name]
     file = shlex.quote(str(directory / f"{name}.py"))
     if name.startswith("test_"):

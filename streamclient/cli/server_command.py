@@ -19,8 +19,8 @@ DEFAULT_PORT = 8180
 
 
 WAKE_SECONDS = 0.2
-"""Time after which a signal is noticed that came to another thread than the main one. The handler sets no event: if it
-interrupted the wait for that event, it would wait for itself."""
+"""Seconds within which a signal is noticed that came to another thread than the main one. The handler sets no event: if
+it interrupted the wait for that event, it would wait for itself."""
 
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "

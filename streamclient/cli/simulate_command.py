@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 2_000
 
 SHRUNK_LAWS = 3
-"""Number of broken laws for which a violation is shrunk; each takes up to several minutes."""
+"""The number of broken laws for which a violation is shrunk; the reduction of each takes up to several minutes."""
 
 PROGRESS_SECONDS = 10.0
 
 EXIT_VIOLATED = 1
-"""A law was broken."""
+"""Exit code: a law was broken."""
 
 DESCRIPTION = (
     "Run the production core in simulated fleets, under faults that the seeds decide, and check the laws of the lease "

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watched(client: Any) -> tuple[Any, Callable[[], int]]:
-    """Return the client, and the service's clock as its answers tell it: "latest" is a time of that clock."""
+    """Return the client, and the service's clock, which its answers set: "latest" is a time of that clock."""
     from streamclient.operate.service_clock import ServiceClock  # noqa: PLC0415
 
     clock = ServiceClock()
@@ -108,7 +108,7 @@ class _Screen:
         self._complained_at = float("-inf")
 
     def show(self, followed: Followed) -> int:
-        """Print a change, a loss or an outage; return the number of changes that it was."""
+        """Print a change, a loss or an outage; return the number of changes that were printed, 0 or 1."""
         from streamclient.tablestore.following import Interruption, LostRecords  # noqa: PLC0415
 
         if isinstance(followed, Interruption):

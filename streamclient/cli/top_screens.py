@@ -24,17 +24,17 @@ from streamclient.operate.overview import Overview, headline, overview, overview
 from streamclient.operate.site import Site, text_of
 
 STREAM_SECONDS = 30.0
-"""Time between listings of the shards: they change when partitions split, which is rare while a person watches."""
+"""Seconds between listings of the shards: they change when partitions split, which is rare while a person watches."""
 
 HEADS_PER_REFRESH = 20
-"""Shards whose next unread record is looked up per refresh, in turn: one small read each, a second one for a shard
-whose checkpoint is the oldest record."""
+"""The number of shards whose next unread record is looked up per refresh, in turn. Each costs one small read, and a
+second one if the shard's checkpoint is the oldest record."""
 
 SHORTEST_INTERVAL_SECONDS = 0.2
 
 FURNITURE_LINES = 6
-"""Lines of a screen beside its rows: two empty lines, two table heads, a line below each that names columns without
-room."""
+"""The lines of a screen other than its rows: two empty lines, two table heads, and below each table a line that names
+the columns without room."""
 
 
 class FleetWatch:
@@ -103,7 +103,7 @@ def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
 
 
 def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterator[Overview | str]:
-    """Yield screens without end; a text instead of a screen if the facts could not be read.
+    """Yield screens without end; yield a text instead of a screen if the facts could not be read.
 
     Raises:
         ConfigurationError: a name or key is wrong, so no screen would ever come; raised before the first screen only.

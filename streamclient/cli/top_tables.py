@@ -27,7 +27,7 @@ SHARD_COLUMNS = (
 
 
 def worker_rows(view: Overview) -> list[tuple[str, ...]]:
-    """Return the cells of ``WORKER_COLUMNS``."""
+    """Return the cells of each worker, in the order of ``WORKER_COLUMNS``."""
     return [
         (
             worker["worker"],
@@ -56,7 +56,7 @@ def _health(worker: Document) -> str:
 
 
 def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]:
-    """Return the cells of ``SHARD_COLUMNS``, for the first ``most`` shards."""
+    """Return the cells of the first ``most`` shards, in the order of ``SHARD_COLUMNS``; of all shards by default."""
     return [
         (
             line.shard_id,

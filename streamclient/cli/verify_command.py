@@ -99,7 +99,7 @@ def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
 
 
 def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
-    """Return the parents of each shard that have a lease; others ended before the fleet, or their lease was deleted."""
+    """Return each shard's parents that have a lease; others ended before the fleet, or their lease was deleted."""
     return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
 
 
@@ -122,7 +122,7 @@ def _opened(arguments: argparse.Namespace) -> Destination:
 
 
 def require_commits(proof: Proof, application: str) -> None:
-    """End the command if there was nothing to prove: a misspelt destination or fleet would pass for a whole one.
+    """End the command if there was nothing to prove: otherwise a misspelt destination or fleet would pass the check.
 
     Raises:
         CommandFailed: the destination holds no commit, or none of this application.

@@ -1,12 +1,13 @@
 """A stream with the copy of its table before it, so that one worker copies the rows and then follows their changes.
 
-Each piece of the table is a shard, and its rows are the records. The stream's first shards are children of all pieces,
-so no change is read before every row is copied. Any number of processes share the pieces, as they share shards: the
-lease of a piece is the claim on it, and its checkpoint the key to go on from.
+The table is cut at keys into pieces. Each piece is a shard, and its rows are the records. The stream's first shards are
+children of all pieces, so no change is read before every row is copied. Any number of processes share the pieces, as
+they share shards: the lease of a piece is the claim on it, and the checkpoint of that lease is the key at which the
+copy of the piece goes on.
 
-The claim matters. The destination is a table, which accepts the row of a late writer: copied after a later deletion of
-the row was followed, it would stay for ever. Changes are read from before the first row was. So a row that changes
-during the copy is written twice, the second time in order.
+The claim matters. The destination is a table, which accepts a row from a writer that is late. If the late writer copied
+a row whose later deletion was already followed, that row would stay for ever. Changes are read from a position before
+the first row was read. So a row that changes during the copy is written twice, the second time in order.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
 from streamclient.worker.lease.lease_rows import key_of
 
 PLAN_STATUS_TYPE = "FullCopy"
-"""``StatusType`` of the row that keeps the plan; lease workers, Java's too, leave other types alone."""
+"""``StatusType`` of the row that keeps the plan; lease workers, Java's too, leave rows of other types alone."""
 
 MOST_PIECES = 32
-"""A worker reads all of its pieces side by side, and has a page of each in memory."""
+"""The most pieces of a table. A worker reads all of its pieces side by side, and has a page of each in memory."""
 
 _ABSENT = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
 
@@ -57,7 +58,8 @@ class CopiedStream:
     source: SourceTable
     plan: CopyPlan
     pieces: Mapping[str, tuple[str, str]]
-    """Names of the pieces, and the keys between which they lie; none if an earlier version has copied the table."""
+    """Names of the pieces, and the keys between which each lies; no pieces if an earlier version has copied the
+    table."""
     _rule: TableRule = field(init=False)
 
     @_rule.default
@@ -101,7 +103,7 @@ class CopiedStream:
         return self.source.api.list_stream(table_name)
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """Return the stream with the pieces before its first shards. An empty listing stays empty, as it is damaged."""
+        """Return the stream with the pieces before its first shards. An empty listing stays empty: it is damaged."""
         described = self.source.api.describe_stream(stream_id)
         listed = {shard.shard_id for shard in described.shards}
         if not self.pieces or not listed:
@@ -116,7 +118,7 @@ class CopiedStream:
         return evolve(described, shards=(*map(Shard, self.pieces), *following))
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """Return the beginning of a piece, whatever the time; of a shard, the iterator of the service."""
+        """Return the beginning of a piece, whatever the time; for a stream's shard, the iterator of the service."""
         if shard_id in self.pieces:
             return f"{shard_id}:{self.pieces[shard_id][0]}"
         return self.source.api.get_shard_iterator(stream_id, shard_id, timestamp_micros)

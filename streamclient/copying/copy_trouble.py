@@ -12,11 +12,12 @@ from streamclient.records import StreamRecord
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 WAIT_SECONDS = 600.0
-"""Longest wait for a commit: longer than a healthy destination takes, short enough to show a stuck one."""
+"""The longest wait for a commit, in seconds: longer than a healthy destination takes, short enough to show a stuck
+one."""
 
 
 def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: str) -> WorkerHealth:
-    """Judge a copy by its worker, by its shards, one of which may have lost changes, and by other ``troubles``."""
+    """Judge a copy by its worker, by its shards, of which one may have lost changes, and by other ``troubles``."""
     lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
     reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
     return WorkerHealth(not reasons, "; ".join(reasons))
@@ -28,47 +29,48 @@ class _Unmerged:
     """The position after the last merge."""
     merges: CallWatchdog
     oldest_micros: int | None = None
-    """Time of the first change after ``start``; ``None`` until that is read."""
+    """Time of the first change after ``start``; ``None`` until that change is read."""
 
 
 @define(eq=False)
 class UnmergedChanges:
-    """Age of the oldest unmerged change of each shard, and since when its merges fail.
+    """The age of each shard's oldest unmerged change, and the time since which the shard's merges fail.
 
-    Kept by the shards' writer, under its lock; any thread may ask. All times but ages are monotonic seconds. An entry
-    outlives its processor, as a merge that fails has it replaced. It ends with a merge, or with a processor that begins
-    elsewhere, because another process has merged the changes meanwhile.
+    The shards' writer keeps these facts under its lock; any thread may ask for them. All times but ages are monotonic
+    seconds. An entry outlives its processor, because a failed merge has the processor replaced. The entry ends with a
+    merge, or with a processor that begins at another position, because another process has merged the changes
+    meanwhile.
     """
 
     _shards: dict[str, _Unmerged] = field(factory=dict)
     _answers: CallWatchdog = field(factory=lambda: CallWatchdog("a merge has been under way"))
 
     def begins(self, shard_id: str, start: str) -> None:
-        """Note that a processor begins at ``start``."""
+        """Record that a processor begins at ``start``."""
         known = self._shards.get(shard_id)
         if known is not None and known.start != start:
             del self._shards[shard_id]
 
     def waits(self, shard_id: str, start: str, records: Sequence[StreamRecord]) -> None:
-        """Note that ``records`` wait to be merged, after those that wait already."""
+        """Record that ``records`` wait to be merged, after the changes that wait already."""
         known = self._of(shard_id, start)
         if known.oldest_micros is None:
             known.oldest_micros = records[0].sequence_info.timestamp_micros
 
     def merging(self, now: float) -> None:
-        """Note that a merge is under way; there is one at a time."""
+        """Record that a merge is under way; only one merge runs at a time."""
         self._answers.asked(now)
 
     def answered(self, now: float) -> None:
-        """Note that the merge was answered."""
+        """Record that the running merge was answered."""
         self._answers.succeeded(now)
 
     def failed(self, shard_id: str, start: str, error: Exception, now: float) -> None:
-        """Note that the changes after ``start`` were not merged."""
+        """Record that the changes after ``start`` were not merged."""
         self._of(shard_id, start).merges.failed(error, now)
 
     def merged(self, shard_id: str) -> None:
-        """Note that all waiting changes of a shard were merged."""
+        """Record that all waiting changes of a shard were merged."""
         self._shards.pop(shard_id, None)
 
     def _of(self, shard_id: str, start: str) -> _Unmerged:
@@ -84,7 +86,7 @@ class UnmergedChanges:
         return max(0.0, (now_micros - known.oldest_micros) / MICROS_PER_SECOND)
 
     def trouble(self, shard_ids: Iterable[str], now: float, limit_seconds: float) -> str:
-        """Return why changes of one of these shards are unmerged for longer than the limit; else empty."""
+        """Return why changes of one of these shards have been unmerged for longer than the limit; else empty."""
         known = [self._shards.get(shard_id) for shard_id in shard_ids]
         texts = [each.merges.trouble(now, limit_seconds) for each in known if each is not None]
         troubles = [text for text in texts if text]

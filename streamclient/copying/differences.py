@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Key = tuple[KeyValue, ...]
 Cells = Mapping[str, Mapping[int, ColumnValue]]
-"""Versions of each column, by their times in milliseconds."""
+"""The versions of each column, by their time stamps in milliseconds."""
 
 _Here = TypeVar("_Here")
 _There = TypeVar("_There")
@@ -38,7 +38,7 @@ class DifferenceKind(Enum):
 
 @frozen
 class Sides:
-    """Names of the two tables."""
+    """The names of the two compared tables."""
 
     source: str = "source"
     copy: str = "destination"
@@ -51,9 +51,9 @@ class Difference:
     kind: DifferenceKind
     key: Key
     column: str = ""
-    """Empty for a whole row."""
+    """The column that differs; empty for a whole row."""
     source: Mapping[int, ColumnValue] | None = None
-    """Versions of the column in the source; ``None`` if it has none."""
+    """The versions of the column in the source; ``None`` if the source has none."""
     copy: Mapping[int, ColumnValue] | None = None
     sides: Sides = Sides()
 
@@ -72,7 +72,7 @@ def _shown(versions: Mapping[int, ColumnValue] | None) -> str:
 
 
 def row_differences(key: Key, source: Cells | None, copy: Cells | None, sides: Sides) -> Iterator[Difference]:
-    """Yield the differences of a row; ``None`` is a missing row."""
+    """Yield the differences of a row between its cells in both tables; ``None`` stands for a missing row."""
     if source is None or copy is None:
         if source is not copy:
             yield Difference(DifferenceKind.EXTRA if source is None else DifferenceKind.MISSING, key, sides=sides)
@@ -94,7 +94,7 @@ def _exact(versions: Mapping[int, ColumnValue]) -> dict[int, tuple[type, object]
 def paired(
     source: Iterable[tuple[Key, _Here]], copy: Iterable[tuple[Key, _There]]
 ) -> Iterator[tuple[Key, _Here | None, _There | None]]:
-    """Yield each key of two ascending iterables, in ascending order, with both values; a missing one is ``None``."""
+    """Yield each key of two ascending iterables, in ascending order, with both values; ``None`` for a missing value."""
     others = iter(copy)
     other = next(others, None)
     for key, here in source:
@@ -112,7 +112,7 @@ def paired(
 
 
 def key_order(key: Key) -> list[tuple[str, KeyValue]]:
-    """Return the order of a key: its values, and their types first, as damaged rows may have other ones."""
+    """Return a sortable form of the key: its values, each after its type, as damaged rows may have other types."""
     return [(type(value).__name__, value) for value in key]
 
 

@@ -1,9 +1,9 @@
-"""Compares a mirror with its table, row by row, at the mirror's position; both may go on meanwhile.
+"""Compares a mirror with its table, row by row, at the mirror's position; both may change meanwhile.
 
 Only the present table can be read. So first the mirror's position is noted, then its rows are read, then the table's,
-and then the stream from that position on. A row that the stream does not name there is the same in the table as it was
-at the position, so the mirror must have exactly that. The rows that the stream names have changed after the position;
-they are counted, and left out.
+and then the stream from that position on. If the stream does not name a row there, the table still has the row as it
+was at the position, so the mirror must have exactly the same. The rows that the stream names have changed after the
+position; they are counted, and left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from streamclient.tablestore.ranges import record_of
 from streamclient.tablestore.stream_api import RecordPage
 
 _EMPTY_READS = 100
-"""The most reads in a row without records: the service may skip, but a shard that never comes to its tip is a fault."""
+"""The most consecutive reads without records. The service may answer a few empty pages, but a shard whose tip is never
+reached is a fault."""
 
 SHOWN_MAX = 10_000
 """The most differences that are kept; all are counted."""
@@ -59,7 +60,7 @@ class Comparison:
     """The result of a comparison."""
 
     position: Mapping[str, str]
-    """The mirror's position: every shard of the stream, and the position up to which it was compared."""
+    """The mirror's position: every shard of the stream, with the position up to which the shard was compared."""
     rows: int = 0
     """Number of compared rows."""
     changed: int = 0
@@ -74,7 +75,7 @@ class Comparison:
     """Files of the mirror that cannot be read; their rows are missing."""
 
     def note(self, difference: Difference) -> None:
-        """Count a difference, and keep it if few are kept."""
+        """Count a difference, and keep it unless ``SHOWN_MAX`` differences are kept."""
         self.count += 1
         if len(self.differences) < SHOWN_MAX:
             self.differences.append(difference)
@@ -134,7 +135,7 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
 
 
 def is_own(shard: str) -> bool:
-    """Return whether commits of this name are the mirror's own, and not those of a shard of the stream."""
+    """Return whether commits of this shard name are the mirror's own, and not those of a shard of the stream."""
     return shard in (COPY, EXPIRY) or shard.startswith(f"{COPY}/")
 
 
@@ -198,7 +199,7 @@ def _digest(cells: Cells | None) -> bytes | None:
 def _explain(
     found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Name the columns of rows that differ; one bound for both sides leaves out the cells that have expired since."""
+    """Find the columns in which rows differ; one time limit for both sides leaves out cells that have expired since."""
     there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
@@ -240,7 +241,7 @@ def _changed_since(
 
 
 def _records_from(source: SourceTable, position: str, shard: tuple[str, str]) -> Iterator[StreamRecord]:
-    """Yield the records after a position of a shard, given by stream and id, up to the tip or the end of the shard."""
+    """Yield the records after a position of a shard, given by stream and id, up to the shard's tip or its end."""
     empty, trail = 0, ReadTrail()
     while empty < _EMPTY_READS:
         # After a page in doubt the trail chooses the position of the next attempt, which may be another one.
@@ -256,7 +257,10 @@ def _records_from(source: SourceTable, position: str, shard: tuple[str, str]) ->
 
 @define
 class _Believed:
-    """Reads until a page can be true: it moves on, and if it is the last one the list of shards shows that end."""
+    """Reads until a page can be true.
+
+    Such a page moves on, and if it is the last one, the list of shards shows the shard's end.
+    """
 
     source: SourceTable
     position: str

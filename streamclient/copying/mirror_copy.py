@@ -1,15 +1,16 @@
 """The copy of a table into a mirror, in pieces that any number of processes share.
 
-Its progress is in the destination's own log. The first commit there is the plan. The others are those of the pieces:
-each begins at the key where the one before ended. So a copy goes on where it stopped, in any process; of two processes
-that copy the same rows the destination refuses one; and a copied row is there once. The history, if it is kept, gets
-the same commits first: rows that it has and the destination lacks, from whichever process, go into the destination as
-they are.
+The progress of the copy is in the destination's own log. The first commit there is the plan. The others are those of
+the pieces: each begins at the key where the one before ended. So a copy goes on where it stopped, in any process. If
+two processes copy the same rows, the destination refuses one of them, so a copied row is there once. The history, if it
+is kept, gets the same commits first. Rows that the history has and the destination lacks go into the destination
+unchanged, whichever process copied them.
 
-A destination that refuses the second writer needs no leases for that. A table does not refuse, see ``copied_stream``.
+A destination that refuses the second writer needs no leases for that. A table does not refuse that writer, see
+``copied_stream``.
 
-Changes are read from before the first row was. If the copy outlasts the stream's retention, changes are lost silently;
-the mirror detects that and fails.
+Changes are read from a position before the first row was read. If the copy outlasts the stream's retention, changes are
+lost silently; the mirror detects that and fails.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.tablestore.ranges import Bound, key_from, key_text, record_of
 
 COMMIT_PAGES = 5
-"""Pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
+"""The most pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
 
 
 @define(eq=False)
@@ -71,7 +72,7 @@ class MirrorCopy:
         self.source.stream_of(self.plan)
 
     def begin_history(self) -> None:
-        """Give the history its table and the plan, which marks it as the history of this mirror."""
+        """Give the history its table and the plan; the plan marks it as the history of this mirror."""
         plan = self._last(COPY)
         if self.history is None or plan is None:
             return
@@ -89,7 +90,7 @@ class MirrorCopy:
         return [name for name, last in lasts.items() if last is None or last.end != CheckpointPosition.SHARD_END]
 
     def run(self, first: int = 0) -> None:
-        """Copy until every piece is copied, or ``stop`` is set; begin with piece ``first``, counted round."""
+        """Copy until every piece is copied, or ``stop`` is set; begin with piece ``first``, and wrap around."""
         names = self.left
         names = names[first % len(names) :] + names[: first % len(names)] if names else names
         while names and not self.stop.is_set():
@@ -126,7 +127,7 @@ class MirrorCopy:
     def _next(
         self, name: str, last: Commit | None, start: Bound, end: Bound
     ) -> tuple[Commit, list[StreamRecord]] | None:
-        """Return the next commit of a piece and its rows, which the history has; ``None`` if others copy the piece."""
+        """Return the next commit of a piece and its rows, once the history has them; ``None`` if others copy it."""
         remembered = self._remembered(name, last)
         if remembered is not None:
             return remembered

@@ -1,8 +1,8 @@
-"""A mirror's looks at the shards of its stream, so that changes of shards that were opened meanwhile are not missed.
+"""A mirror lists the shards of its stream regularly, so that changes of newly opened shards are not missed.
 
-The law is that of ``core.shard_tree``; the looks are stored in the destination's log. A look names the shards of which
-nothing was merged, each with the position where it begins: a read there shows whether the changes after it still exist.
-Shards that a later look finds and the stored one lacks were opened in between.
+The law is that of ``core.shard_tree``; the listings are stored in the destination's log. A listing names the shards of
+which nothing was merged, each with the position where it begins: a read at that position shows whether the changes
+after it still exist. Shards that a later listing has and the stored one lacks were opened in between.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ _TRY_AGAIN_MICROS = 60 * 1_000_000
 
 @frozen
 class Listing:
-    """Shards of a stream at a time."""
+    """The shards of a stream at one time."""
 
     micros: int
-    """Shards that were not listed at this time were opened later."""
+    """The time of the listing, in microseconds since 1970. Shards that were not listed at this time were opened
+    later."""
     places: Mapping[str, str]
-    """The first positions of shards of which nothing had been merged."""
+    """The first position of each shard of which nothing had been merged."""
 
     def to_text(self) -> str:
-        """Return the text for the log."""
+        """Return the text that the log stores."""
         return json.dumps({"micros": self.micros, "places": dict(self.places)})
 
     @classmethod
     def of(cls, last: Commit | None) -> Listing | None:
-        """Read a commit of the log; ``None`` without one, as in the log of a mirror of an earlier version."""
+        """Read the listing in a commit; ``None`` without a commit, as in the log of a mirror of an earlier version."""
         if last is None:
             return None
         plain = json.loads(last.end)
@@ -51,7 +52,7 @@ class Listing:
 
 @define(eq=False)
 class ShardWatch:
-    """Looks at the shards when a process begins to follow the stream, and regularly while it does."""
+    """Lists the shards when a process begins to follow the stream, and regularly afterwards."""
 
     source: SourceTable
     destination: MergingDestination
@@ -60,11 +61,11 @@ class ShardWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time to list the shards again."""
         return now_micros() >= self._next_micros
 
     def try_later(self) -> None:
-        """Look again after a pause, as the service or the destination has trouble."""
+        """List the shards again only after a pause, because the service or the destination has trouble."""
         self._next_micros = now_micros() + _TRY_AGAIN_MICROS
 
     def look(self) -> None:

@@ -18,7 +18,7 @@ from streamclient.model import CheckpointPosition, ShutdownReason
 
 
 class MirrorProcessor(IRecordProcessor):
-    """Hands the changes of one shard to the writer. ``process_records`` returns before they are merged."""
+    """Hands the changes of one shard to the writer. ``process_records`` returns before these changes are merged."""
 
     def __init__(self, writer: MirrorWriter) -> None:
         self._writer = writer
@@ -38,9 +38,9 @@ class MirrorProcessor(IRecordProcessor):
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Have the changes merged.
+        """Hand the changes to the writer to be merged.
 
-        An error is marked as a restart before it is raised: no record of this call is to blame.
+        Before an error is raised, the processor requests its restart: no record of this call is to blame.
         """
         records = process_records_input.records
         if not records:
@@ -78,5 +78,5 @@ class MirrorProcessors(IRecordProcessorFactory):
     writer: MirrorWriter
 
     def create_processor(self) -> MirrorProcessor:
-        """Make one for a shard."""
+        """Make a processor for one shard."""
         return MirrorProcessor(self.writer)

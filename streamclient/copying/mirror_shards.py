@@ -28,10 +28,10 @@ class MergeLimits:
     max_records: int = field(default=10_000, validator=checks.positive)
     """A shard's batch is due at this number of changes."""
     max_mebibytes: int = field(default=64, validator=checks.positive)
-    """A shard's batch is due at this size, and one merge takes less than twice that from all shards. A merge needs
+    """A shard's batch is due at this size, and one merge takes less than twice this size from all shards. A merge needs
     several times as much memory, and a column of text cannot have more than two gigabytes."""
     max_age_seconds: float = field(default=2.0, validator=checks.seconds)
-    """A shard's batch is due once its first change has waited for this time; each merge writes files anew."""
+    """A shard's batch is due once its first change has waited for this time; each merge writes files again."""
     expiry_seconds: float = field(default=300.0, validator=checks.seconds)
     """Time between two removals of expired cells."""
 
@@ -43,17 +43,17 @@ class MergeLimits:
 
 @frozen
 class WaitingPage:
-    """The smallest unit of a batch, since only its end is a position."""
+    """A page of waiting changes: the smallest unit of a batch, because only the end of a page is a position."""
 
     records: Sequence[StreamRecord]
     size_bytes: int
-    """About the size on the wire."""
+    """The approximate size on the wire."""
     end: str
     arrived: float
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], end: str, arrived: float) -> WaitingPage:
-        """Make a page of records as they were delivered, each once: they are looked at more often."""
+        """Make a page of delivered records, and make each record only once, because records are read several times."""
         if isinstance(records, PageRecords):
             return cls(list(records), records.size_bytes, end, arrived)
         return cls(list(records), size_of(cell.value for each in records for cell in each.columns), end, arrived)
@@ -61,7 +61,7 @@ class WaitingPage:
 
 @define(eq=False)
 class MirroredShard:
-    """One shard while a processor has it. Guarded by the writer's lock."""
+    """The state of one shard while a processor has it. Guarded by the writer's lock."""
 
     info: ShardInfo
     checkpointer: IRecordProcessorCheckpointer
@@ -69,7 +69,7 @@ class MirroredShard:
     start: str
     """The position at which the next commit begins."""
     promised: Commit | None = None
-    """A batch that an earlier owner cut, and that must be stored as it was cut."""
+    """A batch that an earlier owner prepared, and that must be stored with exactly the same end."""
     pages: list[WaitingPage] = field(factory=list)
     is_flushing: bool = False
     is_ending: bool = False
@@ -89,7 +89,7 @@ class MirroredShard:
         return sum(page.size_bytes for page in self.pages)
 
     def is_full(self, limits: MergeLimits, times: int = 1) -> bool:
-        """Return whether ``times`` times as much waits as is merged at once."""
+        """Return whether at least ``times`` times the limits of a batch wait."""
         return self.waiting >= times * limits.max_records or self.waiting_bytes >= times * limits.max_bytes
 
     @property
@@ -105,7 +105,7 @@ class MirroredShard:
         return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
 
     def due_at(self, limits: MergeLimits) -> float | None:
-        """Return when a batch of the shard must be merged; ``None`` if none can be cut."""
+        """Return when a batch of the shard must be merged; ``None`` if no batch can be cut."""
         if self.is_over or self.is_under_way or self._pages_to_cut(limits) is None:
             return None
         if self.is_flushing or self.promised is not None or self.is_full(limits):
@@ -113,7 +113,7 @@ class MirroredShard:
         return self.pages[0].arrived + limits.max_age_seconds
 
     def cut(self, limits: MergeLimits) -> ShardCut:
-        """Take the pages of the next batch."""
+        """Remove the pages of the next batch from the waiting ones, and return them as the shard's part of a merge."""
         count = self._pages_to_cut(limits) or 0
         pages, self.pages = self.pages[:count], self.pages[count:]
         is_end = self.is_ending and not self.pages

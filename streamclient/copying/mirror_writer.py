@@ -58,7 +58,7 @@ _SHOWN_KEYS = 10
 """The most keys that one line of the log names."""
 
 _LOOK_SECONDS = 0.25
-"""Interval at which a waiting processor looks whether its lease is lost."""
+"""Interval, in seconds, at which a waiting processor checks whether its lease is lost."""
 
 CLOSED = "the mirror has ended"
 
@@ -74,14 +74,14 @@ class MirrorWriter:
     limits: MergeLimits = field(factory=MergeLimits)
     watch: ShardWatch | None = None
     loss: str = ""
-    """Why changes may be missing, once the watch finds that; any thread may ask."""
+    """The reason why changes may be missing, once the shard watch finds such a reason; any thread may read it."""
     clock: Callable[[], float] = time.monotonic
     merges: int = 0
     """Number of commits."""
     changes: int = 0
     """Number of merged changes."""
     unmerged: UnmergedChanges = field(factory=UnmergedChanges)
-    """Lag and trouble of the shards. Any thread may ask."""
+    """The lag and the trouble of the shards. Any thread may ask for them."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
     _birthplace: Birthplace = field(factory=Birthplace)
@@ -109,7 +109,10 @@ class MirrorWriter:
             self._thread.join(WAIT_SECONDS)
 
     def begin(self, given: InitializationInput) -> MirroredShard:
-        """Take a shard in, and complete the batch that an earlier owner cut, or note that it must be repeated."""
+        """Begin to write a shard.
+
+        Complete the batch that an earlier owner cut, or remember that this batch must be repeated.
+        """
         shard = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
         try:
             self._settle(shard, given)
@@ -137,7 +140,7 @@ class MirrorWriter:
             shard.promised = promised
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
-        """Have a page merged; wait while too many changes of the shard wait. Raises the error that stops the shard."""
+        """Hand over a page to be merged; wait while too many changes of the shard wait. Raises the shard's error."""
         page = WaitingPage.of(records, end, self.clock())
         with self._changed:
             self._raise(shard)
@@ -269,7 +272,7 @@ class MirrorWriter:
                 errors[cut.part.shard] = error
 
     def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
-        """Merge batches in one step. A fenced shard, or one with changes that cannot be stored, stops no other."""
+        """Merge batches in one step. A shard that is fenced, or has changes that cannot be stored, stops no other."""
         while left:
             try:
                 self._merge(left)
@@ -335,7 +338,7 @@ class MirrorWriter:
     def _with_doubts(
         self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
     ) -> Table:
-        """Return ``rows``, and the rows with ``keys`` as the table has them now, which the history gets as changes."""
+        """Return ``rows`` with the present rows of ``keys`` from the table; the history gets these as changes."""
         if not keys:
             return rows
         if doubled:

@@ -49,7 +49,7 @@ class Mirror:
     Args:
         client: a client for the table, its stream and the status table.
         table: the table to mirror; it needs a stream.
-        status_table: keeps the leases; one per mirror. It is created.
+        status_table: the table for the leases, which is created; each mirror needs its own.
         to: the mirror: a destination with a key, or the address of a Delta table.
         history: a second destination for the changes themselves, given from the first start on.
         worker_name: unique among the processes of the mirror.
@@ -109,8 +109,8 @@ class Mirror:
     def run(self) -> None:
         """Copy the rows that are not copied, then merge changes, until ``shutdown``.
 
-        Trouble with service and destination is waited out while changes are followed. While the table is copied it ends
-        the run, and the next one goes on.
+        While changes are followed, the run waits until trouble with service or destination is over. While the table is
+        copied, such trouble ends the run, and the next run goes on.
 
         Raises:
             ConfigurationError: the table cannot be mirrored, or the destination is not a mirror of this table.
@@ -184,7 +184,7 @@ class Mirror:
         self._require_unmerged(stream)
 
     def _require_unmerged(self, stream: StreamSummary) -> None:
-        """Refuse to begin anew where leases show merged changes: the mirror may only be out of sight for a moment."""
+        """Refuse to begin anew if leases show merged changes: the mirror may only be out of sight for a moment."""
         client, status_table = self._stream_config.client, self._stream_config.status_table_name
         if status_table not in client.list_table():
             return
@@ -229,7 +229,10 @@ class Mirror:
                 )
 
     def shutdown(self, wait: bool = True) -> None:
-        """End: merge waiting changes, hand the leases over. Any thread; the next run goes on."""
+        """End the run: merge waiting changes, and hand the leases over.
+
+        May be called from any thread. The next run goes on from there.
+        """
         with self._lock:
             self._stop.set()
             worker = self._worker
@@ -238,7 +241,7 @@ class Mirror:
 
     @property
     def history(self) -> Destination | None:
-        """The second destination, of the changes."""
+        """The second destination, which holds the changes."""
         return self._history
 
     @property
@@ -253,13 +256,13 @@ class Mirror:
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether it copies, or merges the changes of every shard that this process has. Any thread.
+        """Whether the mirror copies, or merges the changes of every shard that this process has.
 
-        Unhealthy once the run has failed, while calls to the service fail, and while a shard stands still because its
-        changes were lost to retention (then only a new mirror can be equal to the table). Also once the changes of a
-        shard could not be merged for longer than the limit for all calls,
-        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is waited out. The
-        reason names the shard, the time and the error.
+        May be read from any thread. Unhealthy once the run has failed, while calls to the service fail, and while a
+        shard stands still because its changes were lost to retention (then only a new mirror can be equal to the
+        table). The mirror is also unhealthy once the changes of a shard could not be merged for longer than the limit
+        for all calls, ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is
+        waited out. The reason names the shard, the time and the error.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
@@ -273,7 +276,9 @@ class Mirror:
 
     @property
     def trouble(self) -> str:
-        """Why changes cannot be merged at present; empty while they are. ``health`` tells it if it lasts. Any thread.
+        """The reason why changes cannot be merged at present; empty while they can be merged.
+
+        If the trouble lasts, ``health`` reports it. May be read from any thread.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -286,9 +291,9 @@ class Mirror:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest change that may not be merged, of the shards that this process has. Any thread.
+        """The age, in seconds, of the oldest change that may not be merged, of the shards that this process has.
 
-        0.0 when all changes were merged; ``None`` while nothing is known.
+        0.0 when all changes were merged; ``None`` while nothing is known. May be read from any thread.
 
         Raises:
             StreamClientException: the worker did not answer.
@@ -306,9 +311,10 @@ class Mirror:
         return self._worker
 
     def position(self) -> Mapping[str, str]:
-        """Return for each shard the position up to which the mirror has its changes. Any thread.
+        """Return for each shard the position up to which the mirror has its changes.
 
-        While the copy is under way, and until the changes since its beginning are merged, rows may be ahead of it.
+        May be called from any thread. While the copy is under way, and until the changes since its beginning are
+        merged, rows may be newer than this position.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
@@ -323,7 +329,7 @@ class Mirror:
         return {shard: last.end for shard, last in lasts.items() if not is_own(shard)}
 
     def verify(self) -> Comparison:
-        """Compare table and mirror, row by row, at the mirror's position. Any thread.
+        """Compare table and mirror, row by row, at the mirror's position. May be called from any thread.
 
         Raises:
             ConfigurationError: the destination is the mirror of another table.
@@ -348,7 +354,7 @@ def _is_used(destination: Destination) -> bool:
 
 
 def _is_same_table(history: Destination, mirror: Destination) -> bool:
-    """Return whether both are one table, as far as that shows before anything is called."""
+    """Return whether both are one table, as far as their settings show before anything is called."""
     if isinstance(history, DeltaDestination) and isinstance(mirror, DeltaDestination):
         left, right = (
             (at.bucket, os.path.realpath(at.path) if at.scheme == "file" else at.path)

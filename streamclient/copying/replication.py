@@ -24,13 +24,13 @@ from streamclient.errors import ConfigurationError, StreamClientError, StreamCli
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
-"""Between two looks at the source's progress: the service's management calls go to a single node."""
+"""Seconds between two reads of the source's progress: the service's management calls go to a single node."""
 
 RATE_SECONDS = 1.0
-"""Shortest time from which a rate is told."""
+"""The shortest run, in seconds, for which the progress line shows a rate."""
 
 UNWRITTEN_SECONDS = 60.0
-"""Time without a written row after which that is told, as for the calls of a worker."""
+"""Seconds without a written row after which that is reported, as for the calls of a worker."""
 
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ class PoisonFile:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def make(self) -> None:
-        """Create the file if it is missing, before any row is copied: one that cannot be kept would stop its shard.
+        """Create the file if it is missing, before any row is copied: a row that cannot be kept would stop its shard.
 
         Raises:
             ConfigurationError: the file cannot be written.
@@ -68,7 +68,7 @@ class PoisonFile:
             ) from error
 
     def take(self, change: RowChange, error: StreamClientError) -> None:
-        """Append a row."""
+        """Append a refused row."""
         document = {
             "kind": change.kind.value.lower(),
             "key": [[name, _shown(value)] for name, value in change.key],
@@ -99,7 +99,7 @@ class Replication:
     settings: Settings = field(validator=checks.instance(Settings))
     say: Say = field(validator=checks.function("of a line"))
     show: Say = field(validator=checks.function("of a line"))
-    """Gets the progress line, each time that it changes."""
+    """A function that gets the progress line, each time that the line changes."""
     stop: threading.Event = field(factory=threading.Event, validator=checks.instance(threading.Event))
     poll_seconds: float = field(default=POLL_SECONDS, validator=checks.seconds)
 
@@ -138,7 +138,7 @@ class Replication:
         return ReplicationOutcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
 
     def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
-        """Show progress until the end. A look that fails is repeated with the next one."""
+        """Show progress until the end. If a look at the source's progress fails, the next look repeats it."""
         started = time.monotonic()
         course = Course()
         told: frozenset[str] = frozenset()

@@ -27,8 +27,8 @@ class ReplicationProcessors(IRecordProcessorFactory):
     writer: DestinationWriter
     end_micros: int | None = None
     refused: RefusedRowError | None = None
-    """The first row that the destination refused for good, where such rows end the replication. The worker takes this
-    error for any other one and repeats the row for ever, so the replication has to look here."""
+    """The error of the first row that the destination refused for good, if such rows end the replication. The worker
+    treats this error like any other and repeats the row for ever, so the replication has to check this field."""
 
     def create_processor(self) -> IRecordProcessor:
         """Make a processor."""
@@ -67,18 +67,18 @@ class ReplicationProcessors(IRecordProcessorFactory):
 
 
 class ReplicationProcessor(IRecordProcessor):
-    """Writes each batch, then stores the position after it: the destination has everything before that."""
+    """Writes each batch, then stores the position after it: the destination has everything before that position."""
 
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
         self._is_replay = False
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Note whether parked records are replayed."""
+        """Remember whether parked records are replayed."""
         self._is_replay = initialization_input.is_replay
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write, then store. Empty batches are delivered for their position: that of an idle log."""
+        """Write the batch, then store its end. Empty batches are delivered for their position: that of an idle log."""
         checkpointer = process_records_input.checkpointer
         if self._is_replay:
             self._shared.require_wanted(process_records_input.records)

@@ -7,10 +7,10 @@ from attrs import define, evolve, field, frozen
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration, utc
 
 BAR_WIDTH = 12
-"""Width of the bar: with it and a rate, the time that is left still fits a line of 80."""
+"""Width of the bar, in characters: with the bar and a rate, the time that is left still fits a line of 80."""
 
 FULL_DATA, CHANGES = "full data", "changes"
-"""The stages: the rows that were there, then their changes."""
+"""The names of the stages: first the rows that were there, then their changes."""
 
 
 @frozen(kw_only=True)
@@ -22,7 +22,7 @@ class Snapshot:
     rows: int = 0
     """Number of rows that this process has written to the destination."""
     rows_per_second: float | None = None
-    """Since the start; ``None`` while it is too early to tell."""
+    """Rows per second since the start; ``None`` while it is too early to tell."""
     channels_done: int = 0
     channels_total: int = 0
     parts: str = "channels"
@@ -38,8 +38,8 @@ class Snapshot:
     retried_rows: int = 0
     refused_rows: int = 0
     least_share: float | None = None
-    """The share of this stage that was told before, which still holds: new changes and channels show in other
-    numbers."""
+    """The share of this stage that was shown before. It is a lower bound: new changes and new channels would make the
+    share smaller, and show in other numbers."""
 
     @property
     def target_micros(self) -> int:
@@ -66,7 +66,7 @@ class Snapshot:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest change that is not copied; ``None`` before the changes."""
+        """Age of the oldest change that is not copied, in seconds; ``None`` before the changes."""
         if self.stage == FULL_DATA or self.consumed_micros <= 0:
             return None
         return max(0.0, (self.target_micros - self.consumed_micros) / MICROS_PER_SECOND)
@@ -74,14 +74,14 @@ class Snapshot:
 
 @define
 class Course:
-    """The looks at a run so far. They give the time that is left, and a share that never falls within a stage."""
+    """The snapshots of a run so far. They give the time that is left, and a share that never falls within a stage."""
 
     _first: Snapshot | None = field(init=False, default=None)
     """The first snapshot of the present stage with a share."""
     _last: Snapshot | None = field(init=False, default=None)
 
     def line(self, now: Snapshot) -> str:
-        """Return the progress line for this moment, at least as late as that of the line before."""
+        """Return the progress line for this snapshot; its share is at least that of the line before."""
         if self._last is not None and self._last.stage == now.stage:
             now = evolve(now, least_share=self._last.share)
         if self._first is None or self._first.stage != now.stage or self._first.share is None:

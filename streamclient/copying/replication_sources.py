@@ -44,7 +44,8 @@ _log = logs.logger(__name__)
 
 HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
-"""Shorter than the defaults: a replication on another machine that died should not hold its channels for minutes."""
+"""Time-out of a session, in seconds. It is shorter than the default: a replication on another machine that died should
+not hold its channels for minutes."""
 
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
 """The beginning of the id of a replication's session, where the system names the space of process ids: that space, then
@@ -133,7 +134,7 @@ class TunnelSource(Source):
         return self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
 
     def _end_dead_sessions(self, tunnel_id: str) -> None:
-        """Free the channels of replications that were certainly killed; others end by their time-out."""
+        """Free the channels of replications that were certainly killed; other dead sessions end by their time-out."""
         for client_id in {channel.client_id for channel in self._described().channels}:
             if _is_dead(client_id):
                 _log.info("ending the session %s of a replication that was killed", client_id)
@@ -156,7 +157,7 @@ class TunnelSource(Source):
 
 
 def _is_dead(client_id: str) -> bool:
-    """Return whether a session is that of a replication whose process id is counted here and belongs to no process.
+    """Return whether a session's replication has certainly ended: its id is counted here, and no process has it.
 
     The name of a host does not prove it: containers share it, and each counts its processes from 1.
     """
@@ -165,7 +166,7 @@ def _is_dead(client_id: str) -> bool:
 
 
 def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
-    """Return whether every channel of increments was consumed beyond the end time, save finished ones before others.
+    """Return whether every channel of increments was read past the end time, save finished ones before others.
 
     If all channels are finished, those that follow are not listed yet, unless the tunnel itself has an end.
     """
@@ -208,7 +209,7 @@ class StreamSource(Source):
     _stream: CopiedStream | None = field(init=False, default=None)
     _worker_name: OwnName = field(init=False, factory=lambda: OwnName("replication"))
     _consumed_micros: int = field(init=False, default=0)
-    """The latest point up to which everything was seen to be read; it stays read."""
+    """The latest time up to which everything was seen to be read; that never becomes untrue."""
 
     def __attrs_post_init__(self) -> None:
         self._table = SourceTable(self.client, self.settings.reader.table_name)
@@ -295,7 +296,7 @@ class StreamSource(Source):
         return max(newest, now) if is_caught_up else newest
 
     def _is_elsewhere_caught_up(self, lease: Lease, newest: int) -> bool:
-        """Return whether a shard of another process has nothing after its checkpoint; asks the service if that counts.
+        """Return whether another process's shard has nothing after its checkpoint; ask the service only if that counts.
 
         An idle shard would otherwise never be past an end time here, and this process never complete.
         """
@@ -310,6 +311,6 @@ class StreamSource(Source):
         return not (page.records or page.may_more_record or page.next_position.is_shard_end)
 
     def stop(self) -> None:
-        """End; the status table keeps the progress."""
+        """End reading; the status table keeps the progress."""
         self._table.stop.set()
         super().stop()

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 COPY = "copy"
-"""The name of the plan; its pieces are ``copy/0``, ``copy/1`` and so on."""
+"""The name of the plan. The copy is made in pieces, whose names are ``copy/0``, ``copy/1`` and so on."""
 
 PIECE_MEBIBYTES = 100
-"""Size of a piece, unless another one is given."""
+"""The default size of a piece."""
 
 
 @define(eq=False, slots=False)
@@ -44,11 +44,11 @@ class SourceTable:
     client: OTSClient
     name: str
     stop: threading.Event = field(factory=threading.Event)
-    """Ends repeated calls at once."""
+    """Once set, ends the repetition of failing calls at once."""
 
     @cached_property
     def api(self) -> TablestoreStreamApi:
-        """The operations of its stream."""
+        """The operations of the table's stream."""
         return TablestoreStreamApi(self.client, stop=self.stop)
 
     @cached_property
@@ -61,7 +61,7 @@ class SourceTable:
 
     @property
     def instance(self) -> str:
-        """The name of its instance, which is the same at every endpoint."""
+        """The name of the table's instance, which is the same at every endpoint."""
         return str(self.client.protocol.instance_name)
 
     def describe(self) -> TableDescription:
@@ -80,7 +80,7 @@ class SourceTable:
             ) from error
 
     def rule(self) -> TableRule:
-        """Return the options that its rows obey at present."""
+        """Return the options that the table's rows obey at present."""
         described = self.describe()
         lifetime = described.options.time_to_live_seconds
         return TableRule(
@@ -91,7 +91,7 @@ class SourceTable:
         )
 
     def stream(self) -> StreamSummary:
-        """Return its stream.
+        """Return the table's stream.
 
         Raises:
             ConfigurationError: the table has no stream.
@@ -117,7 +117,7 @@ class SourceTable:
             )
 
     def stream_of(self, plan: CopyPlan) -> StreamSummary:
-        """Return its stream, which must be the one that the mirror has followed from its beginning.
+        """Return the table's stream, which must be the one that the mirror has followed from its beginning.
 
         Raises:
             ConfigurationError: the plan copied another table, or the table has no stream.
@@ -157,7 +157,7 @@ class SourceTable:
     def new_plan(self, mebibytes: int, most_pieces: int | None = None) -> CopyPlan:
         """Plan a copy that begins now, in pieces of at least ``mebibytes``, at most ``most_pieces`` of them.
 
-        The stream is looked up before the first row is read, so that it shows if the stream is switched off meanwhile.
+        The stream is looked up before the first row is read. So the plan shows if the stream is switched off meanwhile.
         """
         stream, points = self.stream(), self.split_points(mebibytes)
         step = 1 if most_pieces is None else len(points) // most_pieces + 1
@@ -165,7 +165,7 @@ class SourceTable:
         return CopyPlan(now_micros() - CLOCKS_MARGIN_MICROS, texts, self.instance, self.name, stream.stream_id)
 
     def scan(self, rule: TableRule) -> TableScan:
-        """Return its rows, in the order of their keys."""
+        """Return a scan of the table's rows, in the order of their keys."""
         return TableScan(
             calls=self._calls,
             table=self.name,
@@ -208,7 +208,7 @@ class SourceTable:
 
 
 def size_of(values: Iterable[object]) -> int:
-    """Return about the number of bytes that values have on the wire."""
+    """Return the approximate number of bytes that ``values`` have on the wire."""
     return sum(len(value) if isinstance(value, str | bytes | bytearray) else 8 for value in values)
 
 
@@ -221,18 +221,18 @@ class CopyPlan:
     """The beginning of a copy, its pieces, and the table that it copies."""
 
     start_micros: int
-    """Changes are read from here on."""
+    """The time, in microseconds since 1970, from which on changes are read."""
     points: tuple[str, ...] = ()
-    """The keys between the pieces."""
+    """The keys at which the table is cut into pieces that are copied separately."""
     instance: str = ""
     table: str = ""
     stream_id: str = ""
-    """Changes are read from this stream. The table has another one once its stream was switched off and on, or it was
-    made anew, perhaps with another key."""
+    """The id of the stream from which changes are read. The table has another stream once its stream was switched off
+    and on, or the table was made anew, perhaps with another key."""
 
     @property
     def pieces(self) -> Mapping[str, tuple[str, str]]:
-        """Names of the pieces, and the keys between which they lie; empty for the table's ends."""
+        """Names of the pieces, and the keys between which each lies; an empty text stands for an end of the table."""
         bounds = ["", *self.points, ""]
         return {f"{COPY}/{number}": pair for number, pair in enumerate(pairwise(bounds))}
 

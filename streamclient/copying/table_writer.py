@@ -31,7 +31,8 @@ _outages = OutageLog(_log)
 
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 10_000
-"""Pauses before rows are written again; without end, because giving up would lose them."""
+"""The longest pause before rows are written again. Attempts go on without end, because giving up would lose the
+rows."""
 
 _KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
     {
@@ -56,9 +57,10 @@ class RowChange:
         self.kind = kind
         """PUT, UPDATE or DELETE of the row."""
         self.identity = identity
-        """Bytes that tell the key from others."""
+        """Bytes that are equal only for equal keys."""
         self.row = row
-        """The row as the request takes it, its cells in the order of the log. No condition: that order decides."""
+        """The row as the request takes it, its cells in the order of the log. The row has no condition: the order of
+        writing decides."""
         self._records = records
         self._index = index
 
@@ -95,7 +97,7 @@ class RefusedRowError(StreamClientException):
 
 @define
 class WriteCounts:
-    """Numbers of rows and requests so far. Changed under the writer's lock."""
+    """The numbers of rows and requests so far. Changed under the writer's lock."""
 
     rows: int = 0
     requests: int = 0
@@ -112,16 +114,18 @@ class DestinationWriter:
     """Writes to one table. Thread-safe: channels write side by side, each its own keys in order.
 
     ``write`` returns once every change is in the destination. Rows that failed for a passing reason are written again,
-    alone, and no later change of their keys before. A row that is refused for good goes to ``poison`` or raises.
+    alone, and no later change of their keys is written before them. A row that is refused for good goes to ``poison``
+    or raises.
     """
 
     calls: SignedCalls
     table_name: str
     batch_rows: int
     poison: Callable[[RowChange, StreamClientError], None] | None = None
-    """Keeps a refused row, durably when it returns, instead of ending the replication. Any thread."""
+    """A function that keeps a refused row, instead of ending the replication. The row is stored durably when the
+    function returns. Any thread may call it."""
     stop: threading.Event = field(factory=threading.Event)
-    """Ends waiting: ``write`` then raises."""
+    """Once set, ends waiting: ``write`` then raises."""
     counts: WriteCounts = field(factory=WriteCounts)
     dice: random.Random = field(factory=random.Random)
     clock: Callable[[], float] = time.monotonic
@@ -147,7 +151,7 @@ class DestinationWriter:
                     _require_lease(is_lost)
 
     def trouble(self, limit_seconds: float) -> str:
-        """Return why rows have not been written for longer than ``limit_seconds``; empty if they have. Any thread."""
+        """Return why no rows were written for longer than ``limit_seconds``; else empty. Any thread may call this."""
         return self._writes.trouble(self.clock(), limit_seconds)
 
     def _refuse(self, change: RowChange, error: StreamClientError) -> None:

@@ -14,8 +14,9 @@ from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST
 
 WIDEST_DEVIATION_SECONDS = (2**63 - 1) // MICROS_PER_SECOND
-"""Rows of the source carry old versions; the default of a day would have the service refuse them. The service keeps
-the deviation in microseconds, in 64 bits."""
+"""The largest difference between a cell's time stamp and the clock that a destination accepts. Rows of the source carry
+old versions, which the default of a day would have the service refuse. The service keeps this setting in microseconds,
+in 64 bits."""
 
 FOREVER = -1
 

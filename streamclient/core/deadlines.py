@@ -1,4 +1,4 @@
-"""Deadlines: one moment per key, with the earliest always at hand."""
+"""Deadlines: one moment per key; the earliest moment is found without a search."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ NEVER, FOR_EVER = float("-inf"), float("inf")
 """Moments before and after all other moments."""
 
 SPARE_ENTRIES = 64
-"""Outdated entries that a heap may hold, beyond the number of its valid ones, before it is rebuilt. So each change
-costs a logarithm, and the heap stays within about twice the number of its keys."""
+"""The number of outdated entries that a heap may hold, beyond the number of its valid entries, before it is rebuilt. So
+the cost of a change grows with the logarithm of the number of keys, and a heap has at most about twice as many entries
+as keys."""
 
 
 class Deadlines:

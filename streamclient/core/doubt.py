@@ -1,8 +1,8 @@
 """Answers to writes, and the resolution of doubtful ones.
 
-A refused write may have been applied by its first try; an uncertain one may still land later. So neither answer is
-believed: the row is read back and decides. (In the Java stream client, a retried write that meets its own first success
-counts as a lost lease.)
+A refused write may have been applied by its first try; an uncertain write may still be applied later. So neither answer
+is believed: the row is read back, and the row decides. (In the Java stream client, a retried write that meets its own
+first success counts as a lost lease.)
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
-"""The most immediate repetitions, with the counter just read, of a take of a row in this worker's own name. The old
-owner, or this worker, may have had one more write under way; more than a few changes in a row mean that another process
-writes."""
+"""The most attempts to take a row in this worker's own name; each repetition follows at once, with the counter just
+read. The old owner, or this worker, may have had one more write under way; more than a few changes one after the other
+mean that another process writes."""
 
 DELETE_TRIES_MAX = 3
-"""The most attempts to delete a row, each with the counter just read, before the next list of shards requires it again.
-Reading and writing takes a hundredth of the time between two heartbeats."""
+"""The most attempts to delete a row, each with the counter just read, before the next list of shards requires the
+deletion again. Reading and writing takes a hundredth of the time between two heartbeats."""
 
 UNEXPLAINED_MOVES_MAX = 5
-"""Number of refusals in a row that look like own successes, after which another process is taken to use this worker's
-name. A lost answer inside the lease store explains one now and then, not five in a row."""
+"""The number of consecutive refused writes, each shown as applied by the row, after which this worker concludes that
+another process uses its name. An answer lost inside the lease store explains one such refusal now and then, not five
+one after the other."""
 
 CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
 """Writes for which user code waits."""
 
 
 def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteOutcome]) -> None:
-    """Take in the outcome of a write."""
+    """Process the outcome of a write."""
     write, key, outcome = call.write, call.write.lease_key, answer.value or WriteOutcome.UNCERTAIN
     flight = state.flights.get(key)
     if flight is None or flight.outcome is not None or flight.write.kind is not write.kind:
@@ -65,7 +66,7 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
 
 
 def row_answered(state: WorkerState, call: ReadRow, answer: Answered[Lease | None]) -> None:
-    """Decide a write in doubt by its row; if the row could not be read, read it later."""
+    """Decide from the row whether a write in doubt was applied; if the row could not be read, read it later."""
     key = call.lease_key
     flight = state.flights.get(key)
     if flight is None or flight.outcome is None:
@@ -94,7 +95,7 @@ def _read_back(state: WorkerState, flight: Flight, row: Lease | None) -> None:
 
 
 def _unreadable(state: WorkerState, key: str) -> None:
-    """Read again after a pause; for a lease that is not held, leave it to the next scan."""
+    """Read the row of a held lease again after a pause; leave any other row to the next scan."""
     if key in state.held:
         state.read_later(key)
     else:
@@ -122,7 +123,7 @@ def _is_held_write(write: LeaseWrite) -> bool:
 
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether a held lease can do without the write if the store cannot do it."""
+    """Return whether a held lease can go on without the write if the store does not support such writes."""
     is_asked = write.kind in (*CHECKPOINT_KINDS, WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
 
@@ -143,7 +144,7 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
 
 
 def _call(state: WorkerState, write: LeaseWrite) -> None:
-    """Wake the worker that has to act: the owner of a marked lease, or the receiver of one that was handed over."""
+    """Wake the worker that has to act: the owner of a lease just asked for, or the receiver of one just handed over."""
     if write.kind is WriteKind.STEAL:
         state.signals.wake([write.seen.owner])
     elif write.kind is WriteKind.TRANSFER and write.result is not None:
@@ -169,7 +170,7 @@ def _given_up(state: WorkerState, write: LeaseWrite) -> None:
 
 
 def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool) -> None:
-    """Take in an own write that is in the table.
+    """Process a write of this worker that was applied.
 
     ``row`` is the row if it was read back; ``is_plain`` says that the answer itself confirmed the write.
     """
@@ -206,7 +207,7 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
 
 
 def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
-    """Return whether the row was gone or reset before this write restored it: others may have had it in between."""
+    """Return whether the row was gone or reset before this write restored it: others may have held the lease then."""
     is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
     return is_restored or write.kind is WriteKind.CREATE
 
@@ -226,10 +227,11 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
 
 
 def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Take a row in this worker's own name again, even if it looks as the take would have left it.
+    """Take a row in this worker's own name again, even if the row looks as if the take was applied.
 
-    Such a row proves only that some write of this worker moved it, perhaps of an earlier acquisition and long ago, and
-    other workers count from that write. For an accepted take, the time of sending is known.
+    Such a row proves only that some write of this worker changed it. That write may belong to an earlier acquisition,
+    long ago, and other workers measure the lease duration from that write. Only for an accepted take is the time of
+    sending known.
     """
     is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
     receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
@@ -242,9 +244,9 @@ def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None
 
 
 def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
-    """Delete the row of a shard that left the stream, in its present state.
+    """Delete the row of a shard that left the stream, comparing with the row just read.
 
-    A row whose owner lives moves with every heartbeat, and the last scan is usually older than that.
+    A living owner changes the row with every heartbeat, and the last scan is usually older than the last heartbeat.
     """
     is_gone = state.listing is not None and flight.write.lease_key not in state.listing
     if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
@@ -297,9 +299,9 @@ def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
 
 
 def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Go on from a checkpoint that was moved from outside; a consumer that is past it would hide the move.
+    """Start a new consumer at a checkpoint that was moved from outside; the running consumer would hide the move.
 
-    The row moved once, by that write, so no checkpoint of this worker can have been stored.
+    The row changed exactly once, by that move, so no checkpoint of this worker can have been stored.
     """
     text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
     state.report(Severity.WARNING, row.lease_key, text)
@@ -317,7 +319,7 @@ def _row_gone(state: WorkerState, held: HeldLease) -> None:
 
 
 def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
-    """Take a row that was reset over this worker's, with the known checkpoint, before a worker reads from the start."""
+    """Take a lease whose row was reset, and restore the known checkpoint, before any worker reads from the start."""
     key = held.lease.lease_key
     state.keep(evolve(held, sent_requests=0, is_gone=False))
     state.report(Severity.WARNING, key, f"its lease row was reset to {row}; restoring {held.lease}")
@@ -354,16 +356,17 @@ class Standing(Enum):
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
-    """The row is as before, except for a mark: the write may be sent again."""
+    """The row is as before, except perhaps for a mark, which is another worker's request for the lease. The write may
+    be sent again."""
     ADVANCED = "advanced"
-    """An earlier write of this worker landed late."""
+    """An earlier write of this worker was applied late."""
     ABSENT = "absent"
     RESET = "reset"
     """The row has no owner: it was reset, as a Java worker's shard sync does."""
     REWOUND = "rewound"
     """The owner is the same, but the checkpoint was moved from outside: an operator's rewind."""
     RELEASED = "released"
-    """The row has no owner but is the same row: an operator took the lease away."""
+    """The row has no owner but still has this worker's checkpoint: an operator took the lease away."""
     NAME_CONFLICT = "name conflict"
     """Another process writes under this worker's name."""
     LOST = "lost"
@@ -388,7 +391,7 @@ def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
 
 
 def _own_checkpoints(held: HeldLease) -> set[str]:
-    """Return the last checkpoint stored while the lease is held, and those that may be stored without an answer."""
+    """Return the last stored checkpoint, and those that may be stored although no answer confirmed them."""
     return {held.checkpoint, *(request.value for request in held.requests if request.was_sent and not request.pending)}
 
 

@@ -3,18 +3,19 @@
 A worker draws a number after each take, from a counter of the shard that only grows and outlives the lease row. It
 starts no consumer before it has the number. Laws:
 
-* **The later of two acquisitions of a shard has the greater epoch.** Let A be followed by B. A's number is used only
-  if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take is applied later: no
-  worker takes a lease on which its owner may still rely, and an owner that hands it over no longer holds it. B's number
-  is drawn after B's take was applied. So the counter gave A's number before B's, and A's is the smaller one.
-* **The same holds for two processes with one name,** while the older one does not know yet that the newer one takes
-  its leases. A number is used only after a read of the worker's own row that was requested after the number arrived
-  and showed the session in place. So the newer process registered later than that, took the lease later still, and
-  draws a greater number, although both may read for a moment.
+* **The later of two acquisitions of a shard has the greater epoch.** Let acquisition A be followed by acquisition B.
+  A's number is used only if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take
+  is applied later: no worker takes a lease on which its owner may still rely, and an owner that hands it over no longer
+  holds it. B's number is drawn after B's take was applied. So the counter gave A's number before B's, and A's is the
+  smaller one.
+* **The same holds for two processes with one name,** while the older one does not know yet that the newer one takes its
+  leases. A number is used only after a read of the worker's own row that was requested after the number arrived and
+  showed the session in place. So the newer process registered later than that, took the lease later still, and draws a
+  greater number, although both may read for a moment.
 * **A number that arrives after its acquisition is over is never used,** not even by a later acquisition: another worker
   may have drawn in between. At most one draw per lease is under way, so an answer is never mistaken for another.
-* **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves
-  nothing about the time in between, so another number is drawn. If it is the next one, no other worker drew: the same
+* **Consumers of one acquisition share its epoch.** A row that was reset or created again under its owner proves nothing
+  about the time in between, so another number is drawn. If it is the next one, no other worker drew: the same
   acquisition goes on. If it is not, the consumer is ended, and a new one starts with the new number.
 """
 

@@ -1,9 +1,9 @@
-"""Events and commands of a worker: the border between ``Holdings`` and its shell.
+"""Events and commands of a worker: the border between ``Holdings`` and the code that runs it.
 
 Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and
-returns the commands; ``now`` is monotonic seconds, read by the shell when the fact became known. The shell executes
-commands outside the owner thread and reports every outcome as another event. The simulator does the same on
-simulated time.
+returns the commands; ``now`` is the time at which the fact became known, in monotonic seconds. The calling code
+executes the commands outside the owner thread and reports every outcome as another event. A worker does so with threads
+and calls, the simulator on simulated time.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ ValueT = TypeVar("ValueT")
 
 
 class Call(Generic[ValueT]):
-    """A command that the shell answers exactly once, with its result or with the error that prevented it."""
+    """A command that is answered exactly once, with its result or with the error that prevented it."""
 
     __slots__ = ()
 
 
 @frozen
 class Answered(Generic[ValueT]):
-    """A call returned. The shell must read ``now`` after the return, never before."""
+    """A call returned. The reporting code must read ``now`` after the return, never before."""
 
     call: Call[ValueT]
     value: ValueT | None = None
     """The result. A write without an outcome is in doubt."""
     sent_at: float = float("-inf")
-    """The time before a write was sent: an owner's lease and a worker's session are valid from then on."""
+    """The time just before a write was sent. If the write is accepted, an owner's lease or a worker's session is valid
+    from then on."""
     error: Exception | None = None
-    """The reason why the value is unknown, after the shell's retries; with a value, why a write was not applied."""
+    """The reason why the value is unknown, after all retries of the call. If there is a value, the reason why a write
+    was not applied."""
 
 
 @frozen
 class Scan:
-    """The status table, as read."""
+    """The rows of the status table, as one scan read them."""
 
     rows: tuple[Lease, ...]
     wall_micros: int | None = None
-    """This machine's clock at ``now``, in microseconds since 1970, by which pauses end. ``None``: it advanced
-    evenly."""
+    """This machine's clock at ``now``, in microseconds since 1970, by which pauses end; ``None`` if that clock has
+    advanced evenly."""
     workers: tuple[WorkerRow, ...] | None = None
     """The rows of all workers, read after those of the leases; ``None`` if the store has no worker rows."""
 
 
 @frozen
 class ShardList:
-    """A complete DescribeStream, over all pages."""
+    """The complete answer of DescribeStream, over all pages."""
 
     shards: tuple[Shard, ...]
     expiration_hours: int | None = None
-    """The stream's retention."""
+    """The stream's retention in hours."""
 
 
 @frozen
@@ -77,7 +79,7 @@ class ReadSignals(Call[tuple[WorkerRow, ...]]):
 
 @frozen
 class ReadRow(Call[Lease | None]):
-    """Read one row; ``None`` if it is absent."""
+    """Read one lease row; the result is ``None`` if the row is absent."""
 
     lease_key: str
 
@@ -89,14 +91,14 @@ class ListShards(Call[ShardList]):
 
 @frozen
 class WriteLease(Call[WriteOutcome]):
-    """Send one write. The shell may send several renewals as one batch, and never repeats an uncertain write."""
+    """Send one write. Several renewals may go out as one batch; a write of unknown outcome is never repeated."""
 
     write: LeaseWrite
 
 
 @frozen
 class WriteWorker(Call[WriteOutcome]):
-    """Send one write of a worker row, a beat together with the renewals of its turn; the shell never repeats it."""
+    """Send one write of a worker row, and never repeat it. A heartbeat goes out with the renewals of the same turn."""
 
     write: WorkerWrite
 
@@ -112,8 +114,8 @@ class WakeWorkers(Call[None]):
 class DrawEpoch(Call[int]):
     """Draw the epoch of a new acquisition: greater than all numbers drawn before for this lease by any worker.
 
-    Many draws may go out together. None is requested while another for the same lease is under way. After an error, the
-    number that may have been drawn is never used.
+    Several draws may go out together. No draw is requested while another draw for the same lease is under way. After an
+    error, the number that may have been drawn is never used.
     """
 
     lease_key: str
@@ -210,7 +212,7 @@ class ConsumerEnd(Enum):
     """The consumer stopped as ``StopConsumer`` asked."""
 
     DONE = "done"
-    """The processor of an open shard marked itself done: release the lease."""
+    """The processor asked for its end although the shard is open: release the lease."""
 
 
 @frozen
@@ -256,7 +258,7 @@ Event = (
 class ResolveAndCreate:
     """Create a row whose first checkpoint must be looked up: get an iterator at ``timestamp_micros``, then write.
 
-    The answer is that of the ``WriteLease``, with the iterator as checkpoint.
+    The command is answered like the ``WriteLease`` of that row, which has the iterator as checkpoint.
     """
 
     lease: Lease
@@ -272,9 +274,9 @@ class StartConsumer:
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
     fleet_has_processed: bool = False
-    """Whether rows tell that records were processed, of whichever shard."""
+    """Whether rows of the status table show that records of any shard were processed."""
     consumer_id: str = ""
-    """Id of this consumer, unless it is the first of its acquisition, whose id is the lease identifier."""
+    """The consumer's id. It may be empty for the first consumer of an acquisition, whose id is the lease identifier."""
 
     @property
     def identifier(self) -> str:
@@ -321,7 +323,7 @@ class AnswerCheckpoint:
 class AnswerEnd:
     """Tell a consumer whether its shard has ended.
 
-    If that became known since the page was read, the page is read again.
+    With ``since_read``, the end became known only after the page was read, so the page is read again.
     """
 
     lease_key: str

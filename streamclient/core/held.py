@@ -1,13 +1,15 @@
 """One held lease: the worker's intention, the consumer, the possible contents of its row, and the step that follows.
 
-These three form its state. ``NEXT`` gives the step for each state, and ``settle`` takes it. Values and pure functions.
+Intention, consumer and row form the state of the lease. ``NEXT`` gives the step for each state, and ``settle`` takes
+that step. This module has only values and pure functions.
 
 Laws:
 
 * a lease is valid from the time *before* the write that got it was sent, for the lease duration less a margin;
 * a row that was read back proves that one of several writes moved it, not which: validity counts from the earliest;
-* a mark never vanishes while the lease is held, except by this worker's own take;
-* while the lease is held, only own writes increase its counter, one at a time.
+* a mark (another worker's request for the lease) never vanishes while the lease is held, except by this worker's own
+  take;
+* while the lease is held, only writes of this worker increase its counter, one at a time.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ class Intention(Enum):
 
     READ = "read"
     PAUSE = "pause"
-    """Held and not read, by order of an operator or the worker's own program."""
+    """Hold the lease and do not read the shard, by order of an operator or the worker's own program."""
     KEEP = "keep"
-    """Everything in the shard was processed."""
+    """Keep the lease and read nothing more, because every record of the shard was processed."""
     GIVE_AWAY = "give away"
-    """Another worker asked for it or is due to have it, or this worker stops."""
+    """Hand the lease over: another worker asked for it or is due to have it, or this worker stops."""
     LET_RUN_OUT = "let run out"
-    """Its consumer stalled: the lease is not renewed, and goes to another worker at once if the consumer ends."""
+    """Do not renew the lease, because its consumer stalled. If the consumer ends in time, hand the lease over at
+    once."""
 
 
 class Consuming(Enum):
@@ -53,8 +56,8 @@ class Consuming(Enum):
     NO_CONSUMER = "no consumer"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
-    """A consumer that was asked to stop, whose checkpoints still work; or a consumer of an earlier life of the
-    lease."""
+    """A consumer that was asked to stop, whose checkpoints still work; or a consumer that is left from an earlier time
+    in which this worker held the lease."""
 
 
 class RowState(Enum):
@@ -64,7 +67,8 @@ class RowState(Enum):
 
     OWN = "as written"
     OBEYS = "may say that nothing reads"
-    """The row may say that nothing reads because of a pause. That must be taken back before anything reads again."""
+    """The row may say that nothing reads because of a pause. This acknowledgement must be withdrawn before anything
+    reads again."""
     OFFERED = "may be another's"
     """A transfer was sent with unknown outcome: no consumer may start until another write was accepted."""
     GONE = "gone"
@@ -72,7 +76,7 @@ class RowState(Enum):
 
 
 class LeaseStep(Enum):
-    """The next step of a held lease; ``settle`` says what is written meanwhile."""
+    """The next step of a held lease; the docstring of module ``settle`` names the writes that go with it."""
 
     START = "start a consumer, once parents, epoch and the look at the worker's own row allow it"
     LET_READ = "let its consumer read"
@@ -91,9 +95,11 @@ _NO_CONSUMER, _CONSUMER, _LEAVING = Consuming
 _OWN, _OBEYS, _OFFERED, _GONE = RowState
 
 _WHILE_READ = (_OWN, _GONE)
-"""No consumer starts before the row is as written, and nothing is acknowledged or offered while a consumer runs."""
+"""The possible rows of a lease with a running consumer: no consumer starts before the row is as written, and nothing is
+acknowledged or offered while a consumer runs."""
 _WHILE_LEAVING = (_OWN, _OBEYS, _GONE)
-"""Beside a consumer of an earlier life, a row that was taken may contain the truth of a life before that."""
+"""The possible rows of a lease with a leaving consumer. If the consumer is left from an earlier time of holding the
+lease, the row that was taken may still acknowledge a pause."""
 
 _LINES: Sequence[tuple[Intention, Consuming, Sequence[RowState], LeaseStep]] = (
     (_READ, _NO_CONSUMER, (_OWN,), LeaseStep.START),
@@ -131,7 +137,7 @@ class CheckpointRequest:
     pending: PendingCheckpoint | None = None
     """The checkpoint to prepare, instead of storing ``value`` as the checkpoint."""
     was_sent: bool = False
-    """Whether it was sent at least once: without an answer, it may be stored, or still land."""
+    """Whether the request was sent at least once. If no answer came, its value may be stored now or later."""
 
 
 @frozen
@@ -141,11 +147,12 @@ class Acquisition:
     number: int
     """Number among all acquisitions of this worker."""
     identifier: str = ""
-    """The identifier that processors see: that of the first consumer. Empty until it starts."""
+    """The identifier that processors see: that of the first consumer. Empty until the first consumer starts."""
     epoch: int = 0
-    """0 until it is known."""
+    """The epoch of this acquisition; 0 until it is known."""
     needs_epoch: bool = True
-    """Whether an epoch has to be drawn, the first or another to be sure that no other worker acquired the lease."""
+    """Whether an epoch has to be drawn: the first epoch, or another epoch that shows whether another worker acquired
+    the lease meanwhile."""
     problem: str = ""
     """Why the last draw failed."""
     failures: int = 0
@@ -157,11 +164,11 @@ class HeldLease:
     """A lease that this worker holds: its state in the table, and the facts on which the state rests."""
 
     lease: Lease
-    """The row as this worker last wrote it, with the marks and pauses seen since."""
+    """The row as this worker last wrote it, with the requests of other workers (marks) and the pauses seen since."""
     identifier: str
-    """Identifier of the running or last consumer; before the first consumer, of this acquisition."""
+    """Identifier of the running or last consumer; before the first consumer, the identifier that it will get."""
     valid_until: float
-    """Monotonic seconds from which another worker may be reading."""
+    """The time from which another worker may be reading, in monotonic seconds."""
     first_counter: int
     """The counter that the take wrote. Rows with a lower counter are older than the take."""
     moved_at: float
@@ -172,18 +179,21 @@ class HeldLease:
     is_gone: bool = False
     is_offered: bool = False
     may_say_obeys: bool = False
-    """Facts of the row; see ``RowState``. A row that is gone or offered may also say that nothing reads."""
+    """``is_gone``, ``is_offered`` and ``may_say_obeys`` are facts about the row; see ``RowState``. A row that is gone
+    or offered may also say that nothing reads."""
     promised_to: str = ""
     """The worker that receives the lease to even out loads; this worker hands it over unasked."""
     stall: str = ""
-    """Why its consumer stalled, if it did; then the validity is never extended."""
+    """Why the consumer stalled; empty if it did not. After a stall, the validity is never extended."""
     has_started: bool = False
     """Whether a consumer was started under this identifier."""
     clear_since: float | None = None
-    """Time since which a consumer could start but for a read of the worker's own row. A process of the same name may
-    have taken the lease meanwhile, and would be refused by a destination that has seen this worker's epoch."""
+    """The time since which only a read of the worker's own row is missing before a consumer may start. Another process
+    of the same name may have taken the lease meanwhile, and a destination that has seen this worker's epoch would
+    refuse that process."""
     pause_known_at: float = NEVER
-    """The time at which the row was read that showed the present pause, or none; scans that began earlier know less."""
+    """The time of the read that showed the present pause, or showed no pause. Scans that began before that read are
+    older."""
     mute_pause: str = ""
     """Request id of a pause that the store cannot acknowledge."""
     requests: tuple[CheckpointRequest, ...] = ()
@@ -192,16 +202,17 @@ class HeldLease:
     is_renewal_due: bool = False
     doubt: Doubt = NO_DOUBT
     moved_unseen_at: float = NEVER
-    """The time at which a moved row was read back: moved by a write of this worker or of another process with its name.
-    A later read of the worker's own row decides which; until then nothing is written."""
+    """The time of a read that showed a changed counter. The change came from a write of this worker or of another
+    process with its name; a later read of the worker's own row decides which. Until then nothing is written."""
     unexplained_moves: int = 0
-    """Number of refused writes in a row after which the row looked as if they had been applied."""
+    """The number of consecutive refused writes for which the row, when it was read back, looked as if they had been
+    applied."""
     reason: Reason | None = None
     """Why the shard is not being read; ``None`` while it is."""
 
     @property
     def row(self) -> RowState:
-        """The possible contents of the row; of several, the one that prevents reading for longest."""
+        """The possible contents of the row; of several possibilities, the one that prevents reading for longest."""
         if self.is_gone:
             return RowState.GONE
         if self.is_offered:
@@ -220,7 +231,7 @@ class HeldLease:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether its consumer runs and the lease is neither marked nor paused."""
+        """Whether a consumer runs, no other worker asks for the lease, and the lease is not paused."""
         return self.consuming is Consuming.CONSUMER and not self.lease.stealer and self.lease.pause is None
 
     @property
@@ -240,14 +251,14 @@ class HeldLease:
 
 
 def valid_until(sent_at: float, duration_seconds: float) -> float:
-    """Return the time until which a lease may be relied on whose accepted write was sent at ``sent_at``."""
+    """Return the time until which the owner may rely on a lease whose accepted write was sent at ``sent_at``."""
     return sent_at + duration_seconds * (1.0 - MARGIN_SHARE)
 
 
 def accepted(
     held: HeldLease, write: LeaseWrite, sent_at: float, duration_seconds: float, row: Lease | None
 ) -> HeldLease:
-    """Return the lease after an own write was applied; ``row`` is the row if it was read back."""
+    """Return the lease after a write of this worker was applied; ``row`` is the row if it was read back."""
     lease = row or _after(held.lease, write)
     restarted = write.kind in (WriteKind.TAKE, WriteKind.CREATE)
     until = held.valid_until if held.stall else max(held.valid_until, valid_until(sent_at, duration_seconds))

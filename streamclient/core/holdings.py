@@ -2,7 +2,7 @@
 
 ``Holdings`` decides everything about leases: what to take, renew, mark, hand over, create and delete, when a consumer
 may start and must stop, and how a checkpoint is answered. It reads no clock, makes no call and starts no thread: the
-shell does, and reports back. The same events at the same times give the same commands.
+code that runs it does, and reports back by events. The same events at the same times give the same commands.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ from streamclient.model import InitialPosition
 class Holdings:
     """The decisions of one worker. Owned by one thread; ``handle`` must not be entered twice at once.
 
-    The shell sends exactly one ``Answered`` for every ``Call``, and in the end one ``ConsumerStopped`` for every
+    The caller sends exactly one ``Answered`` for every ``Call``, and in the end one ``ConsumerStopped`` for every
     ``StartConsumer``.
 
     Args:
-        has_worker_rows: whether the store keeps rows of workers. Without them, workers know of each other only by their
-            leases, and without sessions.
+        has_worker_rows: whether the store keeps rows of workers. Without such rows there are no sessions, and workers
+            know of each other only by their leases.
         info: the text that operators read in the worker's row.
     """
 
@@ -109,12 +109,12 @@ class Holdings:
         )
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
+        """Process one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
         state = self._state
         state.advance(now)
         call = event.call if isinstance(event, Answered) else None
         state.is_row_scan_fresh = isinstance(event, Answered) and isinstance(event.value, Scan)
-        # The answer may prove that a session or a lease goes on, so it is taken in before they are judged.
+        # The answer may prove that a session or a lease goes on, so it is processed before they are judged.
         if not isinstance(call, events.WriteWorker):
             check_session(state)
         if not isinstance(call, events.WriteLease):
@@ -135,7 +135,7 @@ class Holdings:
 
     @property
     def session_valid_until(self) -> float:
-        """Time until which leases may be held at all (monotonic seconds): each is valid until then or its own end.
+        """Time until which this worker may hold leases at all, in monotonic seconds; a single lease may end earlier.
 
         Minus infinity without a session, infinity over a store without worker rows.
         """
@@ -148,7 +148,7 @@ class Holdings:
 
     @property
     def trouble(self) -> str:
-        """Why this worker cannot do its work although the table answers; empty if it can."""
+        """Why this worker cannot do its work although the status table answers; empty if it can."""
         return OUSTED if self.is_ousted else ""
 
     @property

@@ -1,4 +1,4 @@
-"""The writes of lease rows, one function each; ``write_rules.RULES`` gives what each compares and stores."""
+"""The writes of lease rows, one function each; ``write_rules.RULES`` gives the fields that each compares and stores."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Store a checkpoint; counts as a heartbeat. Any other position stored makes a prepared checkpoint void."""
+    """Store a checkpoint, which counts as a heartbeat; a prepared checkpoint ends unless ``survives`` keeps it."""
     void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
     result = evolve(
         seen,
@@ -151,7 +151,7 @@ def delete(seen: Lease) -> LeaseWrite:
 
 
 def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
-    """Order the owner, if it is the one seen, to hold the shard without reading it; ``None`` ends the order.
+    """Order the owner, if it is still the same, to hold the shard without reading it; ``None`` ends the order.
 
     The counter stays: no heartbeat fails, and the owner notices by its next scan.
     """
@@ -169,7 +169,7 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
 
 
 def release(seen: Lease) -> LeaseWrite:
-    """Take the lease from its owner, and leave it without one.
+    """Take the lease from its owner, and leave it without an owner.
 
     An owner does so when it stops and no worker is there to take the lease; otherwise only an operator does. Workers
     that know the row wait for a lease duration, because the former owner learns of the release only by its next

@@ -63,12 +63,12 @@ class WorkerRow:
     worker_id: str
     stream_id: str
     nonce: str
-    """New for each session."""
+    """An identifier that is new for each session."""
     beat: int
-    """Increased by each beat of the session."""
+    """A number that each heartbeat of the session increases."""
     state: SessionState = SessionState.RUNNING
     wake: int = 0
-    """Increased by other workers; a worker whose own value changed scans at once."""
+    """A number that other workers increase. A worker that sees a new number in its own row scans at once."""
     info: str = ""
     """Text for operators, see ``worker_info``; empty if it was not read."""
     balance_by: str = ""
@@ -96,7 +96,8 @@ class WorkerWrite:
     kind: WorkerWriteKind
     worker_id: str
     seen: WorkerRow | None
-    """The row must have this nonce, beat and state; ``None`` if it must be absent."""
+    """The row as its writer saw it: the stored row must have the same nonce, beat and state. ``None`` if it must be
+    absent."""
     result: WorkerRow | None
     """The row after the write is accepted, except for its ``wake``; ``None`` after REMOVE."""
     also: tuple[str, ...] = ()
@@ -152,7 +153,7 @@ def kill(seen: WorkerRow) -> WorkerWrite:
 
 
 def remove(seen: WorkerRow) -> WorkerWrite:
-    """Delete the own row or that of a killed session, if it is still as seen. An absent row counts as deleted."""
+    """Delete this worker's row or that of a killed session, if it is still as seen. An absent row counts as deleted."""
     return WorkerWrite(WorkerWriteKind.REMOVE, seen.worker_id, seen, None)
 
 

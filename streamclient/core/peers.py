@@ -2,7 +2,8 @@
 
 Laws:
 
-* a beat is stamped with the time after the read that first showed it had returned, which is later than its acceptance;
+* a beat is stamped with the time at which the read that first showed it returned; the service had accepted the beat
+  before that;
 * a session stands still if two reads, more than a lease duration apart by those stamps, showed the same beat. A read
   that did not happen proves nothing;
 * killed is final for a nonce: a read that began before the verdict cannot undo it;
@@ -22,12 +23,12 @@ from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.core.values import evolve
 
 WATCHED = 2
-"""Number of successors in the ring of names that each worker watches. So two workers watch each one, and one of these
-may die with it."""
+"""Number of successors in the ring of names that each worker watches. So every worker is watched by two others, and one
+of these may die together with it."""
 
 WIDENED = 8
-"""Number of further workers watched for each late one. Others may have died with it; found now, they do not each need a
-further lease duration of watching."""
+"""The number of further workers that are watched for each late worker. They may have died together with the late one.
+If they are watched now, their deaths are found without a further lease duration for each."""
 
 LATE_SHARE = 0.5
 """Share of the lease duration after which a beat is late: more than one heartbeat, at most a third each, was missed."""
@@ -65,12 +66,12 @@ class Peers:
     # --- seeing ------------------------------------------------------------------------------------------------
 
     def observe_all(self, rows: Iterable[WorkerRow], now: float) -> None:
-        """Take in a complete list of worker rows that returned at ``now``."""
+        """Process a complete list of worker rows that returned at ``now``."""
         seen = {row.worker_id: row for row in rows}
         self.observe({*seen, *self._watches}, seen.values(), now)
 
     def observe(self, names: Iterable[str], rows: Iterable[WorkerRow], now: float) -> None:
-        """Take in a read of the rows of ``names`` that returned at ``now``; names missing in ``rows`` have no row."""
+        """Process a read of the rows of ``names`` that returned at ``now``; names missing in ``rows`` have no row."""
         seen = {row.worker_id: row for row in rows}
         for name in sorted(set(names) - {self.worker_id}):
             row = seen.get(name)
@@ -80,13 +81,13 @@ class Peers:
                 self._see(row, now)
 
     def note_killed(self, name: str, nonce: str) -> None:
-        """Note that an own verdict was accepted."""
+        """Record that this worker's verdict was accepted: the session ``nonce`` of worker ``name`` is killed."""
         watch = self._watches.get(name)
         if watch is not None and watch.row.nonce == nonce:
             self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
 
     def look_again(self, name: str) -> None:
-        """Note that an own verdict was not accepted: only another read can tell whether the session still stands."""
+        """Record that this worker's verdict was not accepted: only another read shows whether the session stands."""
         watch = self._watches.get(name)
         if watch is not None:
             self._watches[name] = evolve(watch, read_at=watch.since)
@@ -120,7 +121,7 @@ class Peers:
         return None if watch is None else watch.row
 
     def has_session(self, name: str) -> bool:
-        """Return whether the worker has a row, even a killed one, and so knows of sessions. This worker has one."""
+        """Return whether the worker has a row, even a killed row, and so knows of sessions. This worker has a row."""
         return name == self.worker_id or name in self._watches
 
     def is_over(self, name: str) -> bool:

@@ -60,7 +60,7 @@ def answer_sent(
 
 
 def consumer_stopped(state: WorkerState, event: ConsumerStopped) -> None:
-    """Free the shard's slot; then keep the lease, hand it over, or read it anew."""
+    """Record that the shard's consumer is gone; then keep the lease, hand it over, or start another consumer."""
     key = event.lease_key
     held = state.held.get(key)
     state.end_questions.pop(event.consumer_id, None)
@@ -107,9 +107,10 @@ def _is_running(held: HeldLease, consumer_id: str) -> bool:
 
 
 def notice_rows(state: WorkerState) -> None:
-    """Take over marks and pauses from the last scan: from rows not older than the take, nor newer than known.
+    """Copy marks and pauses from rows of the last scan that are neither older than the take nor newer than known.
 
-    A write under way may have landed before the row was read, and be answered later.
+    A write under way may have been applied before the row was read, although its answer comes later. So a row that
+    shows this write is not too new.
     """
     scanned = state.view.scanned
     for key, held in state.held.items():
@@ -126,14 +127,14 @@ def notice_rows(state: WorkerState) -> None:
 
 
 def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's mark: a scan is usually older than the last heartbeat, but its mark stands."""
+    """Return the lease with the row's request of another worker, which stands although a scan is often out of date."""
     if not row.is_marked or held.lease.is_marked:
         return held
     return evolve(held, lease=evolve(held.lease, stealer=row.stealer))
 
 
 def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
-    """Return the lease with the row's pause, unless a row read after the scan began is known.
+    """Return the lease with the row's pause, unless the row was read again after the scan began.
 
     A pause comes and goes without moving the counter.
     """

@@ -1,7 +1,8 @@
-"""The session of this worker: registered, kept alive by beats, ended, and begun anew.
+"""The session of this worker: registered, kept alive by beats, ended, and begun again.
 
-A small state machine beside the leases; ``membership`` has the laws. It decides which write of the own row is due, and
-interprets answers and reads of the row. As with leases, a write of unknown outcome is resolved by reading the row.
+A small state machine beside the leases; ``membership`` has the laws. It decides which write of this worker's row is
+due, and interprets answers and reads of the row. As with leases, a write of unknown outcome is resolved by reading the
+row.
 
 **Which process has the name.** The first registration of a process replaces any session that it finds: a worker
 restarted under its name goes on at once. Every later registration only replaces sessions of this process. So a process
@@ -27,8 +28,8 @@ from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
-"""The most attempts to remove the own row at the end. If the row stays, others see after a lease duration that it
-stands still, and its worker holds no lease."""
+"""The most attempts to remove this worker's row at the end. If the row stays, other workers see after a lease duration
+that it stands still, and its worker holds no lease."""
 
 
 class News(Enum):
@@ -57,7 +58,7 @@ class Session:
     balance_by: str = ""
     """The quantity that this worker evens out; other workers have to use the same."""
     row: WorkerRow | None = None
-    """The own row as this session last wrote it, or ``None`` without a session."""
+    """This worker's row as this session last wrote it, or ``None`` without a session."""
     valid_until: float = NEVER
     since: float = NEVER
     """Time at which the session became known to exist. Writes sent before it count for no session."""
@@ -69,15 +70,15 @@ class Session:
     has_begun: bool = False
     """Whether a session of this process was ever known to exist."""
     seen_at: float = NEVER
-    """Time at which the last read was requested, or beat sent, that showed the session in place."""
+    """The latest time at which a read was requested, or a heartbeat sent, that showed the session in place."""
     needs_read: bool = True
-    """Whether only a read of the own row can tell how to go on."""
+    """Whether only a read of this worker's row can tell how to go on."""
     needed_since: float = NEVER
     """Reads requested earlier than this do not count."""
     doubt: Doubt = NO_DOUBT
-    """Doubt about writes of the own row."""
+    """Doubt about writes of this worker's row."""
     _replaced: WorkerRow | None = None
-    """The own row, as read before registering over it."""
+    """This worker's row as it was read before a registration replaces it."""
     _process: str = ""
     """Prefix of all nonces of this process: any registration that was ever tried may still land."""
     _registrations: int = 0
@@ -95,7 +96,7 @@ class Session:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def next_write(self, now: float) -> WorkerWrite | None:
-        """Return the write of the own row that is due, and note that it is under way; ``None`` if none is due."""
+        """Return the write of this worker's row that is due, and record it as under way; ``None`` if none is due."""
         if (
             self.is_ousted
             or self.is_ended
@@ -137,7 +138,7 @@ class Session:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Take in the outcome of ``write``."""
+        """Process the outcome of ``write``."""
         if write is not self._flight and write != self._flight:
             return News.NOTHING
         if write.kind is WorkerWriteKind.REMOVE:
@@ -172,7 +173,7 @@ class Session:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def read(self, row: WorkerRow | None, asked_at: float, now: float) -> News:
-        """Take in the own row, or its absence, from a read requested at ``asked_at``."""
+        """Process this worker's row, or its absence, from a read requested at ``asked_at``."""
         if self.is_ousted or self.is_ended or asked_at < self.since:
             return News.NOTHING
         if self.has_begun and row is not None and row.nonce.rpartition(".")[0] != self._process:
@@ -197,7 +198,7 @@ class Session:
         return is_woken
 
     def _resolve(self, row: WorkerRow | None, now: float) -> News:
-        """Decide a write in doubt by the row, which was read after the write's answer."""
+        """Decide from the row, which was read after the write's answer, whether a write in doubt was applied."""
         write, sent_at = self._flight, self.doubt.since
         assert write is not None
         assert sent_at is not None

@@ -1,8 +1,8 @@
 """The next step of a held lease: ``settle`` looks at one lease and does what ``held.NEXT`` says for its state.
 
 ``settle`` is level-triggered. Every event handler changes facts and then settles; nothing depends on the order in which
-facts became known. Beside the step of the table, one write may be due. If none is under way and the row is there, the
-first of these is sent:
+facts became known. Beside the step that ``NEXT`` gives, one write may be due. If none is under way and the row is
+there, the first of these is sent:
 
 1. a checkpoint for which user code waits;
 2. the transfer, if the step is to hand over; no write at all, if the step is to let the lease run out;
@@ -69,7 +69,7 @@ def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
         sent_at,
         state.next_acquisition(),
         consuming=_left_over(state, key),
-        # It may have acknowledged a pause in an earlier life.
+        # It may have acknowledged a pause when this worker held the lease before.
         may_say_obeys=lease.is_paused_by_owner,
     )
     state.keep(held)
@@ -85,7 +85,7 @@ def lose(
     *,
     in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
 ) -> None:
-    """Stop holding a lease; ``in_doubt`` answers checkpoints that were sent, the others are certainly not stored."""
+    """Stop holding a lease; ``in_doubt`` is the answer to checkpoints already sent; others are certainly not stored."""
     held = state.give_up(lease_key)
     _end_consumer(state, held, in_doubt)
     if held.stall:
@@ -110,7 +110,7 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
 
 
 def _left_over(state: WorkerState, lease_key: str) -> Consuming:
-    """Return ``LEAVING`` if a consumer of an earlier life still runs, else ``NO_CONSUMER``."""
+    """Return ``LEAVING`` if an earlier consumer of the shard still runs on this worker, else ``NO_CONSUMER``."""
     return Consuming.LEAVING if lease_key in state.running else Consuming.NO_CONSUMER
 
 
@@ -141,7 +141,7 @@ def attend(state: WorkerState) -> None:
 
 
 def renew_due(state: WorkerState) -> None:
-    """Move the counter of every held lease, unless a checkpoint just did.
+    """Renew every held lease, unless another write has moved its counter a short time ago.
 
     Other workers need to see a changed counter at least every third of the lease duration, so a lease is left out only
     if the next round still comes in time.
@@ -268,7 +268,7 @@ def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
 
 
 def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
-    """Return whether no other process has had this worker's name since ``moment``; if unknown, read and settle then."""
+    """Return whether no other process had this worker's name since ``moment``; if unknown, read, then settle again."""
     was_seen = state.signals.was_seen_since(moment)
     if not was_seen:
         state.unseen.add(lease_key)
@@ -328,7 +328,7 @@ def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
 
 
 def _write_next(state: WorkerState, held: HeldLease) -> None:
-    """Send the write that is due, if any, in the order given at the top."""
+    """Send the write that is due, if any, in the order given in the module's docstring."""
     key, lease = held.lease.lease_key, held.lease
     if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
         return
@@ -402,7 +402,7 @@ def _hand_over(state: WorkerState, held: HeldLease, receiver: str) -> None:
 
 
 def is_mark_void(state: WorkerState, lease: Lease) -> bool:
-    """Return whether the worker that marked the lease died meanwhile, or announced that it stops."""
+    """Return whether the worker that asked for the lease died meanwhile, or announced that it stops."""
     if not lease.is_marked:
         return False
     return state.view.is_presumed_dead(lease.stealer) or state.signals.peers.is_leaving(lease.stealer)
@@ -411,11 +411,11 @@ def is_mark_void(state: WorkerState, lease: Lease) -> bool:
 def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | None:
     """Return the worker to hand a lease over to; ``None`` if no other worker lives.
 
-    It is the worker that asked for the lease, else the one that it was promised to, else the least loaded live worker.
-    In a fleet whose workers all have sessions, the staying ones share the leases of a stopping one, as its heirs. In
-    any other fleet, workers that seem to be stopping come last, and before them those that gave no sign of life of
-    their own for a lease duration. Leases on their way to a worker count as its load, so that a stopping worker spreads
-    its leases.
+    The receiver is the worker that asked for the lease, else the worker to which the lease was promised, else the least
+    loaded live worker. In a fleet whose workers all have sessions, the staying ones share the leases of a stopping one,
+    as its heirs. In any other fleet, workers that seem to be stopping come last, and before them those that gave no
+    sign of life of their own for a lease duration. Leases on their way to a worker count as its load, so that a
+    stopping worker spreads its leases.
     """
     if lease.is_marked and not is_mark_void(state, lease):
         return lease.stealer

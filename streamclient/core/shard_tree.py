@@ -59,7 +59,8 @@ class ShardTree:
     """Known shards and their parents."""
 
     parents: Mapping[str, frozenset[str]] = field(factory=dict, converter=_without_itself)
-    """The parents of every known shard; they need not be known. A shard that names itself waits for the others only."""
+    """The parents of every known shard; the parents need not be known shards. If a shard names itself as a parent, that
+    entry is left out."""
 
     @classmethod
     def of(cls, *known: Iterable[Shard] | Iterable[Lease]) -> ShardTree:
@@ -81,11 +82,11 @@ class ShardTree:
         return children
 
     def ancestors(self, shard_id: str) -> Iterator[str]:
-        """Yield everything before a shard, nearest first."""
+        """Yield the ancestors of a shard, nearest first."""
         return chain.from_iterable(levels(shard_id, lambda key: self.parents.get(key, ())))
 
     def descendants(self, shard_id: str) -> Iterator[str]:
-        """Yield everything after a shard, nearest first."""
+        """Yield the descendants of a shard, nearest first."""
         return chain.from_iterable(levels(shard_id, lambda key: self.children.get(key, ())))
 
     def may_begin(self, shard_id: str, done: Collection[str]) -> bool:
@@ -135,8 +136,8 @@ class ShardTree:
 class ListedEnds:
     """Ends of shards, as complete listings show them one after the other.
 
-    A child proves the end of its parents for ever. The absence of a shard proves it only if two listings in a row lack
-    the shard: an answer that was cut lacks shards too, and an old answer lacks shards that were opened since.
+    A child proves the end of its parents for ever. The absence of a shard proves it only if two consecutive listings
+    lack the shard: an answer that was cut lacks shards too, and an old answer lacks shards that were opened since.
 
     A page may be the last one only if it was read after the end was known. Otherwise a page that was cut would pass for
     the last one if its shard closes a moment later.
@@ -149,12 +150,12 @@ class ListedEnds:
     _gone: set[str] = field(factory=set)
     """The shards that readers asked about and that enough listings lacked."""
     _listed_in: dict[str, int] = field(factory=dict)
-    """The number of the last listing that had a shard."""
+    """By shard: the number of the last listing that had the shard."""
     _asked_in: dict[str, int] = field(factory=dict)
-    """The number of listings when a reader first asked about a shard whose end was unknown."""
+    """By shard: the number of listings when a reader first asked about the shard and its end was unknown."""
 
     def listed(self, shards: Iterable[Shard]) -> None:
-        """Take in a complete listing."""
+        """Process a complete listing."""
         tree = ShardTree.of(shards)
         if not tree.parents:
             return

@@ -21,14 +21,15 @@ from streamclient.core.values import evolve
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 
 ABSENCE_SECONDS = 300.0
-"""The absence of a shard after which its row may be deleted. It is far longer than reading a long listing page by page
-and than any delay between a split and its listing; keeping a row of an expired shard costs nothing."""
+"""The seconds for which a shard must be absent before its row may be deleted. This time is far longer than reading a
+long listing page by page and than any delay between a split and its listing; keeping a row of an expired shard costs
+nothing."""
 
 PLAUSIBLE_SHARE = 0.5
 """The share of the previous listing's shards below which a listing is not believed until the next one agrees."""
 
 COUNTERS_BETWEEN = 1_000_000
-"""The distance between the last seen counter of a row and its counter when the row is put again. The owner may have
+"""The distance between the last seen counter of a row and its counter when the row is created again. The owner may have
 increased the counter a few times since, and a Java worker compares only the counter: it would go on renewing a row that
 it no longer owns."""
 
@@ -61,7 +62,7 @@ class Gate:
     reason: Reason | None = None
     """The reason why it waits, with the ancestor as subject; ``None`` if it may be read."""
     wants_listing: bool = False
-    """Whether only a new listing can decide it."""
+    """Whether only a new listing can decide whether the shard may be read."""
 
     @property
     def is_open(self) -> bool:
@@ -178,8 +179,8 @@ def _new_lease(
 def _proves_parent_end(child: Lease, start: Start) -> bool:
     """Return whether a child was read, so that its parent must have been finished before.
 
-    An iterator proves that only if new rows start at TRIM_HORIZON; with a start by time, a row holds one from the
-    beginning.
+    A stored iterator proves that only if new rows start at TRIM_HORIZON; with a start by time, a row holds an iterator
+    from its creation.
     """
     started = child.checkpoint != CheckpointPosition.TRIM_HORIZON and start.initial_position.kind == "oldest"
     return child.is_finished or started

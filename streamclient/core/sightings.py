@@ -5,12 +5,12 @@ Laws:
 * no timestamp of another machine is used: a lease expires when *this* worker saw its counter unchanged for strictly
   longer than the lease duration (Java stream client: ``Lease.isExpired``);
 * a counter change is stamped with the time after the read returned, which errs towards "still alive";
-* a row without owner is free at once when first seen; a row with an owner gets a full duration of grace
-  (Java stream client: ``LeaseTaker``);
+* a row without owner is free at once when first seen; a row with an owner gets a full duration of grace (Java stream
+  client: ``LeaseTaker``);
 * a worker is alive by its own acts, not by writes of others in its name: a renewal, a take or a mark counts, being
   named as new owner in a hand-over does not;
-* a worker's session, if it has one, says whether the worker lives and stays. A lease of it nevertheless expires if it
-  stands still: its owner may have stopped renewing it on purpose.
+* a worker's session, if it has one, says whether the worker lives and stays. Even so, a lease of that worker expires if
+  its counter stands still: the owner may have stopped renewing the lease on purpose.
 
 Counts of rows by worker are updated as rows change, so that no scan has to count them all. Only unexpired rows are
 counted, so rows are also kept by age. Laws:
@@ -34,7 +34,7 @@ JUST_NOW = float("inf")
 
 MEMORY_DURATIONS = 10
 """Number of lease durations for which a worker that occurs in no row is remembered: long enough to judge the marks it
-left, short enough that names made anew at each start do not pile up."""
+left, short enough that names that are new at each start do not pile up."""
 
 
 @define(eq=False)
@@ -45,13 +45,14 @@ class Sighting:
     moved_at: float
     """Time at which this worker first saw the present counter and owner; ``NEVER`` for a new row without owner."""
     noted_at: float = NEVER
-    """Time at which an own write or a single read last confirmed the row; scans that began earlier are older."""
+    """Time at which a write of this worker or a single read last confirmed the row; scans that began earlier are
+    older."""
     marked_at: float = NEVER
     """Time at which the present stealer was first seen."""
     is_moved_by_others: bool = False
-    """Whether the last scan showed a change that no own write explains."""
+    """Whether the last scan showed a change that no write of this worker explains."""
     is_orphaned: bool = False
-    """Whether its owner's session was known to be killed after the row was read; then it is free at once."""
+    """Whether the owner's session was known to be killed after the row was read; then the row is free at once."""
     freed_at: float = NEVER
     """Time at which the row was first seen to be free for any worker at once."""
 
@@ -64,7 +65,7 @@ class Counts:
     credits: dict[str, int] = field(factory=dict)
     """Number of unexpired rows by owner; rows in transit count for their receiver."""
     unread: dict[str, int] = field(factory=dict)
-    """Number of those rows that are not finished."""
+    """Number of unfinished rows among those of ``credits``, by the same names."""
     settled: dict[str, int] = field(factory=dict)
     """Number of unexpired rows by owner, without those in transit."""
     owners: dict[str, int] = field(factory=dict)
@@ -72,18 +73,19 @@ class Counts:
     names: dict[str, int] = field(factory=dict)
     """Number of times that a worker is named as owner or stealer, including expired rows."""
     expired: dict[str, Sighting] = field(factory=dict)
-    """Rows that stood still for longer than the lease duration when time was last told, and free new ones."""
+    """Rows that had stood still for longer than the lease duration at the last call of ``tell_time``, new rows without
+    an owner, and rows that ``orphan`` freed."""
     _owned: dict[str, dict[str, Sighting]] = field(factory=dict)
     _wanted: dict[str, dict[str, Sighting]] = field(factory=dict)
     _by_age: dict[str, Sighting] = field(factory=dict)
     """All other rows, in the order in which they moved."""
 
     def owned_by(self, worker: str) -> list[Sighting]:
-        """Return the rows with owner ``worker``, by key."""
+        """Return the rows with owner ``worker``, sorted by key."""
         return _sorted(self._owned.get(worker, {}))
 
     def wanted_by(self, worker: str) -> list[Sighting]:
-        """Return the rows with stealer ``worker``, by key."""
+        """Return the rows with stealer ``worker``, sorted by key."""
         return _sorted(self._wanted.get(worker, {}))
 
     def tell_time(self, now: float) -> None:
@@ -116,7 +118,7 @@ class Counts:
             self._count(sighting.row, -1)
 
     def remove(self, sighting: Sighting) -> None:
-        """Take a row out that is gone."""
+        """Remove a row that is gone."""
         key = sighting.row.lease_key
         if self.expired.pop(key, None) is None:
             del self._by_age[key]
@@ -124,7 +126,7 @@ class Counts:
         self._name(sighting, -1)
 
     def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
-        """Give a row other content; it moved if ``moved_at`` is later than before."""
+        """Store other content of a row; the row has moved if ``moved_at`` is later than before."""
         old, key = sighting.row, row.lease_key
         has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
         has_new_names = old.owner != row.owner or old.stealer != row.stealer
@@ -186,16 +188,17 @@ class LeaseView:
         self.rows: dict[str, Lease] = {}
         """The rows of all sightings."""
         self.scanned: Mapping[str, Lease] = {}
-        """The rows of the last scan; own writes may be newer."""
+        """The rows of the last scan; this worker's writes may be newer."""
         self.vanished: dict[str, Lease] = {}
-        """Deleted rows, as last seen, from which a creation of the row starts."""
+        """Deleted rows, as last seen. If such a row is created again, its content starts from there."""
         self.has_progress = False
-        """Whether any row ever showed processed records, and has not been set back to its beginning."""
+        """Whether any row was ever seen with processed records and a checkpoint after the beginning of its shard."""
         self.scans = 0
         self.counts = Counts(duration_seconds)
         self._signs: dict[str, float] = {}
         self._suspects: dict[str, float] = {}
-        """Owners of rows that stood still until they expired, and the time since which they are suspected."""
+        """Owners of rows that stood still until they expired, and the time since which they are suspected to be
+        dead."""
         self._dead: set[str] = set()
         self._leaving: dict[str, float] = {}
         """Workers that gave a lease away unasked, and the time at which they did."""
@@ -207,7 +210,7 @@ class LeaseView:
     # --- seeing ------------------------------------------------------------------------------------------------
 
     def observe(self, rows: Iterable[Lease], asked_at: float, now: float) -> None:
-        """Take in a scan that was requested at ``asked_at`` and returned at ``now``."""
+        """Process a scan that was requested at ``asked_at`` and returned at ``now``."""
         scanned: dict[str, Lease] = {}
         sightings = self.sightings
         for row in rows:
@@ -227,7 +230,7 @@ class LeaseView:
         self._judge_workers(now)
 
     def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
-        """Take in the workers whose sessions were known to be killed after the last scan had read the leases.
+        """Process the workers whose sessions were known to be killed after the last scan had read the leases.
 
         Rows that were read again since that scan was requested, at ``asked_at``, may belong to a later session.
         """
@@ -237,7 +240,7 @@ class LeaseView:
                     self.counts.orphan(sighting, now)
 
     def note(self, row: Lease, now: float) -> None:
-        """Take in a row that an own accepted write produced or a single read returned."""
+        """Process a row that an accepted write of this worker produced or a single read returned."""
         sighting = self.sightings.get(row.lease_key)
         if sighting is None:
             self._meet(row, now if row.owner else NEVER, now, noted_at=now)
@@ -246,7 +249,7 @@ class LeaseView:
             sighting.noted_at, sighting.is_moved_by_others = now, False
 
     def note_absent(self, lease_key: str) -> None:
-        """Note that a single read or an own delete left no row."""
+        """Record that a row is absent, as a read of that row or a delete by this worker has shown."""
         sighting = self.sightings.pop(lease_key, None)
         if sighting is not None:
             self.counts.remove(sighting)
@@ -271,7 +274,7 @@ class LeaseView:
         self.counts.add(sighting)
 
     def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
-        """Take in other content of a known row, and return whether the row moved."""
+        """Process other content of a known row, and return whether the row moved."""
         old = sighting.row
         # The checkpoint moves with the counter, except for a counter that began anew and reached the same number again.
         has_moved = (old.counter, old.owner, old.checkpoint) != (row.counter, row.owner, row.checkpoint)
@@ -312,9 +315,9 @@ class LeaseView:
     def is_presumed_dead(self, worker: str) -> bool:
         """Return whether the worker seems dead.
 
-        With a session, that is when the session is over. Without one, it is when a row of the worker stood still until
-        it expired, with no sign of life since. A worker that was never seen as an owner is not presumed dead: a joining
-        worker marks before it owns.
+        A worker with a session seems dead when the session is over. A worker without a session seems dead when one of
+        its rows stood still until the row expired, with no sign of life since. A worker that was never seen as an owner
+        is not presumed dead: a joining worker marks before it owns.
         """
         return self.peers.is_over(worker) or (worker in self._dead and not self.peers.is_live(worker))
 

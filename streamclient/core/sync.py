@@ -1,4 +1,4 @@
-"""Lease rows kept in line with the stream's shards, own rows restored, and the ends of shards confirmed by listings.
+"""Lease rows kept in line with the stream's shards, lost rows restored, and the ends of shards confirmed by listings.
 
 A page may say that a shard has ended; its consumer learns from a listing whether that is so. Consumers that reach an
 end at the same time share one listing, which must have begun after their pages arrived.
@@ -35,8 +35,8 @@ and different clocks, and is so short that a page that is cut much later does no
 def sync_due(state: WorkerState, event: SyncDue) -> None:
     """List the shards, if that is this worker's task.
 
-    In a fleet whose workers all have sessions, one of them does it for all. The others list in turn, in case that it
-    cannot, and whenever they need a list themselves.
+    In a fleet whose workers all have sessions, one worker lists for all. The others list in turn, in case that the
+    first cannot, and whenever they need a list themselves.
     """
     signals = state.signals
     if state.is_stopping:
@@ -50,7 +50,7 @@ def sync_due(state: WorkerState, event: SyncDue) -> None:
 
 
 def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardList]) -> None:
-    """Take in a complete listing. An empty listing is ignored, because every stream has shards."""
+    """Process a complete listing. An empty listing is ignored, because every stream has shards."""
     state.is_listing = False
     if answer.value is None:
         why = "" if answer.error is None else f" ({described(answer.error)})"
@@ -84,7 +84,7 @@ def _report_circles(state: WorkerState) -> None:
 
 
 def end_read(state: WorkerState, event: EndRead) -> None:
-    """Take in a page's claim that a shard has ended: believe it if a listing shows a child, else request a listing."""
+    """Process a page's claim that a shard has ended: believe it if a listing shows a child, else request a listing."""
     key = event.lease_key
     if state.ends.shows_end(key) or _is_accepted(state, key):
         state.end_questions.pop(event.consumer_id, None)
@@ -95,7 +95,7 @@ def end_read(state: WorkerState, event: EndRead) -> None:
 
 
 def end_accepted(state: WorkerState, event: EndAccepted) -> None:
-    """Believe the end from now on, and answer consumers that wait for a listing at once."""
+    """Accept the end of a shard from now on, and at once answer the consumers that wait for a listing."""
     state.accepted_ends.add(event.lease_key)
     answer_accepted(state)
 
@@ -109,7 +109,7 @@ def answer_accepted(state: WorkerState) -> None:
 
 
 def _answer_ends(state: WorkerState, why_not: str) -> None:
-    """Answer the consumers that asked before the last listing was begun, also if it failed. The others need the next.
+    """Answer the consumers that asked before the last listing began, even if it failed; the others need the next one.
 
     A consumer whose end is not shown reads again after a pause, but at once if a later listing shows the end.
     """
@@ -206,9 +206,10 @@ def creation_answered(state: WorkerState, lease_key: str) -> None:
 
 
 def _create(state: WorkerState, new: NewLease) -> None:
-    """Create a row. It starts at the latest record only if this worker created its parents' rows there too.
+    """Create a row. The row starts at the latest record only if this worker created its parents' rows there too.
 
-    Others may have created them since the plan was made, at an earlier position: the records between would be skipped.
+    Other workers may have created the parents' rows since the plan was made, at an earlier position: the records
+    between would be skipped.
     """
     write = leases.create(new.lease)
     is_latest = state.start.initial_position.kind == "latest"

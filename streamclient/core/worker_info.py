@@ -1,7 +1,7 @@
 """A worker's information for operators: the ``Info`` column of its row in the status table, as JSON.
 
-No decision depends on it. A reader that finds it missing or malformed goes on without it. A worker of a later version
-may write more: unknown members are ignored.
+No decision depends on this information. A reader goes on without it if it is missing or malformed. A worker of a later
+version may write more: unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from streamclient.base.reasons import Cause, Reason, encodable
 from streamclient.errors import printable
 
 MOST_SHARDS = 200
-"""Number of shards that are listed with their reason: first those that need an operator, then by key; the rest are
-counted. A worker with more such shards has one trouble, not two hundred, and the row stays below half a MiB, a fraction
-of the service's limit."""
+"""The most shards that are listed with their reasons: first those that need an operator, then the others by key; the
+rest are counted. A worker with more such shards has one trouble, not two hundred, and the row stays below half a MiB, a
+fraction of the service's limit."""
 
 MOST_LEFT = 2_000
-"""Number of shards that are listed as left, the latest ones; the rest are counted. That is a hundred KiB more."""
+"""The most shards that are listed as left: the latest ones; the rest are counted. These shards take another hundred
+KiB."""
 
 _NEEDS_OPERATOR = ("decision", "processor", "parking", "user_code", "reading")
-"""The most telling kinds of reasons, in this order."""
+"""Kinds of reasons whose shards are listed before all others, in this order."""
 
 LONGEST_REASON = 500
-"""Characters of one text; the log has the rest."""
+"""The most characters of one text; the log has the rest."""
 
 LONGEST_PART = 160
-"""Characters of a subject or a detail. Shard and worker ids are shorter, and the reason's text has more."""
+"""The most characters of a subject or a detail. Shard and worker ids are shorter, and the reason's text has more."""
 
 _CAUSES = {cause.value: cause for cause in Cause}
 

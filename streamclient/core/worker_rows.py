@@ -22,11 +22,12 @@ from streamclient.core.write_rules import WriteOutcome
 from streamclient.model import BalanceBy
 
 WORTH_A_WARNING = 4
-"""Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""
+"""Number of consecutive failures after which it is reported that worker rows cannot be read: with the pauses between
+them, several seconds."""
 
 DISAGREEMENT = "balance_by differs"
 MOST_NAMED = 10
-"""Number of workers named on each side: enough to find the setting."""
+"""The most workers that are named for each setting when settings differ: enough to find the wrong setting."""
 
 OUSTED = "another process was started under its name; this one stays without leases"
 
@@ -45,7 +46,7 @@ def do_what_is_due(state: WorkerState, *, is_drained: bool) -> None:
 
 
 def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> None:
-    """Take in the rows of all workers, which were read after those of the leases."""
+    """Process the rows of all workers, which were read after those of the leases."""
     signals = state.signals
     if workers is None or not signals.keeps_rows:
         return
@@ -62,7 +63,7 @@ def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> 
 
 
 def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[WorkerRow, ...]]) -> None:
-    """Take in some worker rows; if they could not be read, read them again after a pause."""
+    """Process some worker rows; if they could not be read, read them again after a pause."""
     if answer.value is not None:
         news, wants_scan = state.signals.signals_read(answer.value, state.now)
         _take(state, news)
@@ -74,7 +75,7 @@ def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[W
 
 
 def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answered[WriteOutcome]) -> None:
-    """Take in the outcome of a write of a worker row."""
+    """Process the outcome of a write of a worker row."""
     write, signals = call.write, state.signals
     outcome = answer.value or WriteOutcome.UNCERTAIN
     if write.worker_id == state.worker_id:
@@ -87,7 +88,7 @@ def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answere
 
 
 def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) -> None:
-    """Take in the outcome of wakes; after an error, it is unknown which of them arrived."""
+    """Process the outcome of wakes; after an error, it is unknown which of them arrived."""
     state.signals.wakes_sent(call.names, answer.error, state.now)
 
 
@@ -97,14 +98,14 @@ def info_changed(state: WorkerState, event: InfoChanged) -> None:
 
 
 def _start_seen(state: WorkerState) -> None:
-    """Go on with leases that waited for a read of the own row; those that need another read wait again."""
+    """Go on with leases that waited for a read of this worker's row; those that need another read wait again."""
     waiting, state.unseen = state.unseen, set()
     for key in sorted(waiting):
         settle(state, key)
 
 
 def _judge_uniformity(state: WorkerState) -> None:
-    """Check whether all workers named in rows have sessions, and wake the others if that just ended."""
+    """Check whether all workers named in rows have sessions; if that has just ceased to be so, wake the others."""
     signals, peers = state.signals, state.signals.peers
     was_uniform = signals.is_uniform
     names = state.view.counts.names
@@ -117,9 +118,9 @@ def _judge_uniformity(state: WorkerState) -> None:
 
 
 def _agree_on_balance(state: WorkerState) -> None:
-    """Even out what the whole fleet evens out; if settings differ, every worker evens out the count.
+    """Balance the quantity on which the whole fleet agrees; if the settings differ, balance the number of leases.
 
-    Otherwise each worker would move back what another has moved, for ever.
+    Otherwise each worker would move back the leases that another worker has moved, for ever.
     """
     own, peers = state.config.balance_by, state.signals.peers
     told = {state.worker_id: own.value}

@@ -29,17 +29,19 @@ from streamclient.core.session import News, Session
 from streamclient.core.write_rules import WorkerWriteKind, WriteOutcome
 
 SIGNAL_SHARE = 0.1
-"""Largest share of the lease duration between two reads of signals, with any configuration: it delays verdicts."""
+"""The longest time between two reads of signals, as a share of the lease duration and with any configuration: this time
+delays verdicts."""
 
 ALERT_READS, ALERT_SHARE = 8, 0.25
-"""Number of reads of signals after a wake that follow each other in this share of their interval. Leases are mostly
-handed over one by one, and each wakes its receiver again."""
+"""The number of reads of signals that follow a wake in quick succession, and their distance as a share of the usual
+interval. Leases are mostly handed over one by one, and each hand-over wakes the receiver again."""
 
 JITTER_SHARE = 0.1
-"""Share by which turns are early or late, so that those of different workers do not stay together."""
+"""The largest share by which a turn is early or late, so that the turns of different workers do not stay together."""
 
 WAKES_AT_MOST = 5
-"""Most repetitions of a wake of unknown outcome. A wake is a courtesy: without it, the next turn finds the same."""
+"""The most repetitions of a wake of unknown outcome. A wake is a courtesy: without it, the worker's next turn finds the
+same."""
 
 
 @define(eq=False)
@@ -58,11 +60,11 @@ class Signals:
     is_uniform: bool = False
     """Whether every worker that the last scan showed has a session."""
     wants_look: bool = False
-    """Whether the own row is to be read at once."""
+    """Whether this worker's row is to be read at once."""
     is_announced: bool = False
     """Whether every other worker was woken since this session began."""
     announced_leaving: bool = False
-    """Whether every other worker was woken since the own row says that this worker is leaving."""
+    """Whether every other worker was woken since this worker's row says that this worker is leaving."""
     turn_at: float = NEVER
     next_moment: float = NEVER
     """Time of the next due work that does not depend on an answer, as of the last call of ``commands``."""
@@ -78,7 +80,7 @@ class Signals:
     _verdicts: dict[str, WorkerWrite] = field(factory=dict)
     """Writes of other workers' rows under way."""
     _doubted: set[str] = field(factory=set)
-    """Workers with a verdict of unknown outcome."""
+    """Workers for which a write that declares their session killed has an unknown outcome."""
     _to_wake: set[str] = field(factory=set)
     _waking: tuple[str, ...] | None = None
     _wake_failures: int = 0
@@ -120,11 +122,11 @@ class Signals:
         return not self.keeps_rows or (self.session.is_valid(now) and sent_at >= self.session.since)
 
     def was_seen_since(self, moment: float) -> bool:
-        """Return whether a read of the own row, requested at ``moment`` or later, showed this session in place."""
+        """Return whether a read of this worker's row, requested since ``moment``, showed this session in place."""
         return not self.keeps_rows or self.session.seen_at >= moment
 
     def look(self) -> None:
-        """Read the own row as soon as possible."""
+        """Read this worker's row as soon as possible."""
         self.wants_look, self._is_quiet = True, False
 
     @property
@@ -173,7 +175,7 @@ class Signals:
         self.wake(self.peers.others)
 
     def wakes_sent(self, names: tuple[str, ...], error: Exception | None, now: float) -> None:
-        """Take in the outcome of wakes."""
+        """Process the outcome of wakes."""
         self._waking, self._is_quiet = None, False
         self._wake_failures = 0 if error is None else self._wake_failures + 1
         if error is not None and self._wake_failures <= WAKES_AT_MOST:
@@ -183,7 +185,7 @@ class Signals:
     # --- reads -------------------------------------------------------------------------------------------------
 
     def signals_read(self, workers: Iterable[WorkerRow], now: float) -> tuple[News, bool]:
-        """Take in the requested signals; return the change of the session, and whether to scan."""
+        """Process the requested signals; return the change of the session, and whether to scan."""
         names, self._reading, self._failures = self._reading or (), None, 0
         self._is_quiet = False
         rows = {row.worker_id: row for row in workers}
@@ -193,14 +195,14 @@ class Signals:
         return self._own_row_read(rows.get(self.session.worker_id), self._asked_at, now, is_news=is_news)
 
     def signals_unreadable(self, now: float) -> int:
-        """Note that reading signals failed, plan the next try, and return the number of failures in a row."""
+        """Record that reading signals failed, plan the next try, and return the number of consecutive failures."""
         self._reading, self._is_quiet = None, False
         self._failures += 1
         self._retry_at = now + max(self.signal_seconds, self.pause_seconds(self._failures))
         return self._failures
 
     def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
-        """Take in the rows of all workers; return the change of the session, and whether to scan again.
+        """Process the rows of all workers; return the change of the session, and whether to scan again.
 
         A wake that arrived meanwhile may be about a change made after the leases were read.
         """
@@ -210,7 +212,7 @@ class Signals:
         return self._own_row_read(rows.get(self.session.worker_id), asked_at, now, is_news=False)
 
     def scan_failed(self) -> None:
-        """Note that a scan ended without a result."""
+        """Record that a scan ended without a result."""
         self._is_quiet = False
 
     def _own_row_read(self, row: WorkerRow | None, asked_at: float, now: float, *, is_news: bool) -> tuple[News, bool]:
@@ -234,7 +236,7 @@ class Signals:
     # --- writes ------------------------------------------------------------------------------------------------
 
     def beat_due(self) -> None:
-        """Note that the interval between heartbeats has passed."""
+        """Record that the interval between heartbeats has passed."""
         self.session.is_beat_due, self._is_quiet = True, False
 
     def leave(self) -> None:
@@ -248,7 +250,7 @@ class Signals:
         return news
 
     def own_write_answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
-        """Take in the outcome of a write of the own row."""
+        """Process the outcome of a write of this worker's row."""
         news = self.session.answered(write, outcome, sent_at, now)
         self._is_quiet = False
         if news is News.BEGUN:
@@ -258,7 +260,7 @@ class Signals:
         return news
 
     def verdict_answered(self, write: WorkerWrite, outcome: WriteOutcome, now: float) -> bool:
-        """Take in the outcome of a write of another worker's row, and return whether it killed a session."""
+        """Process the outcome of a write of another worker's row, and return whether the write killed a session."""
         self._verdicts.pop(write.worker_id, None)
         self._is_quiet = False
         if write.kind is WorkerWriteKind.REMOVE:

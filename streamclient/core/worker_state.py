@@ -41,7 +41,7 @@ class Flight:
     reads: int = 0
     """Number of failed reads of the row."""
     tries: int = 1
-    """Number of this try of the same intention."""
+    """The number of this attempt, from 1, among writes with the same purpose."""
 
 
 @frozen
@@ -50,7 +50,8 @@ class EndQuestion:
 
     lease_key: str
     begun: int
-    """Number of listings begun when the question came: those do not know what the consumer read."""
+    """Number of listings that had begun when the question came: these may be older than the page that the consumer
+    read."""
     is_refused: bool = False
     """Whether the consumer was told that no listing shows the end."""
 
@@ -68,16 +69,16 @@ class WorkerState:
     signals: Signals
     measured: Loads
     balance_by: BalanceBy = BalanceBy.COUNT
-    """The quantity evened out at present: this worker's setting, unless other workers have another one."""
+    """The quantity evened out at present: this worker's setting, unless other workers have another setting."""
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
-    """The greatest counter of each lease with which a write of this worker compared; such a write may land long
-    after."""
+    """The greatest counter of each lease with which a write of this worker compared; such a write may be applied long
+    afterwards."""
     given: dict[str, int] = field(factory=dict)
-    """Hand-overs under way, by receiver."""
+    """Number of hand-overs under way, by receiver."""
     creating: int = 0
-    """Number of flights that create rows."""
+    """Number of writes under way that create rows."""
     begun_late: set[str] = field(factory=set)
     """Leases whose rows this worker created at a position after their shards' beginning."""
     has_created: bool = False
@@ -128,7 +129,7 @@ class WorkerState:
     """Time of the next scan outside this worker's turns."""
     scan_failures: int = 0
     has_turn: bool = False
-    """Whether the scan that is wanted or under way is one of this worker's turn, on which the whole fleet relies."""
+    """Whether the scan that is wanted or under way belongs to this worker's turn, on which the whole fleet relies."""
     may_steal: bool = False
     is_listing: bool = False
     wants_listing: bool = False
@@ -140,7 +141,7 @@ class WorkerState:
     """Whether the present event is a scan: only then may a waiting child request a listing, once per scan."""
     now: float = float("-inf")
     wall_offset_micros: float | None = None
-    """Difference of the wall clock to ``now``; updated with each scan."""
+    """The wall clock's microseconds since 1970 minus ``now`` in microseconds; updated with each scan."""
     commands: list[Command] = field(factory=list)
 
     @property
@@ -157,7 +158,7 @@ class WorkerState:
             self.tell_wall_clock(self.start.worker_start_micros)
 
     def tell_wall_clock(self, wall_micros: int) -> None:
-        """Note that the wall clock shows ``wall_micros`` now."""
+        """Record that the wall clock shows ``wall_micros`` now."""
         self.wall_offset_micros = wall_micros - self.now * MICROS_PER_SECOND
 
     def moment_of(self, wall_micros: int) -> float:
@@ -173,7 +174,7 @@ class WorkerState:
         self.deadlines.set(key, self._due(held))
 
     def next_acquisition(self) -> Acquisition:
-        """Begin and return an acquisition, from which no other worker can have had the lease."""
+        """Begin and return a new acquisition: a time in which no other worker can have had the lease."""
         self.acquisitions += 1
         return Acquisition(self.acquisitions)
 
@@ -198,7 +199,7 @@ class WorkerState:
     # --- flights -----------------------------------------------------------------------------------------------
 
     def launch(self, write: LeaseWrite, *, tries: int = 1) -> None:
-        """Note that a write is sent; no other write of the lease may be under way."""
+        """Record that a write has been sent; the lease must have no other write under way."""
         key = write.lease_key
         if key in self.flights:
             raise AssertionError(f"{write} while {self.flights[key].write} is under way")
@@ -208,18 +209,18 @@ class WorkerState:
         self._count_flight(write, 1)
 
     def doubt(self, lease_key: str, flight: Flight) -> None:
-        """Keep a flight whose write has an outcome in doubt."""
+        """Store a flight again after its write's outcome turned out to be in doubt."""
         self.flights[lease_key] = flight
 
     def read_later(self, lease_key: str) -> None:
-        """Read the row of a flight again after a pause, because a read failed."""
+        """Read the row of a write in doubt again after a pause, because a read failed."""
         flight = self.flights[lease_key]
         reads = flight.reads + 1
         self.flights[lease_key] = evolve(flight, reads=reads)
         self.rereads.set(lease_key, self.now + self.pause_seconds(reads + 1))
 
     def land(self, lease_key: str) -> Flight:
-        """Remove and return the flight of a lease."""
+        """Remove and return the flight of a lease: its write under way."""
         flight = self.flights.pop(lease_key)
         self.rereads.set(lease_key, None)
         self._count_flight(flight.write, -1)
@@ -263,11 +264,11 @@ class WorkerState:
             self.report(severity, lease_key, text)
 
     def pause_seconds(self, failures: int) -> float:
-        """Return the pause after ``failures`` failures in a row: none after the first, then doubling."""
+        """Return the pause after ``failures`` consecutive failures: none after the first, then doubling."""
         return lease_pause_seconds(failures, self.config)
 
     def scan_soon(self, seconds: float) -> None:
-        """Scan after ``seconds``, in a fleet whose workers otherwise scan rarely."""
+        """Scan after ``seconds`` if the fleet is uniform; in any other fleet, every worker scans often by itself."""
         if self.signals.is_uniform:
             moment = self.now + seconds
             self.scan_at = moment if self.scan_at is None else min(moment, self.scan_at)

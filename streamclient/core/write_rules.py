@@ -5,7 +5,7 @@ A *write* is a value: the row that its writer saw, and the row that shall result
 too, and the conditions and columns sent to Tablestore are derived from them. Conditions on leases are at least as
 strict as the Java client's, so both may work on one table:
 
-* there, the counter alone fences renew, take, transfer and checkpoint; here, the owner is compared too;
+* the Java client fences renew, take, transfer and checkpoint by the counter alone; here, the owner is compared too;
 * a renewal also compares the stealer, so that a mark is noticed at the next heartbeat, without a scan;
 * a mark (steal) leaves the counter alone and needs an empty stealer;
 * a lease is created only if its row is absent, and deleted only if unchanged.
@@ -82,14 +82,15 @@ class WriteOutcome(Enum):
 
 @frozen
 class Doubt:
-    """Successive writes of one row without an answer that confirms one.
+    """Successive writes of one row, none of which an answer has confirmed.
 
-    Without such an answer, each may have been applied or may still be. So the row is read back. If it shows a write,
-    that may be any of them, and other workers count from its application. So the owner counts from the earliest.
+    Each of them may have been applied, or may still be applied, so the row is read back. If the row shows an applied
+    write, it may be any of them. Other workers measure the lease duration from that write, so the owner measures it
+    from the earliest one.
     """
 
     tries: int = 0
-    """Number of writes after which the row was read back and showed none."""
+    """Number of times that the row was read back and showed none of the writes."""
     not_before: float = NEVER
     """Earliest time of the next write."""
     since: float | None = None
@@ -134,7 +135,7 @@ RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken")
 STORED_FIELDS = tuple(
     name for name in (field.name for field in fields(Lease)) if name not in ("lease_key", "stream_id")
 )
-"""Fields of a lease that are columns."""
+"""Fields of ``Lease`` that are stored as columns."""
 
 OWNERS = (COUNTER, OWNER)
 """Fields that every write of an owner compares."""
@@ -248,7 +249,7 @@ class EpochWrite:
     kind: EpochWriteKind
     lease_key: str
     expected: EpochRow | None
-    """The row must have this number; ``None`` if it must be absent."""
+    """The row as its writer saw it: the stored row must have the same number. ``None`` if the row must be absent."""
     result: EpochRow | None
     """The row after the write is accepted; ``None`` after FORGET."""
 

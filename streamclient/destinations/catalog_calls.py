@@ -1,7 +1,7 @@
 """A pyiceberg catalog whose calls end in time.
 
-pyiceberg has no time-outs: a REST catalog, or the database of an SQL catalog, that keeps its connections and stops
-answering would hold up a caller for ever. So a new thread makes each call, and the call is given up after a limit. The
+pyiceberg has no time-outs: if a REST catalog, or the database of an SQL catalog, keeps its connections and stops
+answering, it holds up a caller for ever. So a new thread makes each call, and the call is given up after a limit. The
 thread stays with its call; it is a daemon, so a process does not wait for it at its end. A commit that was given up may
 still happen, so its writer looks for it before it makes another.
 
@@ -29,17 +29,18 @@ from streamclient.destinations.destination_packages import load
 Answer = TypeVar("Answer")
 
 ANSWER_SECONDS = 15.0
-"""The default for the longest wait for an answer."""
+"""The default for the longest wait for an answer, in seconds."""
 
 _AT_ONCE_MAX = 16
-"""The number of given-up calls that have not ended from which the next call has to wait for its turn."""
+"""From this number of given-up calls that have not ended, the next call has to wait for its turn."""
 
 _TURN_SECONDS_MAX = 300.0
-"""The longest time between two calls while earlier ones hang. A catalog that is back is noticed within this time."""
+"""The longest time between two calls while earlier ones hang, in seconds. A catalog that answers again is noticed
+within this time."""
 
 
 class TimedCatalog:
-    """Stands for a catalog, also as the ``catalog`` of the tables that it returns. Used by one thread at a time."""
+    """A catalog whose calls end in time; the tables that it returns use it, too. Used by one thread at a time."""
 
     def __init__(self, catalog: Any, answer_seconds: float) -> None:
         self._catalog = catalog
@@ -48,9 +49,9 @@ class TimedCatalog:
         self._hanging: list[Future[Any]] = []
         """Calls that were given up and may not have ended."""
         self._next_at = -math.inf
-        """The time from which the next call may be made if too many hang."""
+        """The time, by the monotonic clock, from which the next call may be made while too many calls hang."""
         self._has_bad_connections = False
-        """Whether the kept connections may be silent, or have settings that are no longer those of the other side."""
+        """Whether the kept connections may be silent, or may have settings that the other side has changed since."""
 
     @property
     def __class__(self) -> Any:
@@ -92,7 +93,7 @@ class TimedCatalog:
         return self._kept(future.result())
 
     def _by_new_connections(self, call: Callable[[], Answer]) -> Callable[[], Answer]:
-        """Return ``call``, or one that first closes the kept connections if one of them was unusable."""
+        """Return ``call``; if a kept connection was unusable, return a call that first closes the kept connections."""
         if not self._has_bad_connections:
             return call
         self._has_bad_connections = False
@@ -107,7 +108,7 @@ class TimedCatalog:
         return calling
 
     def _kept(self, answer: Answer) -> Answer:
-        """Return ``answer``; a table in it also uses this catalog from then on."""
+        """Return ``answer``; a table uses this catalog from then on."""
         if isinstance(answer, load("pyiceberg.table", "iceberg").Table):
             answer.catalog = self
         return answer
@@ -145,7 +146,10 @@ def load_catalog(name: str) -> Any:
 
 
 def _is_of_thread(catalog: Any) -> bool:
-    """Return whether another thread would see another catalog or be refused, as with one in the memory of SQLite."""
+    """Return whether only this thread can use ``catalog``.
+
+    Another thread would see another catalog, or be refused, for example with a catalog in the memory of SQLite.
+    """
     engine = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":
         return False

@@ -1,8 +1,8 @@
 r"""One commit of one shard, its link to the commit before, and the decisions that all destinations share.
 
-A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. That log
-shows whatever happens to writers: a repeat is recognised by its digest, an older owner by its epoch, and a hole by a
-``previous_digest`` that no earlier commit has.
+A *destination* stores rows together with the commits that they belong to, in one step, in a log of its own. Whatever
+happens to writers, that log shows the errors: a repeated commit is recognised by its digest, a commit of an older owner
+by its epoch, and a hole by a ``previous_digest`` that no earlier commit has.
 
 The chain rule. The digest of a commit is the SHA-256, as 64 hexadecimal letters, of the ASCII bytes of this JSON
 array, written without spaces and with every character beyond ASCII as ``\uXXXX``::
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
 
 CHAIN = "streamclient-commit-1"
-"""The name of the chain rule above. Another rule gets another name, so that their digests are never equal by design."""
+"""The name of the chain rule above. The name is part of each digest, so another rule, under another name, never gives
+the same digest by design."""
 
 EPOCHS_END = 2**31
 NUMBERS_END = 2**32
-"""Limits of a commit's epoch and number: ``Commit.order`` puts both into one signed 64-bit integer."""
+"""The exclusive upper limits of a commit's epoch and number: ``Commit.order`` puts both into one signed 64-bit
+integer."""
 
 _JSON_NAMES = {
     "application": "application",
@@ -59,7 +61,7 @@ _JSON_NAMES = {
 }
 _NUMERIC = {"epoch", "number", "count"}
 _PAST_LOSS = "past_loss"
-"""A JSON key that is written only when the value is true, which is rare."""
+"""The JSON key of ``is_past_loss``. It is written only when the value is true, which is rare."""
 
 
 @frozen
@@ -67,7 +69,8 @@ class Commit:
     """The records of one shard from ``start`` to ``end``, as one owner of the shard stored them. Made by ``after``."""
 
     application: str
-    """The fleet that reads the shard: epochs of two status tables cannot be compared."""
+    """The fleet that reads the shard. Epochs of two status tables cannot be compared, so each fleet has its own
+    commits."""
     shard: str
     epoch: int
     """The epoch of the lease's owner, ``ShardInfo.epoch``."""
@@ -78,13 +81,13 @@ class Commit:
     end: str
     """The checkpoint after the last record; ``SHARD_END`` once the shard has no more records."""
     count: int
-    """Records between ``start`` and ``end``; 0 if only the position moved."""
+    """The number of records between ``start`` and ``end``; 0 if only the position moved."""
     content: str
     """Digest of the records, in the order of their sequence."""
     previous_digest: str
-    """``digest`` of the commit before; empty in the first commit."""
+    """``digest`` of the shard's commit before this one; empty in the first commit."""
     digest: str
-    """The digest by the chain rule: over everything but the epoch and ``is_past_loss``."""
+    """The digest by the chain rule. It covers everything but the epoch and ``is_past_loss``."""
     is_past_loss: bool = False
     """Whether records after ``start`` were lost before they were read, and the loss was accepted. The commit then holds
     the records that remained."""
@@ -130,7 +133,7 @@ class Commit:
 
     @classmethod
     def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
-        """Return a commit without records for a "shard" that no stream has; its ``end`` is the note for the log."""
+        """Return a commit without records for a ``shard`` that no stream has; ``text``, a note, becomes its ``end``."""
         return cls.after(
             last,
             application=application,
@@ -153,7 +156,7 @@ class Commit:
     def keeps(self, promised: Commit) -> bool:
         """Return whether this commit has exactly the records that ``promised`` announced, whatever commit came before.
 
-        A commit that was promised while the destination's commits were out of sight follows none of them.
+        A commit that was promised while the destination's commits could not be read does not follow any of them.
         """
         names = ("application", "shard", "start", "end", "count", "content")
         return all(getattr(self, name) == getattr(promised, name) for name in names)
@@ -242,12 +245,13 @@ def _check_continues(last: Commit, commit: Commit) -> None:
 
 
 class FencedCommit(FencedException):
-    """Commits were refused because a later owner of a shard has committed there; none of them was stored."""
+    """Commits were refused because a later owner has committed one of their shards; none of the commits was stored."""
 
     def __init__(self, message: str, shards: Iterable[str]) -> None:
         super().__init__(message)
         self.shards = frozenset(shards)
-        """The shards that have a later owner. Commits of the other shards may be sent again without these."""
+        """The shards that have a later owner. Commits of other shards may be sent again, without those of these
+        shards."""
 
 
 @frozen
@@ -260,7 +264,7 @@ class LogEntry:
     carried: tuple[Commit, ...] = ()
     """Last commits of shards, repeated here because the entries that held them are removed."""
     totals: Mapping[str, int] = field(factory=dict, hash=False)
-    """Number of a shard's records up to a carried commit, by the commit's digest, if they were counted."""
+    """The number of a shard's records up to a carried commit, by the digest of that commit, if they were counted."""
     damage: str = ""
     """The reason why the entry cannot be read or relied upon; empty for a sound entry."""
     disputed: tuple[Commit, ...] = ()
@@ -278,7 +282,7 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, place: str, text: str) -> LogEntry:
-        """Read the text that ``to_json`` wrote; an unreadable text becomes ``damage``, as a proof must name it."""
+        """Read the text of ``to_json``; an unreadable text gives an entry with ``damage`` that a proof can name."""
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
@@ -289,7 +293,7 @@ class LogEntry:
 
 
 def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
-    """Return each shard's last commit of one application, from entries in order."""
+    """Return the last commit of each shard in ``application``; ``entries`` come oldest first."""
     found: dict[str, Commit] = {}
     for entry in entries:
         for commit in (*entry.carried, *entry.commits):
@@ -312,7 +316,8 @@ def gone(what: str) -> DependencyException:
 def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> bool:
     """Return whether all of ``commits`` are in a log with these last commits; if not, each of them may be stored now.
 
-    Every destination asks this with a view of its log, and then stores on condition that the view still holds.
+    Every destination calls this with a view of its log, and then stores the commits on condition that the view still
+    holds.
 
     Raises:
         FencedCommit: a shard has a commit of a later owner.
@@ -334,8 +339,8 @@ def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> 
 def are_among(commits: Sequence[Commit], entries: Iterable[LogEntry]) -> bool:
     """Return whether entries of a log hold all of these commits.
 
-    A retry after an error asks this: the commits may have been stored since, and a successor may have followed them
-    already. Their writer is fenced, but its commits are stored, and it must be told so.
+    A retry after an error calls this: the failed try may have stored the commits after all, and a successor may have
+    followed them already. Their writer is then fenced, but its commits are stored, and it must be told so.
     """
     digests = {commit.digest for entry in entries for commit in entry.commits}
     return all(commit.digest in digests for commit in commits)
@@ -367,7 +372,7 @@ def _refuse_out_of_line(last: Commit | None, commit: Commit) -> None:
 
 
 def check_commits(commits: Sequence[Commit], application: str) -> None:
-    """Refuse commits that no destination may be given, before any effect.
+    """Refuse commits that are invalid for every destination, before they have any effect.
 
     Raises:
         ConfigurationError: there is no commit, a shard occurs twice, a digest is wrong, or the application is another
@@ -402,10 +407,11 @@ class Destination(Protocol):
         """The fleet whose commits this handle reads and writes; those of other fleets in the table are left alone."""
 
     def probe(self) -> None:
-        """Check that the table can do what exactly-once needs, without changing it.
+        """Check, without changing the table, that it can do what exactly-once needs.
 
         Raises:
-            ConfigurationError: it cannot; the message says what to change. The first ``commit`` asks this by itself.
+            ConfigurationError: the table cannot; the message says what to change. The first ``commit`` checks this by
+                itself.
         """
 
     def columns(self) -> Schema | None:
@@ -421,8 +427,8 @@ class Destination(Protocol):
         """Store rows and commits in one step, if each commit follows the last of its shard; return once all is safe.
 
         A repeat of the last commits of all these shards changes nothing and returns. After an error nothing is stored,
-        unless it is a ``DependencyException`` whose kind is AMBIGUOUS. The outcome is then unknown: repeat the call, or
-        ask ``last_commits`` before going on.
+        with one exception: after a ``DependencyException`` whose kind is AMBIGUOUS the outcome is unknown. Then repeat
+        the call, or ask ``last_commits`` before going on.
 
         Raises:
             FencedCommit: a later owner has committed one of the shards; nothing was stored.
@@ -443,7 +449,7 @@ class Destination(Protocol):
 
 @runtime_checkable
 class RowFiles(Protocol):
-    """A destination whose rows are in files that can be read one by one: a damaged file does not hide the others."""
+    """A destination with its rows in files that can be read one by one: a damaged file does not hide the others."""
 
     def files(self) -> Iterable[tuple[str, Callable[[], Iterable[Table]]]]:
         """Return the name of each file, and a function that reads its rows in parts that fit in memory."""
@@ -451,26 +457,28 @@ class RowFiles(Protocol):
 
 @runtime_checkable
 class Fences(Protocol):
-    """A destination that can list the shards whose late writers it refuses, even those that its log has lost."""
+    """A destination that can list the shards whose late writers it refuses, even shards that its log has lost."""
 
     def fenced_shards(self) -> Iterable[str]:
-        """Return the shards of its application that have a last commit by the fence, whatever the log says."""
+        """Return the shards of this application for which the fence has a last commit, whatever the log says."""
 
 
 class MergingDestination(Destination, Protocol):
     """A destination whose rows have a key and can be replaced, as well as appended."""
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """Find rows by ``columns``, in their stored names. Call it first, and always with the same columns."""
+        """Identify rows by ``columns``, given by their stored names. Call it first, always with the same columns."""
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
         """Replace the rows with these keys by the result of ``fold``, together with the commits, in one step.
 
         ``keys`` has the key columns, and each key once. ``fold`` is given the present rows, with all columns, and
-        returns the rows to store instead, at most one for each key. If another writer was quicker it is called again,
-        so it must not have side effects. The stored rows are always made from exactly the rows that they replace.
+        returns the rows to store instead, at most one for each key. If another writer was quicker, ``fold`` is called
+        again, so it must not have side effects. The stored rows are always made from exactly the rows that they
+        replace.
 
-        Errors, repeats and fences are as in ``commit``. An error of ``fold`` is raised on, and nothing is stored.
+        Errors, repeats and fences are as in ``commit``. An error of ``fold`` is passed on to the caller, and nothing is
+        stored.
         """
 
     def another(self) -> MergingDestination:

@@ -46,17 +46,18 @@ _DAMAGES = (ValueError, TypeError, LookupError, AttributeError)
 
 _GONE = ("not found", "does not exist", "no such")
 _DAMAGED = ("json error", "parquet error", "no table metadata")
-"""Texts that mark damage in the errors of delta-rs, which has one type for nearly all of them, and in those of
-catalogs."""
+"""Texts by which errors of delta-rs and of catalogs show that content is damaged. delta-rs has one type for nearly all
+of its errors."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SAID_MAX = 600
-"""Letters kept of another package's message: they contain the cause, and the chain of errors has the rest."""
+"""The number of letters kept of another package's message: these contain the cause, and the chained exception has the
+rest."""
 
 
 @contextmanager
 def own_errors(place: str) -> Iterator[None]:
-    """Raise errors of other packages as ours, with the table that they concern and the remedy.
+    """Raise errors of other packages as errors of this package, which name the table and the remedy.
 
     Raises:
         DependencyException: the table cannot be reached, or its content cannot be read.
@@ -90,9 +91,9 @@ def _sentence(text: str) -> str:
 
 
 def raises_own(function: _Function) -> _Function:
-    """Make a function whose first argument is a destination raise our errors only, with its attribute ``place``.
+    """Make a function whose first argument is a destination raise only this package's errors, which name its ``place``.
 
-    An iterator that it returns raises our errors too, at each step.
+    If the function returns an iterator, each step of the iterator raises only such errors, too.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -112,7 +113,7 @@ def raises_own(function: _Function) -> _Function:
 
 
 def reading_own(place: str, read: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
-    """Wrap a function that reads a file of a table so that it raises our errors only."""
+    """Wrap a function that reads a file of a table so that it raises only errors of this package."""
 
     def reading() -> Iterator[Any]:
         with own_errors(place):

@@ -1,11 +1,11 @@
 """Iceberg as a destination, through pyiceberg: one change of the table's metadata holds rows and commits.
 
 The commits of a step are in the summary of its snapshot, and the last commit of each shard is in a property of the
-table. The catalog swaps the metadata if no other writer did so meanwhile. After a refusal pyiceberg would apply its
-change on top of the other writer's, whatever that was. So a property of the table switches its retries off, and every
-refusal, like every other error, leads back to looking. pyiceberg also deletes the files of a refused change; so a
-refusal is believed only after a look at the table. Each call of the catalog is given up after a time
-(``catalog_calls``). A commit that was given up may still happen, so it is looked for, too.
+table. The catalog swaps the metadata unless another writer has done so meanwhile. After such a refusal pyiceberg would
+apply the refused change on top of the other writer's, whatever that was. So a property of the table switches off the
+retries of pyiceberg, and after every refusal or other error this module looks at the table again. pyiceberg also
+deletes the files of a refused change; so a refusal is believed only after a look at the table. Each call of the catalog
+is given up after a time (``catalog_calls``). A commit that was given up may still happen, so it is looked for, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 _REFUSALS_MAX = 2
-"""The first refusal may be due to a handle that is out of date because another writer has added a column."""
+"""The number of refusals that end the tries. The first one may only mean that the handle is out of date, because
+another writer has added a column."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
 _identifier = checks.Check(
@@ -74,8 +75,8 @@ class IcebergDestination:
         catalog: a pyiceberg catalog; it decides which of two writers is first.
         identifier: namespace and name, for example ``"lake.orders"``. The namespace must exist.
         application: the fleet that writes; one per status table.
-        answer_seconds: how long a commit is tried, and how long each call of the catalog may take, those of the last
-            try too. Keep it well below the lease's duration.
+        answer_seconds: seconds for which a commit is tried, and seconds that each call of the catalog may take, also
+            in the last try. Keep it well below the lease's duration.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -94,7 +95,7 @@ class IcebergDestination:
         self._application = application
         self._answer_seconds = answer_seconds
         self._has_seen = False
-        """Whether the table was seen; it is then never created again."""
+        """Whether this handle has seen the table; if so, it never creates the table again."""
 
     @property
     def application(self) -> str:
@@ -250,7 +251,7 @@ class IcebergDestination:
         return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
 
     def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
-        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
+        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
         try:
             return is_stored(self._lasts(table, [commit.shard for commit in commits]), commits)
         except StreamClientError:
@@ -311,8 +312,9 @@ def _refusals() -> tuple[type[Exception], ...]:
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
     """Commit; after a refusal, look whether the commit is stored nevertheless.
 
-    A transport that repeats a request after a lost answer makes a commit conflict with itself. pyiceberg takes every
-    conflict for a commit that is not stored, and deletes the files of its snapshot, here the table's present one.
+    If the transport repeats a request whose answer was lost, the commit conflicts with itself. pyiceberg treats every
+    conflict as a failed commit, and deletes the files of that commit's snapshot; in this case that snapshot is the
+    table's present one.
 
     Raises:
         CommitFailedException: the commit is not stored.
@@ -347,7 +349,7 @@ def _snapshots(table: Table) -> list[Snapshot]:
 def _unbroken(table: Table) -> list[Snapshot]:
     """Return the snapshots after the last one that has expired.
 
-    A tag or a branch keeps single snapshots before it, whose successors are no longer known.
+    A tag or a branch may keep single snapshots from before that one; their successors are no longer known.
     """
     found: list[Snapshot] = []
     last = 0  # the first snapshot of a table has the sequence number 1

@@ -1,6 +1,6 @@
 """The rules of a destination and nothing else: rows and commits in the memory of one process.
 
-It serves tests of code that writes to destinations, and is the shortest example of a destination.
+This destination serves tests of code that writes to destinations, and is the shortest example of one.
 """
 
 from __future__ import annotations

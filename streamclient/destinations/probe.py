@@ -34,7 +34,8 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 _TRIES_MAX = 100
-"""The tries to make the directories. This many failures in a row do not come from probes of other handles."""
+"""The largest number of tries to make the directories. That many failures in a row do not come from probes of other
+handles."""
 
 _LOST = "acknowledged commits would get lost there without an error"
 
@@ -42,7 +43,7 @@ _LOST = "acknowledged commits would get lost there without an error"
 def probe_store(location: Location, seconds: float) -> None:
     """Raise unless the store refuses to create an object that exists.
 
-    Stores that do it by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
+    Stores that refuse it by design (Amazon S3 itself, Azure, Google, HDFS) are not probed.
 
     Raises:
         ConfigurationError: the store does not refuse, or cannot be probed.

@@ -26,12 +26,13 @@ class Distribution:
     count: int = 0
     sum: float = 0.0
     buckets: tuple[int, ...] = (0,) * (len(SECONDS_BUCKETS) + 1)
-    """The number of values at or below each bound of ``SECONDS_BUCKETS``, and, last, of all values."""
+    """The number of values at or below each bound of ``SECONDS_BUCKETS``, and, as the last number, the count of all
+    values."""
 
 
 @frozen
 class Series:
-    """One series at one moment."""
+    """One series of a metric at one moment."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -113,15 +114,16 @@ class MemoryMetrics(IMetrics):
             kept[metric].pop(key, None)
 
     def snapshot(self, *metrics: Metric) -> tuple[Series, ...]:
-        """Return every series of ``metrics``, or of all, by metric as given or as in the table.
+        """Return all series of ``metrics``, or, without arguments, of all metrics in the order of ``METRICS``.
 
-        The series of one metric come in order of creation. All values are of the same moment. Usable from any thread.
+        The metrics come in the given order, and the series of one metric in order of creation. All values are of the
+        same moment. May be called from any thread.
         """
         with self._lock:
             return tuple([series for metric in metrics or METRICS for series in self._series(metric)])
 
     def value(self, metric: Metric, /, **labels: str) -> float | None:
-        """Return the sum over the series with these labels, with any others; ``None`` without such series.
+        """Return the sum of all series with ``labels``, whatever their other labels; ``None`` without such series.
 
         For a histogram, return the number of its values.
         """

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector, CollectorRegistry
 
 STOP_POLL_SECONDS = 0.1
-"""The time in which the server notices that it was closed."""
+"""The longest time, in seconds, in which the server notices that it was closed."""
 
 
 HEALTH_PATH = "/health"
 
 Health = Callable[[], tuple[bool, str]]
-"""Returns whether the worker is healthy, and why not. A thread of the server calls it for each request."""
+"""A function that returns whether the worker is healthy, and the reason if it is not. A thread of the server calls the
+function for each request."""
 
 
 _registry = checks.Check(
@@ -121,7 +122,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port on which the server listens."""
         return self._server.server_port
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ class MetricsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the server."""
         self.close()
 
 

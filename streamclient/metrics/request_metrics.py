@@ -36,6 +36,6 @@ class RequestCounter:
         self._metric = metric
 
     def count(self, operation: str, error: Exception | None = None) -> None:
-        """Count a request that was answered, or that failed with an error of this package."""
+        """Count a request that was answered, or, if ``error`` is given, that failed with this error of the package."""
         result = OK if error is None else result_of(error)
         self._metrics.increment(self._metric, operation=operation, result=result)

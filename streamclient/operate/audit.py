@@ -45,19 +45,19 @@ class AuditRecord:
     """One lease that a command changes, or meant to change."""
 
     at_micros: int
-    """Time at which the record was written, by the service's clock."""
+    """Time at which the audit row was written, by the service's clock."""
     change_id: str
     """The id of the command, the same for all its leases."""
     number: int
-    """Place within the command."""
+    """The number of the lease among those of the command, counted from 0."""
     who: str
     """``user@host`` of the operator."""
     command: str
     shard_id: str
     before: str
-    """Columns that the write changes, as JSON, as they were."""
+    """The columns that the write changes, as JSON, with their values before the write."""
     after: str
-    """The same columns, as they should become."""
+    """The same columns, with the values that the write should give them."""
     reason: str = ""
     outcome: str = INTENDED
 
@@ -89,7 +89,7 @@ def records_for(
 
 
 def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
-    """Return the fields of a lease that a write changes, as JSON, without the counter, which most writes move."""
+    """Return the fields of a lease that a write changes, as JSON, except the counter, which most writes change."""
     if lease is None:
         return "null"
     names = [name for name in write.changes if name != "counter"]
@@ -117,7 +117,7 @@ class AuditLog:
         """Store new records.
 
         Raises:
-            StreamClientError: a record is perhaps not stored; nothing may be changed then.
+            StreamClientError: a record is perhaps not stored; then nothing may be changed.
         """
         condition = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
         self._write([PutRowItem(Row(self._key(record), _cells(record)), condition) for record in records])

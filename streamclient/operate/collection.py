@@ -14,7 +14,7 @@ from streamclient.operate.next_records import HeadReader
 from streamclient.operate.site import Site, problem_code, text_of
 
 DEFAULT_LEASE_SECONDS = 20.0
-"""The default of workers, used unless a worker publishes another duration in its session row."""
+"""The workers' default lease duration, used unless a worker publishes another one in its session row."""
 
 
 NO_SUCH_TABLE = "the table does not exist: check the name and the instance"
@@ -24,7 +24,7 @@ WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused"})
 
 
 class FleetReader:
-    """The reader of one site's facts; it remembers the heads of shards from one reading to the next."""
+    """The reader of one site's facts. Between readings it remembers the heads of shards: the next unread records."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class FleetReader:
         return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
 
     def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
-        """Return the shard and its ancestors, as far as they are unfinished: their heads matter for explaining it."""
+        """Return the shard and its unfinished ancestors: the heads of all of them are needed to explain the shard."""
         lineage = (shard_id, *facts.tree.ancestors(shard_id))
         return [key for key in lineage if key in facts.leases and not facts.leases[key].is_finished]
 
@@ -203,11 +203,11 @@ def readable(facts: FleetFacts) -> FleetFacts:
 
 
 def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
-    """Return the longest lease duration that a worker publishes: by a shorter one living workers would seem dead."""
+    """Return the longest lease duration that a worker publishes. With a shorter one, living workers would seem dead."""
     published = [worker.info.lease_duration_millis for worker in workers.values() if worker.info.lease_duration_millis]
     return max(published) / 1_000 if published else DEFAULT_LEASE_SECONDS
 
 
 def _is_of(stream_id: str, table_name: str) -> bool:
-    """Return whether a stream id belongs to this table: the service makes it of table name and time."""
+    """Return whether a stream id belongs to this table: the service makes the id of the table's name and a time."""
     return stream_id.startswith(f"{table_name}_") and stream_id.removeprefix(f"{table_name}_").isdigit()

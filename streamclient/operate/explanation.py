@@ -2,10 +2,10 @@
 
 Laws:
 
-* The sentence names the cause that has to go first. A shard that waits for its parent is explained by its nearest
+* The sentence names the cause that has to end first. A shard that waits for its parent is explained by its nearest
   ancestor that does not wait for another shard.
-* The content of the tables comes before the words of a worker, and these come before the evidence of its records. An
-  operator's pause comes before the death of an owner, because no worker would read the shard anyway.
+* The content of the tables comes before the words of a worker, and these come before the evidence of the shard's
+  records. An operator's pause comes before the death of an owner, because no worker would read the shard anyway.
 * Nothing is guessed: if the facts do not suffice, the sentence says so.
 """
 

@@ -24,7 +24,7 @@ class RowFacts:
 
     shard_id: str
     lease: Lease | None
-    """``None`` if the row is not a lease."""
+    """The lease; ``None`` if the row is not a lease."""
     problem: str = ""
     """The reason why the row is not a lease; empty if it is one."""
     beat_micros: int = 0
@@ -32,9 +32,10 @@ class RowFacts:
     checkpoint_micros: int = 0
     """Time of the last write of the checkpoint."""
     owner_micros: int = 0
-    """Time of the last write of the owner: the lease was taken or handed over."""
+    """Time of the last write of the owner: a worker took the lease, or it was handed over."""
     stealer_micros: int = 0
-    """Time of the last write of the stealer: the lease was marked, or a take cleared the mark."""
+    """Time of the last write of the stealer, the worker that asks for the lease: it asked, or the request was cleared
+    when the lease was taken."""
     pause_micros: int = 0
     """Time of the last write of the pause."""
 
@@ -79,7 +80,7 @@ class HeadFacts:
     """The reason why the read failed; empty if it did not."""
 
     def lag_seconds(self, now_micros: int) -> float | None:
-        """Return the age of the next unread record; 0 if no record waits, ``None`` if that is not known."""
+        """Return the age of the next unread record: 0 if no record waits, ``None`` if its age is not known."""
         if self.problem or self.is_trimmed:
             return None
         if self.next_record_micros is None:
@@ -93,12 +94,12 @@ class StreamView:
 
     table_name: str
     stream_id: str | None
-    """``None`` if the table's stream is off."""
+    """The stream's id; ``None`` if the table's stream is off."""
     expiration_hours: int = 0
     listing: Mapping[str, Shard] | None = None
-    """All shards that the stream lists; ``None`` if that could not be read."""
+    """All shards that the stream lists; ``None`` if the list could not be read."""
     problem: str = ""
-    """The reason why the stream could not be read, or not entirely; empty if it was."""
+    """The reason why the stream could not be read, or not entirely; empty if all of it was read."""
     problem_code: str = ""
 
 
@@ -127,7 +128,7 @@ class FleetFacts:
     workers: Mapping[str, WorkerFacts] = field(factory=dict)
     earlier_workers: Mapping[str, WorkerFacts] = field(factory=dict)
     heads: Mapping[str, HeadFacts] = field(factory=dict)
-    """The result of the read at the checkpoint, by shard; only of shards that were asked about."""
+    """The result of the read at each shard's checkpoint; only of shards that were asked about."""
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
     """Rows of a former stream of the same data table."""
     former_stream_id: str | None = None
@@ -184,9 +185,10 @@ class FleetFacts:
 
     @cached_property
     def beats(self) -> Mapping[str, int]:
-        """Time of the last write to any of its leases, by owner.
+        """Time of the last write to any lease of an owner, by owner.
 
-        A lease that waits for its new owner was written by the worker that handed it over, so it counts for neither.
+        A lease that waits for its new owner was written by the worker that handed it over, so it counts for neither
+        worker.
         """
         beats: dict[str, int] = {}
         for key, lease in self.leases.items():

@@ -1,4 +1,4 @@
-"""Rules about a lease that is not finished: what it waits for, which worker should act, what its owner says. Pure."""
+"""Rules about an unfinished lease: the cause of its wait, the worker that should act, its owner's words. Pure."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def _free(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
 
 
 def shards_left(facts: FleetFacts, worker: str) -> tuple[str, ...]:
-    """Return the shards that a worker never takes again."""
+    """Return the shards that a worker has left for good, and never takes again."""
     session = facts.workers.get(worker)
     return () if session is None else session.info.left
 
 
 def _unless_left(case: Case, takers: list[str]) -> str:
-    """Return the reservation about takers whose session rows have no room to name all shards that they left."""
+    """Return the proviso that takers may have left the shard, if their rows have no room to name all such shards."""
     sessions = [case.facts.workers.get(name) for name in takers]
     if not all(session is not None and session.info.left_unnamed for session in sessions):
         return ""
@@ -239,7 +239,7 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.FINISHED: situations.FINISHED,
 }
 """The situation of each cause that a worker names, except causes that only follow from another one. If a worker names
-several causes, the first in this order decides: it has to go first."""
+several causes, the first in this order decides, because it has to end first."""
 
 KINDS: Mapping[str, Situation] = {
     ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,
@@ -248,7 +248,7 @@ KINDS: Mapping[str, Situation] = {
     ReasonKind.READING.value: situations.READING_FAILS,
     ReasonKind.CHECKPOINT.value: situations.WAITS_FOR_TABLE,
 }
-"""The situation by the kind alone, for a worker of another version that names no cause known here."""
+"""The situation by the kind of the reason alone, for a worker of another version that names no cause known here."""
 
 
 def situation_of(trouble: ShardTrouble) -> Situation:

@@ -17,8 +17,8 @@ from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import still_there
 
 TRIES_AT_MOST = 6
-"""Number of times that a write is planned on a fresh row. A paused owner renews every few seconds, and each renewal
-makes one write fail; more failures in a row have another cause."""
+"""How often at most a write is planned on a fresh row. A paused owner renews every few seconds, and each renewal makes
+one write fail; more failures in a row have another cause."""
 
 
 class StatusTableWriter:

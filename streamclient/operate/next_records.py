@@ -17,13 +17,15 @@ from streamclient.records import StreamRecord
 from streamclient.tablestore.stream_api import StreamApi
 
 MOST_EMPTY_PAGES = 5
-"""Most pages without records that are followed: the service may answer a stretch without records in several pages."""
+"""The most consecutive pages without records that are followed: the service may answer a stretch without records in
+several pages."""
 
 PARALLEL_READS = 8
-"""Reads at a time: quick for a fleet of a thousand shards, and a small load beside its workers'."""
+"""The number of simultaneous reads: quick for a fleet of a thousand shards, and a small load beside that of its
+workers."""
 
 QUIET_SECONDS = 5.0
-"""Time for which a shard without an unread record is taken to be still without one."""
+"""The seconds for which a shard that had no unread record is assumed to have none."""
 
 
 @frozen
@@ -98,7 +100,7 @@ class HeadReader:
         return heads
 
     def read_some(self, checkpoints: Mapping[str, str], most: int) -> dict[str, HeadFacts]:
-        """Read at most ``most`` heads; return all that are remembered, also those of earlier checkpoints.
+        """Read at most ``most`` heads; return all remembered heads, even those of earlier checkpoints.
 
         Shards that were never read come first, then those that were read longest ago.
         """

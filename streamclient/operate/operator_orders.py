@@ -88,7 +88,7 @@ class _Work:
     planner: Planner
     records: Sequence[AuditRecord]
     still: Mapping[str, Lease]
-    """Leases whose counters were seen to stand still: their owners are dead."""
+    """Leases whose counters were seen to stand still, which proves that their owners are dead."""
 
     def report(self, status: OrderStatus, outcomes: Mapping[str, str], *notes: str) -> OrderReport:
         return OrderReport(
@@ -189,7 +189,8 @@ class OrderExecutor:
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         """Pause, wait until no worker reads, and write; return the shards that are still read, and the outcomes.
 
-        One of the two is empty. A worker that takes a lease meanwhile finds the pause in its row, and is awaited, too.
+        One of the two is empty. A worker that takes a lease meanwhile finds the pause in its row, and the command waits
+        for that worker, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -249,7 +250,7 @@ class OrderExecutor:
         return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
 
     def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
-        """Complete the audit rows; return a note if that fails, as the changes stand nevertheless."""
+        """Complete the audit rows; return a note if that fails, because the changes stand nevertheless."""
         try:
             self._audit.complete(records, outcomes)
         except StreamClientError as error:
@@ -270,7 +271,7 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
-    """Return leases that are handed over or have no owner: by the time of the write a worker may read them."""
+    """Return leases that are handed over or have no owner: by the time of the write a worker may read these shards."""
     if not living_workers(facts):
         return []
     leases = {change.shard_id: change.write.seen for change in plan.changes}

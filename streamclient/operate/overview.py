@@ -26,7 +26,7 @@ class ShardLine:
     lag_seconds: float | None
     seconds_to_loss: float | None
     records_per_second: float | None
-    """Rate between two refreshes; ``None`` before the second, and if the owner stores no progress."""
+    """Records per second between two refreshes; ``None`` before the second, and if the owner stores no progress."""
 
 
 @frozen(kw_only=True)

@@ -47,7 +47,7 @@ class PlannedWrite:
     effect: str
     """The effect of the write, in words for the operator."""
     rank: int = 0
-    """Place in the order: a change is written once all changes of lower rank are in the table."""
+    """Position of the write in the order: it is made once all writes of lower rank are in the table."""
 
     @property
     def shard_id(self) -> str:
@@ -84,10 +84,10 @@ Planner = Callable[[FleetFacts, Collection[str]], ChangePlan]
 
 @frozen(kw_only=True)
 class Target:
-    """A position to move to, looked up."""
+    """The position to which a command moves a shard, as it was looked up."""
 
     checkpoint: str
-    """The position as stored: ``TRIM_HORIZON``, ``SHARD_END`` or an iterator."""
+    """The position as the status table stores it: ``TRIM_HORIZON``, ``SHARD_END`` or an iterator."""
     text: str
     """The position in words, for the operator."""
 
@@ -202,7 +202,7 @@ def plan_release(
 ) -> ChangePlan:
     """Plan to take a lease from its owner; the worker whose turn it is takes it next.
 
-    With ``vouched`` the operator answers for the owner's death: then one missed heartbeat is enough.
+    With ``vouched`` the operator confirms the owner's death: then one missed heartbeat is enough.
     """
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
@@ -227,7 +227,7 @@ def plan_release(
 
 
 def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
-    """Plan to hand a lease to ``receiver``: a living owner is asked for it; without one it is handed over at once."""
+    """Plan to hand a lease to ``receiver``: a living owner is asked to do it; otherwise the write itself does it."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))

@@ -19,7 +19,7 @@ class ServiceClock:
     """The machine's clock, corrected by every answer of the service. Thread-safe.
 
     An answer says when it was written. So this clock is late by the time that the answer took on its way, and by up to
-    a second if the header has no fractions. A stamp that was read is a lower bound, too.
+    a second if the header has no fractions. A stamp that was read is a lower bound of the clock, too.
     """
 
     def __init__(self, wall_micros: Callable[[], int] = now_micros) -> None:
@@ -29,12 +29,12 @@ class ServiceClock:
         self._newest_micros = 0
 
     def now_micros(self) -> int:
-        """Return microseconds since 1970; before the first answer by this machine's clock alone."""
+        """Return the time in microseconds since 1970; before the first answer, by this machine's clock alone."""
         with self._lock:
             return max(self._wall_micros() + self._offset_micros, self._newest_micros)
 
     def note_date(self, text: str) -> None:
-        """Take in the date of an answer that just came; ignore a text that is not a date."""
+        """Set the clock by the date of an answer that has just arrived; ignore a text that is not a date."""
         try:
             date = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
         except ValueError:
@@ -43,7 +43,7 @@ class ServiceClock:
             self._offset_micros = micros_of(date) - self._wall_micros()
 
     def note_stamp(self, micros: int) -> None:
-        """Take in a stamp of the service: the present is not earlier."""
+        """Set the clock forward to a stamp of the service if it is earlier: the present is not before the stamp."""
         with self._lock:
             self._newest_micros = max(self._newest_micros, micros)
 

@@ -26,7 +26,8 @@ _log = logs.logger(__name__)
 Answer = TypeVar("Answer")
 
 READ_RETRY = ReadRetry(retries=4, total_millis=3_000)
-"""Retries for commands that a person waits for: a short outage is waited out, a long one is reported."""
+"""Retries for commands that a person waits for: a command waits until a short outage is over, and reports a long
+one."""
 
 REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
 
@@ -55,7 +56,7 @@ class Site:
         self.data_table = data_table
         self.status_table = status_table
         self.lease_seconds = lease_seconds
-        """The lease duration that the operator gave; ``None`` to use the one that workers publish."""
+        """The lease duration that the operator gave, in seconds; ``None`` to use the duration that workers publish."""
         self.client = self.clock.watching(without_retries(client))
         self.streams = TablestoreStreamApi(self.client, retry=READ_RETRY)
         self.table = StatusTableReader(self.client, status_table, self.clock)
@@ -87,7 +88,7 @@ class Site:
     def wake(self, names: Iterable[str]) -> None:
         """Wake workers, which then look at the rows at once.
 
-        A worker that has no session, or is not reached, looks at its next scan.
+        A worker that has no session, or cannot be reached, looks at the rows at its next scan.
         """
         wanted = sorted(set(names) - {""})
         if wanted:

@@ -7,7 +7,7 @@ from attrs import frozen
 
 @frozen
 class Situation:
-    """A situation of a shard: a row on that page."""
+    """A situation of a shard: one row on the page on stuck shards."""
 
     name: str
     """A stable name, which programs may compare."""

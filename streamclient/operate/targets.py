@@ -22,10 +22,10 @@ from streamclient.tablestore.stream_api import StreamApi
 ITERATOR_PREFIX = "iterator:"
 
 COUNT_AT_MOST = 100_000
-"""Records after which counting ends: the answer is then a lower bound."""
+"""The number of records after which counting ends: the result is then a lower bound."""
 
 COUNT_SECONDS = 10.0
-"""Time after which counting ends, as a person waits for the answer."""
+"""The seconds after which counting ends, because a person waits for the answer."""
 
 RECORDS_PER_READ = 1_000
 
@@ -117,8 +117,8 @@ class TargetReader:
     def ends(self, shard_id: str, checkpoint: str) -> bool:
         """Return whether the service says that the shard is closed and ends after a checkpoint.
 
-        Reads to the end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``; if it is not reached by then, the answer
-        is no.
+        Reads to the end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``. If the end is not reached by then, the
+        answer is ``False``.
         """
         if checkpoint == CheckpointPosition.SHARD_END:
             return True

@@ -23,7 +23,7 @@ class Explanation:
     shard_id: str
     situation: Situation
     predicate: str
-    """The sentence without its subject."""
+    """The sentence without its subject, the shard."""
     root: str
     """The shard that has to move first: this one, or the ancestor that it waits for."""
 
@@ -42,7 +42,7 @@ class Case:
     judge: Callable[[Case], Explanation]
     """The function that applies the rules to another shard."""
     above: frozenset[str] = field(default=frozenset())
-    """Shards that are being explained by this one, so that a circle of parents ends."""
+    """Shards that wait for this one, and whose explanations need this verdict; so a circle of parents ends."""
 
     def verdict(self, situation: Situation, predicate: str, *, root: str = "") -> Explanation:
         """Return a verdict about this shard."""
@@ -69,7 +69,7 @@ class Case:
         return self.facts.workers.get(worker)
 
     def said(self, worker: str) -> str:
-        """Return the words of a worker about this shard; empty if it says nothing."""
+        """Return the words that a worker publishes about this shard; empty if it publishes none."""
         return self.trouble(worker).reason
 
     def trouble(self, worker: str) -> ShardTrouble:
@@ -78,11 +78,11 @@ class Case:
         return NO_TROUBLE if session is None else session.info.shards.get(self.shard_id, NO_TROUBLE)
 
     def silence(self, worker: str) -> str:
-        """Return how long ago a worker gave its last heartbeat."""
+        """Return how long ago a worker gave its last heartbeat, in words."""
         return duration(self.facts.age_seconds(last_beat_micros(self.facts, worker)))
 
     def expires_in(self, worker: str) -> str:
-        """Return the time until a worker's leases expire if it stays silent."""
+        """Return the time until a worker's leases expire if the worker stays silent, in words."""
         age = self.facts.age_seconds(last_beat_micros(self.facts, worker))
         return duration(max(0.0, self.facts.lease_duration_seconds - age))
 

@@ -66,7 +66,7 @@ class RowWatcher:
 
 
 def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lease]:
-    """Return the leases whose owner and counter are the same in the facts."""
+    """Return the leases whose owner and counter are unchanged in ``facts``."""
     present = {key: facts.lease(key) for key in leases}
     return {
         key: lease

@@ -148,12 +148,12 @@ Change = (
     | DropTunnelPart
     | DropTunnel
 )
-"""A step that a storage applies."""
+"""One change that a storage applies."""
 
 
 @frozen
 class StoredState:
-    """The whole content of a storage: each item in its committed form, in order of its numbers."""
+    """The whole content of a storage: each item as last committed, in the order of the items' numbers."""
 
     settings: tuple[PutSetting, ...] = ()
     tables: tuple[PutTable, ...] = ()
@@ -178,7 +178,7 @@ class Storage(Protocol):
         """Return all that was committed; called once, before the first commit."""
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Apply all changes in order, or none. After it returns they survive the end of the process."""
+        """Apply all changes in order, or none. When this returns, the changes survive the end of the process."""
 
     def close(self) -> None:
         """Release files and locks. Closing twice is allowed."""

@@ -1,6 +1,6 @@
 """Requests in any form that HTTP allows, by aiohttp: requests that no SDK sends, and requests that wait for a fault.
 
-The first such request loads it: its import would be a third of the time to the server's first line.
+The first such request imports aiohttp: at the start the import would be a third of the time to the server's first line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER_SECONDS = 10 * 365 * 86_400.0
 
 
 class AnyHttp:
-    """Answers all requests on the connections that are left to it. Used in the event loop only."""
+    """Answers all requests on the connections that are handed over to aiohttp. Used in the event loop only."""
 
     def __init__(
         self, service: Service, admin: Admin, doors: Doors, connections: Connections, stopping: asyncio.Event
@@ -51,7 +51,7 @@ class AnyHttp:
         )
 
     async def stop(self, timeout: float) -> None:
-        """Close every connection: idle connections at once, others after their present request or after ``timeout``."""
+        """Close every connection: idle ones at once, others after their present request or ``timeout`` seconds."""
         for connection in self._server.connections:
             connection.close()
         await self._server.shutdown(timeout)
@@ -171,7 +171,7 @@ class _Protocol(web.RequestHandler):
 
 
 def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
-    """Ask for the body if the client waits for that; curl, and the SDKs built on it, wait for a whole second."""
+    """Ask for the body if the client waits to be asked: curl, and SDKs built on curl, would wait for a whole second."""
     expectation = request.headers.get("Expect", "").strip().lower()
     if expectation == "100-continue" and request.version >= HttpVersion11:
         transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

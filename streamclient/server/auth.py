@@ -27,7 +27,7 @@ _NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
 """A host name, by characters and length (RFC 1123; containers also use underscores)."""
 
 _SHOWN_CHARACTERS = 100
-"""The characters of a header that a refusal repeats."""
+"""The largest number of characters of a header that a refusal repeats."""
 
 host_names = checks.Check(
     "a sequence of host names, without scheme and port",
@@ -35,10 +35,11 @@ host_names = checks.Check(
 )
 
 _HOSTS_REMEMBERED = 64
-"""The hosts whose judgement is cached. Clients use one or two; strangers may ask for any."""
+"""The largest number of hosts whose judgement is cached. Clients use one or two hosts; strangers may ask for any."""
 
 _DERIVED_KEYS_CACHED = 64
-"""The derived keys that are cached, one per sign date and region in use; deriving a key costs four MACs."""
+"""The largest number of derived keys that are cached, one per sign date and region in use. Deriving a key costs four
+MACs."""
 
 _derive_v4_key = lru_cache(maxsize=_DERIVED_KEYS_CACHED)(signature.derive_v4_key)
 
@@ -105,7 +106,7 @@ class Doors:
 
     names: frozenset[str] = field(converter=_lower_case)
     _judged: dict[str, bool] = field(factory=dict, init=False, eq=False, repr=False)
-    """The judgements of requested hosts."""
+    """For each requested host that was judged: whether requests may have it."""
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Accept a request, or raise a ``ServiceError``. A request without ``Host`` came from no browser."""

@@ -1,4 +1,4 @@
-"""Capacity units: the consumption that an answer states. It is information only; no request is refused for it."""
+"""Capacity units: the consumption that an answer states. They are information only; no request is refused for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def units(size_bytes: int) -> int:
 
 @lru_cache(maxsize=1024)
 def consumed(*, read: int = 0, write: int = 0) -> Any:
-    """Return the message that answers carry; copy it and never change it.
+    """Return the message of consumed capacity that answers carry; copy the message and never change it.
 
     Both numbers are always set, because the Go SDK reads them without a check.
     """

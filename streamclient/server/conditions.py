@@ -1,4 +1,4 @@
-"""Conditions of a write on the row before it."""
+"""The conditions that a write sets for the row as it is before the write."""
 
 from __future__ import annotations
 

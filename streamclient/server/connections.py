@@ -24,35 +24,37 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 HEADER_TIMEOUT_SECONDS = 30.0
-"""The time from the first byte of a request, or from the connection's beginning, to the end of the headers."""
+"""The seconds from the first byte of a request, or from the connection's beginning, to the end of the headers."""
 
 BODY_TIMEOUT_SECONDS = 30.0
-"""The time for the body, after the headers have arrived."""
+"""The seconds for the body, after the headers have arrived."""
 
 MAX_COMING_BYTES = 256 * 1024 * 1024
-"""The bytes of all unfinished bodies; fifty bodies of the largest size fit. Any client can begin one, because the
-caller is authenticated only when the body is complete."""
+"""The largest number of bytes of all unfinished bodies together: enough for fifty of the largest size. Any client can
+begin a body, because the caller is authenticated only when the body is complete."""
 
 MAX_LEAVING_BYTES = 256 * 1024 * 1024
-"""The bytes of all answers that clients have not yet read. Sixteen of the largest fit; beyond that, the server gives up
-the slowest client."""
+"""The largest number of bytes of all answers that clients have not yet read: enough for sixteen of the largest. Beyond
+that, the server gives up the slowest client."""
 
 KEEP_ALIVE_SECONDS = 300.0
-"""The life of an idle connection: longer than in any SDK's pool, so that the client always closes first."""
+"""The seconds after which an idle connection is closed: longer than in any SDK's pool, so that the client always closes
+first."""
 
 ANSWER_TIMEOUT_SECONDS = 60.0
-"""The time in which a client must read at least a part of its answer. A slower client is gone, or wants to keep the
+"""The seconds in which a client must read at least a part of its answer. A slower client is gone, or wants to keep the
 answer in memory for ever."""
 
 MAX_CONNECTIONS = 2_000
-"""The most connections: four SDK clients with full pools; each connection takes about ten kilobytes."""
+"""The largest number of connections: enough for four SDK clients with full pools. Each connection takes about ten
+kilobytes."""
 
 SHARE_OF_FILES = 3, 4
-"""The connections' share of the files that the process may open: the rest is for data, and for clients in the same
-process."""
+"""The connections' share of the files that the process may open, as numerator and denominator. The rest is for data,
+and for clients in the same process."""
 
 LOG_PAUSE_SECONDS = 60.0
-"""The time between two log lines about a lasting condition."""
+"""The seconds between two log lines about a lasting condition."""
 
 
 def most_connections() -> int:
@@ -124,24 +126,24 @@ class Connections:
         self._idle.pop(guard, None)
 
     def began(self, request: web.BaseRequest) -> None:
-        """Note that the headers of a request are complete."""
+        """Record that the headers of a request are complete."""
         guard = self._of(request)
         if guard is not None:
             self.busy(guard)
 
     def ended(self, request: web.BaseRequest) -> None:
-        """Note that a request is about to be answered; its connection waits for the next request."""
+        """Record that a request is about to be answered; its connection waits for the next request."""
         guard = self._of(request)
         if guard is not None:
             self.waits(guard)
 
     def busy(self, guard: Guard) -> None:
-        """Note that a connection has a request in work."""
+        """Record that a connection has a request in work."""
         self._idle.pop(guard, None)
         guard.began()
 
     def waits(self, guard: Guard) -> None:
-        """Note that a connection waits for its next request, after those that wait already."""
+        """Record that a connection waits for its next request, after the connections that wait already."""
         self._idle[guard] = None
         guard.ended()
 
@@ -180,8 +182,8 @@ class Connections:
 class Guard(asyncio.Protocol):
     """One connection, and a timer that runs while headers are due.
 
-    Plain requests are answered here. From its first other request on, the connection belongs to aiohttp's protocol
-    until its end, because two protocols must not wait for the same request.
+    Plain requests (``plain_http``) are answered here. From its first other request on, the connection belongs to
+    aiohttp's protocol until its end, because two protocols must not wait for the same request.
     """
 
     def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
@@ -189,10 +191,10 @@ class Guard(asyncio.Protocol):
         self._make = make
         self._plain = plain
         self._handler: web.RequestHandler | None = None
-        """aiohttp's protocol after the hand-over."""
+        """aiohttp's protocol, once the connection was handed over."""
         self._due: int | None = 0
-        """After the hand-over: the missing bytes of the last request; ``None`` if bytes of another request may have
-        arrived."""
+        """After the hand-over to aiohttp: the number of bytes that are missing of the last request; ``None`` if bytes
+        of another request may have arrived."""
         self._head: RequestHead | None = None
         """The head of the plain request whose body is incomplete."""
         self._received = bytearray()
@@ -237,13 +239,13 @@ class Guard(asyncio.Protocol):
             self._pass_on(self._handler, data)
 
     def eof_received(self) -> bool | None:
-        """Note that the client sends no more."""
+        """Record that the client sends no more."""
         if self._handler is not None:
             self._handler.eof_received()
         return None
 
     def pause_writing(self) -> None:
-        """Note that the client reads more slowly than the server writes."""
+        """Record that the client reads more slowly than the server writes."""
         left = self._left()
         self._watch(left)
         if self._transport is not None:
@@ -254,7 +256,7 @@ class Guard(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Note that the client reads fast enough again."""
+        """Record that the client reads fast enough again."""
         self._stop_watching()
         if self._transport is not None:
             self._connections.taken(self._transport)
@@ -264,16 +266,16 @@ class Guard(asyncio.Protocol):
             self._transport.resume_reading()
 
     def began(self) -> None:
-        """Note that the headers of a request are complete."""
+        """Record that the headers of a request are complete."""
         self._in_work += 1
         self.has_asked = True
         self._stop_waiting()
 
     def ended(self) -> None:
-        """Note that a request is answered; the connection is closed when it then stays idle for long.
+        """Record that a request is answered; the connection is closed when it then stays idle for long.
 
-        One timer serves all requests. If the next request may have begun in the bytes that brought this one, its
-        headers are due.
+        One timer serves all requests. If the next request may have begun in the bytes that brought this one, the
+        headers of the next request are due.
         """
         self._in_work -= 1
         if self._due is None and not self._in_work and self._timer is None:
@@ -292,7 +294,7 @@ class Guard(asyncio.Protocol):
         return None if left < 0 else left
 
     def _take(self, data: bytes) -> None:
-        """Take a plain request or its next part, or hand over to aiohttp."""
+        """Answer a plain request, or wait for the rest of its body; hand any other connection over to aiohttp."""
         if self._head is not None:
             self._received += data
             if len(self._received) < self._head.size:

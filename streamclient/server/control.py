@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 KeyPart = int | str | bytes
 
 MAX_ADVANCE_SECONDS = 100 * 365 * 86400
-"""The largest single step of the clock: a century is beyond every retention, and keeps microseconds within 64 bits."""
+"""The largest single step of the clock, in seconds: a century is beyond every retention, and keeps microseconds within
+64 bits."""
 
 
 class Control:

@@ -7,11 +7,12 @@ import threading
 from attrs import define, frozen
 
 MOST_TALLIES = 4_096
-"""The pairs of operation and table that are counted apart: a client can send any name, and the server keeps each
-pair."""
+"""The largest number of pairs of operation and table that are counted apart: a client can send any name, and the server
+keeps each pair."""
 
 LONGEST_NAME = 255
-"""The characters of a name that are kept: as many as in a table name. Joined names of several tables share them."""
+"""The number of characters of a name that are kept: as many as in a table name. The joined names of a request over
+several tables share them."""
 
 OTHERS = "(others)"
 """The name for all names beyond ``MOST_TALLIES``."""
@@ -30,11 +31,13 @@ class RequestCount:
     table: str
     requests: int
     errors: int
-    """Requests that got an error answer, injected ones included; errors of single rows in a batch do not count."""
+    """The number of requests that got an error answer, also an injected one; errors of single rows in a batch do not
+    count."""
     rows_read: int
-    """Rows or stream records in answers."""
+    """The number of rows or stream records in answers."""
     rows_written: int
-    """Rows that accepted requests asked to write, including rows that were refused one by one in a batch."""
+    """The number of rows that accepted requests asked to write, including rows that were refused one by one in a
+    batch."""
 
 
 @define

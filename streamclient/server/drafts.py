@@ -19,7 +19,7 @@ class Overlay:
         self._below = below
         self._changed: dict[bytes, StoredRow | None] = {}
         self._keys = SortedKeys()
-        """The changed keys, in order, so that reading a page of a range costs only its own size."""
+        """The changed keys, in order, so that reading a page of a range costs only the page's own size."""
 
     def change(self, key: bytes, row: StoredRow | None) -> None:
         """Replace a row, or remove it."""
@@ -58,7 +58,7 @@ class Draft:
         self.rows = Overlay(table.rows if below is None else below)
         self.plans: list[WritePlan] = []
         self.size_bytes = 0
-        """The size of all writes, by the capacity rule."""
+        """The size of all writes in bytes, from which capacity units are computed."""
         self.last_generated = last_generated
         """The newest AUTO_INCREMENT value, made by these plans or before."""
 

@@ -22,7 +22,7 @@ from streamclient.wire import schema
 from streamclient.wire.signature import SIGN_DATE_HEADER, SIGN_REGION_HEADER, SIGNATURE_V4_HEADER, content_md5
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
-"""Largest request body, before and after inflating (product documentation: 5 MB)."""
+"""The largest size of a request body, before and after inflating (product documentation: 5 MB)."""
 
 MAX_DATE_SKEW = timedelta(minutes=15)
 """The largest difference between ``x-ots-date`` and real time (product documentation)."""
@@ -52,10 +52,11 @@ _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
 
 
 _SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-"""Headers that must not come twice, besides all of the protocol's own: it would be unclear which one counts."""
+"""Headers that must not come twice, besides all of the protocol's own: it would be unclear which value counts."""
 
 _ERROR_TEXT_CHARACTERS = 2_000
-"""The characters of a refusal; a refusal that repeats the request would otherwise be as long as the request."""
+"""The largest number of characters of a refusal; a refusal that repeats the request would otherwise be as long as the
+request."""
 
 _DICE = random.Random()
 """The generator of request ids, seeded by the system."""

@@ -16,7 +16,8 @@ HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
 """A key after every row."""
 
 ROWS_AT_ONCE = 1_000
-"""The rows that one request deletes. Later requests go on, so that no request waits for all expired rows."""
+"""The largest number of rows that one request deletes. Later requests go on, so that no request waits for all expired
+rows."""
 
 FEW_ENTRIES = 1_000
 """A heap of at most this many entries is never compacted."""
@@ -24,7 +25,7 @@ FEW_ENTRIES = 1_000
 
 @define
 class _Awaited:
-    """The rows of one table by the version that expires first, each at most once."""
+    """The rows of one table, ordered by the time of the version that expires first; ``millis`` has each row once."""
 
     heap: list[tuple[int, bytes]] = field(factory=list)
     millis: dict[bytes, int] = field(factory=dict)
@@ -56,7 +57,7 @@ class RowExpiry:
             _compact(awaited)
 
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
-        """Yield rows with expired versions, as they are without them; ``None`` if no version is left."""
+        """Yield each row with expired versions as it is without these versions; ``None`` if no version is left."""
         expired_before = table.expired_before_millis(now_micros)
         if expired_before is None:
             return
@@ -86,14 +87,14 @@ class RowExpiry:
 
 
 def _compact(awaited: _Awaited) -> None:
-    """Rebuild the heap when most entries are of deleted rows, or of rows that have an earlier entry."""
+    """Rebuild the heap when most entries are of deleted rows, or of rows that have an earlier entry as well."""
     if len(awaited.heap) > FEW_ENTRIES and len(awaited.heap) > 2 * len(awaited.millis):
         awaited.heap = [(millis, key) for key, millis in awaited.millis.items()]
         heapify(awaited.heap)
 
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
-    """Add a row to the heap. A row that is checked too early is checked again; too late would be wrong."""
+    """Add a row to the heap. A row may be checked too early, because it is then checked again, but not too late."""
     millis = row.oldest_millis
     known = awaited.millis.get(key)
     if known is None or millis < known:

@@ -23,11 +23,12 @@ from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 MAX_DELAY_SECONDS = 3600.0
-"""The longest pause of one fault: far beyond every client's time-out, and short enough to reveal a wrong unit."""
+"""The longest pause of one fault, in seconds: far beyond every client's time-out, and short enough to reveal a wrong
+unit."""
 
 MAX_RULES = 1000
-"""The most rules of one server. Each request consults all of them, so a leak in a test fails here instead of slowing
-down."""
+"""The largest number of rules of one server. Each request consults all of them, so a leak in a test fails here instead
+of slowing down."""
 
 
 _delay = checks.number(
@@ -48,7 +49,7 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error; nothing is executed. Status and message default to the service's for the code.
+    """Answer with an error; nothing is executed. Status and message default to those that the service gives the code.
 
     ``OTSFlowControl`` is throttling with status 429; any code can be given that status, or another one.
     """
@@ -139,11 +140,11 @@ class FaultRule:
     action: FaultAction = field(validator=_action)
     table: str | None = field(default=None, kw_only=True, validator=_optional_text)
     times: int | None = field(default=None, kw_only=True, validator=_at_least_once)
-    """The number of faults before the rule is spent; ``None``: without end."""
+    """The number of faults after which the rule has no further effect; ``None`` for a rule without end."""
     after: int = field(default=0, kw_only=True, validator=checks.not_negative)
     """The number of matching requests that pass before the first fault."""
     every: int = field(default=1, kw_only=True, validator=checks.positive)
-    """After that, each ``every``-th matching request meets the fault."""
+    """After the first fault, each ``every``-th matching request meets the fault."""
     probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
     seed: int = field(default=0, kw_only=True, validator=_seed)
 
@@ -174,9 +175,9 @@ class FaultStatus:
     fault_id: int
     rule: FaultRule
     seen: int
-    """Requests that matched."""
+    """The number of requests that matched."""
     struck: int
-    """Requests that met the fault."""
+    """The number of requests that met the fault."""
 
 
 @define

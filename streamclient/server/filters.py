@@ -87,7 +87,7 @@ class SingleColumn:
 
 @frozen
 class Composite:
-    """A combination of filters: NOT of one, AND or OR of two or more."""
+    """A combination of filters: NOT of one filter, AND or OR of two or more."""
 
     operator: LogicalOperator
     filters: tuple[RowFilter, ...]
@@ -215,7 +215,7 @@ def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
     """Parse a serialized filter.
 
     Raises:
-        ServiceError: it has too many nodes, is malformed, or combines filters wrongly.
+        ServiceError: the filter has too many nodes, is malformed, or combines filters wrongly.
     """
     count_nodes(data, limits)
     return _parse(_message(schema.Filter, data, "filter"), limits)

@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from streamclient.server.any_http import AnyHttp
 
 STOP_TIMEOUT_SECONDS = 1.0
-"""The time that a stop waits for running requests. Requests that wait for a fault are woken; the rest are incomplete
-bodies."""
+"""The seconds for which a stop waits for running requests. Requests that wait for a fault are woken; the other running
+requests have incomplete bodies."""
 
 JOIN_TIMEOUT_SECONDS = 30.0
-"""The time that a stop waits for the thread before it reports that the thread hangs."""
+"""The seconds for which a stop waits for the thread before it reports that the thread hangs."""
 
 MAX_PORT = 65535
 
 BACKLOG = 4096
-"""The connections that may queue before they are accepted: an SDK opens up to 500 at once. The system may allow
-fewer."""
+"""The largest number of connections that may queue before they are accepted: an SDK opens up to 500 at once. The system
+may allow fewer."""
 
 ACCEPTED_AT_ONCE = 8
-"""The connections that are accepted at once from that queue; in between, connections that must make room are closed.
-Otherwise the event loop accepts all waiting connections, and when files run out it reports each of them, every
-second."""
+"""The number of connections that are accepted at once from that queue; in between, connections that must make room are
+closed. Otherwise the event loop would accept all waiting connections, and when files run out it would report each of
+them, every second."""
 
 
 class HttpServer:
-    """Listens on one port for one service. ``start`` once, ``stop`` once; both from any thread but the server's own."""
+    """Listens on one port for one service. Call ``start`` and ``stop`` once each, from any thread but its own."""
 
     def __init__(self, service: Service, admin: Admin, doors: Doors, *, host: str, port: int) -> None:
         self._service = service

@@ -86,7 +86,7 @@ class Admitted:
     about: Inspected
     harm: Harm
     caller: str = ""
-    """The security token that came along."""
+    """The security token that came with the request; empty without one."""
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The tables of a request and the number of its rows, for fault rules and counters.
 
-A request is parsed here, once; the engine takes the message if the parsing succeeded. These functions never raise:
-malformed input names no table and counts no row, and the engine rejects it afterwards.
+Each request is parsed here, once; if the parsing succeeded, the engine takes the message from here. These functions
+never raise: malformed input names no table and counts no row, and the engine rejects it afterwards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _tables(tables: Callable[[Any], tuple[str, ...]], message: Any) -> tuple[str
 
 
 def rows_read(operation: str, answer: bytes) -> int:
-    """Return how many rows an answer holds that was put together from parts, without the engine's count."""
+    """Return the number of rows in an answer that was joined from parts, for which the engine has no count."""
     known = OPERATIONS[operation]
     return 0 if known.rows_read is no_rows else _count(known.rows_read, known.messages.response.FromString(answer))
 

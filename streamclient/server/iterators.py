@@ -28,7 +28,8 @@ class ShardIterator:
     stream_id: str
     shard_id: str
     generation: int
-    """The stream's generation when the iterator was made; a later generation refuses it as trimmed."""
+    """The stream's generation when the iterator was made. Once the stream has a later one, the iterator is refused as
+    trimmed."""
     position: int
 
 

@@ -4,9 +4,9 @@ The service orders keys column by column: INTEGER by value, STRING and BINARY by
 above everything. The form below keeps that order and is reversible, so one bisect on bytes finds a row, and a
 shard's bounds, which may name only leading columns, are plain prefixes.
 
-Each column is a mark and a payload: INTEGER eight bytes with the sign bit flipped; STRING and BINARY their bytes with
-``00`` doubled into ``00 ff``, ended by ``00 00``. Columns of one table never mix types, so the order of marks between
-types does not matter.
+Each column is a mark of its type and a payload: INTEGER eight bytes with the sign bit flipped; STRING and BINARY their
+bytes with ``00`` doubled into ``00 ff``, ended by ``00 00``. Columns of one table never mix types, so the order of
+marks between types does not matter.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def decode_key(encoded: bytes) -> tuple[KeyValue, ...]:
 
 
 RUN_KEYS = 1_024
-"""The average number of keys in a run. A new key moves only the keys of its run: a few microseconds instead of 170 µs
-before 400,000 others in one long list."""
+"""The average number of keys in a run. A new key moves only the other keys of its run: that takes a few microseconds,
+instead of 170 µs before 400,000 keys in one long list."""
 
 
 class KeyRun:
-    """Consecutive keys, and the weight of their rows."""
+    """A run of consecutive keys, with the size in bytes and the number of versions of their rows."""
 
     __slots__ = ("keys", "size_bytes", "version_count")
 
@@ -84,7 +84,7 @@ class KeyRun:
 
 
 Weigh = Callable[[Sequence[bytes]], tuple[int, int]]
-"""Returns the bytes and the number of versions of the rows with these keys."""
+"""Returns the size in bytes and the number of versions of the rows with these keys."""
 
 
 def _weightless(keys: Sequence[bytes]) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def _weightless(keys: Sequence[bytes]) -> tuple[int, int]:
 
 
 class SortedKeys:
-    """Encoded keys in their order, in runs. Do not change it while iterating."""
+    """Encoded keys in their order, in runs. Do not change the keys while iterating."""
 
     def __init__(self, weigh: Weigh = _weightless) -> None:
         self._weigh = weigh
@@ -102,7 +102,7 @@ class SortedKeys:
 
     @property
     def runs(self) -> Sequence[KeyRun]:
-        """All runs, in order. None is empty."""
+        """All runs, in order. No run is empty."""
         return self._runs
 
     def run_of(self, key: bytes) -> KeyRun:
@@ -110,7 +110,7 @@ class SortedKeys:
         return self._runs[bisect_left(self._lasts, key)]
 
     def add(self, key: bytes) -> KeyRun:
-        """Add an absent key; return its run, which does not weigh the key's row yet."""
+        """Add an absent key; return its run, whose size does not include the key's row yet."""
         lasts = self._lasts
         if not lasts or key > lasts[-1]:
             return self._append(key)
@@ -138,7 +138,7 @@ class SortedKeys:
         return self._runs[-1]
 
     def remove(self, key: bytes) -> None:
-        """Remove a present key whose row its run no longer weighs."""
+        """Remove a present key whose row is no longer included in the size of its run."""
         place = bisect_left(self._lasts, key)
         keys = self._runs[place].keys
         del keys[bisect_left(keys, key)]

@@ -4,7 +4,8 @@ Laws:
 
 - A transaction holds its partition key from its start to its end: only it writes there, and all others read the
   committed rows. Its own reads see its own writes.
-- It ends by commit, by abort, when its time is over, with its table, or with the server; only a commit has an effect.
+- A transaction ends by commit, by abort, when its time is over, with its table, or with the server. Only a commit has
+  an effect.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 
 PLAN_BYTES = 1_500
-"""The memory of a planned write besides its data, as measured."""
+"""The memory in bytes that a planned write takes besides its data, as measured."""
 
 _Lock = tuple[int, bytes]
 """A table's number and the encoded partition key."""
 
 
 def new_transaction_id(table_name: str) -> str:
-    """Return a random id with a checksum, which cannot be guessed; damage to it is detected."""
+    """Return a random id that cannot be guessed; it has a checksum, by which damage to the id is detected."""
     data = table_name.encode() + uuid.uuid4().bytes
     return base64.b64encode(data + binascii.crc32(data).to_bytes(_CHECK_BYTES, "big")).decode()
 
@@ -104,7 +105,7 @@ class Transactions:
         self._most_open = most_open
         self._most_bytes = most_bytes
         self.held_bytes = 0
-        """The memory of all planned writes of open transactions."""
+        """The memory in bytes of all planned writes of open transactions."""
         # Oldest first. A plain dictionary walks over all deleted first entries to find the next.
         self._open: OrderedDict[str, Transaction] = OrderedDict()
         self._locks: dict[_Lock, Transaction] = {}
@@ -131,7 +132,7 @@ class Transactions:
         """Return an open transaction.
 
         Raises:
-            ServiceError: it was committed or aborted, its time is over, or this server never had it.
+            ServiceError: the transaction was committed or aborted, its time is over, or this server never had it.
         """
         self._expire(now_micros)
         transaction = self._open.get(transaction_id)

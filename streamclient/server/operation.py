@@ -1,7 +1,7 @@
 """The definition of an operation: its messages, its rules, its action, and its tables and rows.
 
-Each module of ``operations`` defines one as ``OPERATION``. The engine, the counters and the fault rules find it there;
-a new operation needs no other registration.
+Each module of ``operations`` defines an operation as ``OPERATION``. The engine, the counters and the fault rules find
+it there; a new operation needs no other registration.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Counted:
     """An answer with the number of its rows or stream records, where counting them in the message would cost more."""
 
     answer: Any
-    """A message, or its serialized form where building it would cost more."""
+    """The answer's message, or its serialized form where building the message would cost more."""
     rows_read: int
 
 

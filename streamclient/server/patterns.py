@@ -1,10 +1,11 @@
 """Regular expressions of filters, matched in time linear in the text, whatever the expression.
 
-The factor of the text's length is the size of the compiled expression, and 256 characters can make that very large. So
-a match costs the product of both, and compiling an expression has a cost too (``streamclient.server.work``).
+The time of a match is proportional to the length of the text times the size of the compiled expression, and 256
+characters can make that size very large. So a match costs this product, and compiling an expression has a cost, too
+(``streamclient.server.work``).
 
 RE2 supports neither back references nor look-around, which cannot be matched in linear time; expressions with them are
-refused as unreadable. The service documents Perl's syntax, and RE2 has the rest of it.
+refused as unreadable. The service documents Perl's syntax, and RE2 has all other parts of it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from streamclient.server import work
 from streamclient.server.server_errors import invalid
 
 PATTERN_BYTES = 256
-"""The length of one expression (product documentation)."""
+"""The largest length of one expression (product documentation)."""
 
 PATTERN_GROUPS = 32
-"""The groups of one expression. Only the first is used, and RE2's memory grows with their number."""
+"""The largest number of groups of one expression. Only the first group is used, and RE2's memory grows with the number
+of groups."""
 
 _PROGRAM_BYTES = 1024 * 1024
-"""The memory for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more, and
-seconds."""
+"""The memory, in bytes, for one compiled expression. Repetitions of large classes, such as ``\\pL{1000}``, need more,
+and seconds."""
 
 _MAKING_WORK = 20_000
-"""The cost of each expression, about half a millisecond: that of compiling a short one."""
+"""The cost of compiling any expression: that of a short one, about half a millisecond."""
 
 _MAKING_WORK_PER_INSTRUCTION = 200
-"""The cost of each instruction, about 5 µs, for nested repetitions that are unrolled."""
+"""The additional cost of each instruction, about 5 µs, for nested repetitions that are unrolled."""
 
 
 @frozen
@@ -62,7 +64,7 @@ def compile_pattern(text: str) -> Pattern:
     """Compile the expression of a filter.
 
     Raises:
-        ServiceError: it is empty, too long, has too many groups, or is unreadable.
+        ServiceError: the expression is empty, too long, has too many groups, or is unreadable.
     """
     size = len(text.encode())
     if not 1 <= size <= PATTERN_BYTES:

@@ -49,7 +49,7 @@ class RequestHead:
 
     @property
     def size(self) -> int:
-        """The bytes of the whole request."""
+        """The number of bytes of the whole request."""
         return self.head_bytes + self.body_bytes
 
 
@@ -68,7 +68,7 @@ class PlainHttp:
         return self._service.faults.is_empty
 
     def head_of(self, data: bytes) -> RequestHead | None:
-        """Return the head of the plain request that begins ``data``; ``None`` if it is not plain or incomplete."""
+        """Return the head of the plain request that begins ``data``; ``None`` if it is not plain or not complete."""
         match = _HEAD.match(data, 0, _MOST_HEAD_BYTES)
         if match is None:
             return None

@@ -31,17 +31,17 @@ class TimeRange:
 
 @frozen
 class Selection:
-    """The reading half of GetRow, GetRange and BatchGetRow."""
+    """The columns, versions and rows that a GetRow, GetRange or BatchGetRow selects."""
 
     columns_to_get: frozenset[str] = frozenset()
     """The names of the columns; empty for all."""
     max_versions: int | None = None
-    """The number of versions; ``None`` for as many as the table keeps."""
+    """The number of versions of each column; ``None`` for as many as the table keeps."""
     time_range: TimeRange | None = None
     row_filter: RowFilter | None = None
     pagination: ColumnPagination | None = None
     start_column: str | None = None
-    """Columns with start <= name < end."""
+    """The first name of a range of columns: start <= name < end."""
     end_column: str | None = None
 
     @property

@@ -23,22 +23,23 @@ from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, now_micr
 _log = logs.logger(__name__)
 
 LATEST_MICROS = 253_402_300_799_000_000
-"""The end of the year 9999, the last that dates can name; in milliseconds and nanoseconds it fits into 64 bits."""
+"""The end of the year 9999, the last that dates can name, in microseconds since 1970. In milliseconds and nanoseconds
+it fits into 64 bits."""
 
 LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
-"""The largest lead after a start: more than an hour of daylight saving that was set twice, and caught up within half a
-working day. The shortest retention of a stream is an hour: a larger lead would delete records that were just
-written."""
+"""The largest lead after a start, in microseconds: more than an hour of daylight saving that was set twice, and caught
+up within half a working day. The shortest retention of a stream is an hour: a larger lead would delete records that
+were just written."""
 
 LONGEST_STEP_MICROS = 24 * MICROS_PER_HOUR
-"""The largest step that is followed: the shortest time to live and the usual retention, so that it deletes no fresh
-data. A virtual machine that slept overnight needs a smaller step."""
+"""The largest step ahead that is followed, in microseconds. It is the shortest time to live and the usual retention, so
+such a step deletes no fresh data. A virtual machine that slept overnight needs a smaller step."""
 
 _CHECK_MICROS = MICROS_PER_HOUR
-"""The time between two comparisons of the machine's time with the steady clock."""
+"""The microseconds between two comparisons of the machine's time with the steady clock."""
 
 _CATCH_UP_DIVISOR = 2
-"""While the machine's time catches up, the server's time goes at this fraction of its pace."""
+"""While the machine's time catches up, the server's time goes at the machine's pace divided by this number."""
 
 
 _STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -73,11 +74,11 @@ class Clock:
         self._checked_at = (wall_micros(), self._steady_micros()) if self._is_checked else (0, 0)
         """The machine's time and the steady clock's time at their last comparison."""
         self._not_followed_micros = 0
-        """The steps of the machine's time that are not followed."""
+        """The sum of the machine's steps ahead that are not followed, in microseconds."""
 
     @property
     def offset_micros(self) -> int:
-        """The time by which the clock was moved ahead of the machine's time."""
+        """The microseconds by which the clock was moved ahead of the machine's time."""
         return self._offset_micros
 
     def now_micros(self) -> int:

@@ -1,7 +1,7 @@
 """The refusals of the local Tablestore, and the two errors of its start.
 
 Codes, statuses and texts are those of the service's documentation; the page ``server-unconfirmed`` of the decisions
-states the choices where it is silent.
+states the choices where the documentation is silent.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
 """The upper bound of cell timestamps: the service keeps them in microseconds, in 64 bits."""
 
 MESSAGE_FIELDS = 30_000
-"""The elements of repeated fields in one message, including messages inside it. The largest batches that the service
-accepts have a few thousand; five megabytes of empty elements would be millions of objects."""
+"""The largest number of elements of repeated fields in one message, including messages inside it. The largest batches
+that the service accepts have a few thousand; five megabytes of empty elements would be millions of objects."""
 
 
 @frozen
@@ -30,56 +30,59 @@ class Limits:
     attribute_columns: int = 1024
     requested_columns: int = 1024
     row_bytes: int = 4 * MEGABYTE
-    """The data of one write."""
+    """The largest size of the data of one write."""
     stored_row_bytes: int = 16 * MEGABYTE
-    """The size of a row with all its versions, which may exceed the limit of one write after many updates. The
+    """The largest size of a row with all its versions, which may exceed the limit of one write after many updates. The
     service's number is not documented; this one bounds the answer to every read of one row."""
     batch_write_rows: int = 200
     batch_write_bytes: int = 4 * MEGABYTE
     batch_get_rows: int = 100
     batch_get_bytes: int = 16 * MEGABYTE
-    """The rows of one BatchGetRow, each as often as it is requested. The first row is always read. The service's number
-    is not documented."""
+    """The largest size of the rows of one BatchGetRow, each counted as often as it is requested. The first row is
+    always read. The service's number is not documented."""
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
     filters: int = 32
-    """The nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
+    """The largest number of nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
     partitions: int = 10
-    """The partitions of a new table. Splitting shards may exceed it."""
+    """The largest number of partitions of a new table. Splitting shards may exceed it."""
     defined_columns: int = 32
     split_unit_bytes: int = MEGABYTE
     """The smallest unit of ComputeSplitPointsBySize."""
     capacity_units: int = 100_000
     stream_expiration_hours: int = 168
-    """Seven days, as in the SDKs' tests; pages of 2017 say 24 hours."""
+    """The longest retention of a stream: seven days, as in the SDKs' tests; pages of 2017 say 24 hours."""
     stream_expiration_default_hours: int = 24
     stream_page_records: int = 1000
-    """Records in one answer when the request gives no limit."""
+    """The number of records in one answer when the request gives no limit."""
     stream_page_records_most: int = 5000
-    """The most records in one answer; clients request up to 1,000."""
+    """The largest number of records in one answer; clients request up to 1,000."""
     stream_page_bytes: int = 4 * MEGABYTE
-    """The bytes of one answer; at least one record is returned, however large."""
+    """The largest size of the records in one answer; at least one record is returned, however large."""
     stream_page_shards: int = 100
-    """Shards in one answer when the request gives no limit."""
+    """The number of shards in one answer when the request gives no limit."""
     stream_page_shards_most: int = 1000
-    """The most shards in one answer; the listing has pages."""
+    """The largest number of shards in one answer; the listing has pages."""
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
-    """The life of a local transaction."""
+    """The seconds after which a local transaction ends by itself."""
     open_transactions: int = 10_000
-    """The open transactions of the server; the service's number is not documented, this one bounds memory."""
+    """The largest number of open transactions of the server. The service's number is not documented; this one bounds
+    memory."""
     open_transaction_bytes: int = 256 * MEGABYTE
-    """The data of all open transactions."""
+    """The largest size of the data of all open transactions together."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
-    """The approximate size of one channel of a tunnel's full data; the service does not document its own."""
+    """The approximate size of one channel of a tunnel's full data; the service does not document its own size."""
     tunnel_page_records: int = 1000
-    """The records of incremental data in one answer: above the 500 at which clients read on without a pause."""
+    """The largest number of records of incremental data in one answer: above the 500 at which clients read on without a
+    pause."""
     tunnels: int = 1_000
-    """The tunnels of the instance; the service's number is not documented, this one only bounds memory."""
+    """The largest number of tunnels of the instance. The service's number is not documented; this one only bounds
+    memory."""
     tunnel_sessions: int = 1_000
-    """The clients of one tunnel at a time; as for ``tunnels``, the number only bounds memory."""
+    """The largest number of clients of one tunnel at a time; as for ``tunnels``, the number only bounds memory."""
     splits_per_request: int = 10_000
-    """The split points in one answer, so that a tiny split size cannot make a huge answer."""
+    """The largest number of split points in one answer, so that a tiny split size cannot make a huge answer."""
     put: PutLimits = field(init=False)
     """The limits of a put's row, in the form of the compiled reader."""
 

@@ -76,12 +76,13 @@ class ServerState:
             limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
         )
         self.last_number = 0
-        """The highest number of a table, stream or shard; numbers are not shared between them."""
+        """The highest number of a table, stream or shard; no two of them share a number."""
         self.last_creation_micros = 0
         self.last_generated = 0
-        """The highest AUTO_INCREMENT value of any table. It derives from the time, and may run ahead of it."""
+        """The highest AUTO_INCREMENT value of any table. The value derives from the time, and may run ahead of it."""
         self.ahead_micros = self._stored_ahead_micros = 0
-        """The latest time that versions may have; the clock may be before it since it came back."""
+        """The latest time that versions may have, in microseconds; the clock may be before that time once it has come
+        back."""
         self.stored_offset_micros = 0
         self.record_count = self.stored_record_count = 0
         """The number of retained records of all streams."""
@@ -97,7 +98,7 @@ class ServerState:
         """Return the table ``name``.
 
         Raises:
-            ServiceError: it does not exist.
+            ServiceError: the table does not exist.
         """
         table = self.tables.get(name)
         if table is None:
@@ -108,7 +109,7 @@ class ServerState:
         """Return the stream ``stream_id``, without records past retention.
 
         Raises:
-            ServiceError: it does not exist, or was switched off or deleted with its table.
+            ServiceError: the stream does not exist, or was switched off or deleted with its table.
         """
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -124,7 +125,7 @@ class ServerState:
         """Return the open transaction; ``None`` for a request without a transaction.
 
         Raises:
-            ServiceError: it ended, or its time is over.
+            ServiceError: the transaction ended, or its time is over.
         """
         return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
 

@@ -20,7 +20,7 @@ class ShardView:
 
     shard_id: str
     parent_ids: tuple[str, ...]
-    """The parents: none, one after a split, two after a merge."""
+    """The ids of the parents: none, one after a split, two after a merge."""
     is_open: bool
     key_range: str
     """The half-open range of keys, as text."""

@@ -1,4 +1,4 @@
-"""Positions that cut a table into pieces of about equal size."""
+"""Positions that cut a table into parts of about equal size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from streamclient.server.stored_tables import Table
 
 
 def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
-    """Return at most ``limit`` encoded keys, or leading columns, that begin pieces of at least ``split_bytes``.
+    """Return at most ``limit`` encoded keys, or leading columns, that begin parts of at least ``split_bytes``.
 
-    Runs of rows that end before the next cut count by their weight, so that only few rows of a large table are read.
-    Expired rows count until they are deleted.
+    A run of rows that ends before the next cut counts by its known size, so that only few rows of a large table are
+    read. Expired rows count until they are deleted.
     """
     points: list[bytes] = []
     size, stamp_bytes = 0, table.stamp_bytes

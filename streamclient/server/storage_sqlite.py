@@ -12,7 +12,7 @@ Every row has a checksum over all of it, so that a damaged row is reported when 
 
 Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` a commit is in the operating system's
 hands when it returns: it survives any end of this process. Only a crash of the whole machine may lose the last commits,
-and then only whole ones, the latest first. See the page ``server-storage`` of the decisions.
+and then only whole commits, the latest first. See the page ``server-storage`` of the decisions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Kind:
     change: type[Any]
     columns: str
     key: str
-    """The key of a row, and the order of loading."""
+    """The columns of a row's key. Rows are loaded in the order of these columns."""
     options: str = ""
 
     @property
@@ -182,7 +182,7 @@ class SqliteStorage:
         """Open or create the file, and lock it.
 
         Raises:
-            DataDirectoryError: another server holds it, it cannot be used, or its content is not ours.
+            DataDirectoryError: another server holds the file, the file cannot be used, or its content is not ours.
         """
         self._path = directory / DATABASE_FILE
         try:

@@ -36,7 +36,7 @@ _SIZES = tuple(range(4_096))
 
 
 def value_size(value: ColumnValue) -> int:
-    """Return the bytes of a value by the service's rule for capacity and limits."""
+    """Return the size of a value in bytes, by the service's rule for capacity and limits."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, bool):
@@ -45,7 +45,7 @@ def value_size(value: ColumnValue) -> int:
 
 
 def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
-    """Return the bytes of a key, names included."""
+    """Return the size of a key in bytes, names included."""
     return sum(map(value_size, names)) + sum(map(value_size, key))
 
 
@@ -99,7 +99,7 @@ class StoredRow:
 
     @property
     def columns(self) -> Columns:
-        """The versions by column. They are read from kept bytes at each access: ask once."""
+        """The versions by column. Each access reads them from kept bytes again: keep the result."""
         return self.parts()[1]
 
     def parts(self) -> _Parts:
@@ -334,7 +334,7 @@ class RowStore:
         return sum(row.size_bytes for row in rows), sum(row.version_count for row in rows)
 
     def runs(self) -> Sequence[KeyRun]:
-        """Return all keys in order, in runs of known weight."""
+        """Return all keys in order, in runs with the known size of their rows."""
         return self._keys.runs
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:

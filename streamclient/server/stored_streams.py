@@ -65,7 +65,7 @@ class StoredRecord:
 
     timestamp_micros: int
     size_bytes: int
-    """The row's size by the capacity rule."""
+    """The row's size in bytes, from which capacity units are computed."""
     element: bytes
     """The record as one repeated element of GetStreamRecordResponse."""
 
@@ -77,10 +77,10 @@ class RecordRun:
     elements: list[bytes]
     timestamps: Sequence[int]
     size_bytes: int
-    """The size of the rows, by the capacity rule."""
+    """The size of the rows in bytes, from which capacity units are computed."""
 
     def before(self, count: int) -> list[bytes]:
-        """Return the first ``count`` elements."""
+        """Return the first ``count`` records, each as an element of the answer."""
         return self.elements if count >= len(self.elements) else self.elements[:count]
 
 
@@ -148,11 +148,11 @@ class ShardLog:
         self._timestamps = array("q")
         self._sizes = array("q")
         self._forgotten = 0
-        """The number of deleted places at the beginning of the lists."""
+        """The number of deleted entries at the beginning of the lists."""
 
     @property
     def shard_id(self) -> str:
-        """The id."""
+        """The shard's id."""
         return self.definition.shard_id
 
     @property
@@ -237,8 +237,8 @@ class ShardLog:
     def wake_micros(self, retention_micros: int) -> int | None:
         """Return the time that, once it is past retention, makes this shard due; ``None`` while nothing can expire.
 
-        A closed shard leaves the listing first, and is forgotten one retention later: until then, a reader at its end
-        can still learn that it ended.
+        A closed shard leaves the listing first, and is forgotten one retention later: until then, a reader at the
+        shard's end can still learn that the shard ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
@@ -290,7 +290,7 @@ class Stream:
 
     @property
     def stream_id(self) -> str:
-        """The id."""
+        """The stream's id."""
         return self.definition.stream_id
 
     @property
@@ -367,7 +367,7 @@ class Stream:
         return self.created_since(0)
 
     def page(self, start_shard_id: str | None, limit: int) -> list[ShardLog]:
-        """Return at most ``limit`` listed shards from one on, which may have left the listing meanwhile."""
+        """Return at most ``limit`` listed shards from ``start_shard_id`` on, even if that one is no longer listed."""
         number = 0 if start_shard_id is None else number_of(self.definition, start_shard_id) or 0
         first = bisect_left(self._listed, number, key=_number)
         return self._listed[first : first + limit]

@@ -52,12 +52,12 @@ class TableOptions:
     """The options of a table. The defaults are the service's."""
 
     time_to_live_seconds: int = -1
-    """The time to live; -1 keeps data for ever."""
+    """The time to live in seconds; -1 keeps data for ever."""
     max_versions: int = 1
     deviation_seconds: int = 86_400
     allow_update: bool = True
     update_full_row: bool = False
-    """Echoed; it matters only for global tables and search indexes, which this server lacks."""
+    """Returned as given; it matters only for global tables and search indexes, which this server lacks."""
 
     @property
     def counts_timestamps(self) -> bool:
@@ -72,9 +72,9 @@ class Encryption:
     enable: bool = False
     key_type: int | None = None
     key_id: str = ""
-    """Hexadecimal."""
+    """The key's id, in hexadecimal form."""
     role_arn: str = ""
-    """Hexadecimal."""
+    """The role's ARN, in hexadecimal form."""
 
 
 @frozen
@@ -167,11 +167,11 @@ class Table:
 
     @property
     def stamp_bytes(self) -> int:
-        """The bytes that a version's timestamp adds to the size of a row."""
+        """The number of bytes that a version's timestamp adds to the size of a row."""
         return VERSION_BYTES if self.definition.options.counts_timestamps else 0
 
     def size_of(self, row: StoredRow) -> int:
-        """Return the bytes of a row, or of a part of it, by the capacity rule."""
+        """Return the size in bytes of a row, or of a part of it, from which capacity units are computed."""
         return row.size_bytes + self.stamp_bytes * row.version_count
 
     def partition_of(self, key: bytes) -> int:

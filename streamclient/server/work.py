@@ -1,8 +1,9 @@
 """The work of one request besides the bytes that it reads and writes: matches, versions, cells, columns.
 
-Requests take effect one after another, so a slow request delays all others. The engine gives each request a purse, and
-each step whose cost may exceed the request's length pays before it begins. A step that cannot be paid is refused by
-name, or ends a page of a range early, so that the next page continues with its own purse.
+Requests take effect one after another, so a slow request delays all others. The engine gives each request a purse, that
+is, a number of units of work. Each step whose cost may exceed the request's length is paid from the purse before it
+begins. A step that cannot be paid is refused by name, or ends a page of a range early, so that the next page continues
+with its own purse.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import threading
 from streamclient.server.server_errors import ServiceError
 
 WORK_PER_REQUEST = 20_000_000
-"""The purse of a request. One unit is one instruction of a compiled expression at one byte: at most about 27 ns as
-measured, usually a third. So a request takes about half a second at most for all that it pays."""
+"""The purse of a request, in units. One unit is one instruction of a compiled expression at one byte: at most about 27
+ns as measured, usually a third. So a request takes about half a second at most for all that it pays."""
 
 VERSION_WORK = 12
-"""The cost of a filter's test of one version, about 0.3 µs."""
+"""The cost, in units, of a filter's test of one version: about 0.3 µs."""
 
 CELL_WORK = 800
-"""The cost of decoding one cell of a row, about 20 µs from the request to the record. The usual put is not decoded."""
+"""The cost, in units, of decoding one cell of a row: about 20 µs from the request to the record. The usual put is not
+decoded."""
 
 COLUMN_WORK, MATRIX_WORK = 5, 30
-"""The cost of a named column in one row: about 0.15 µs, and 0.5 µs for a place in a matrix, even an empty one."""
+"""The costs, in units, of a named column in one row, and of one value in a matrix, even an absent one: about 0.15 µs
+and 0.5 µs."""
 
 
 class TooMuchWorkError(ServiceError):

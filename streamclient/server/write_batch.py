@@ -47,7 +47,7 @@ class WriteResult:
 class WriteBatch:
     """The rows of one request for one table: they share their time and, in the stream, epoch and timestamp.
 
-    With a transaction, which must be open and of this table, they are planned into it; nothing else changes.
+    With a transaction, which must be open and of this table, the writes are planned into it; nothing else changes.
     """
 
     def __init__(self, state: ServerState, table: Table, transaction: Transaction | None = None) -> None:

@@ -58,7 +58,8 @@ class RowWrite:
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
     size_bytes: int = field(init=False)
-    """The size by the capacity rule; a key column yet to be generated counts as an integer."""
+    """The size in bytes from which capacity units are computed; a key column that the server has yet to generate counts
+    as an integer."""
 
     @size_bytes.default
     def _size_bytes(self) -> int:
@@ -72,7 +73,7 @@ class RowWrite:
 
     @property
     def request_bytes(self) -> int:
-        """The size by the rule for requests, which counts the timestamps that the client sent."""
+        """The size in bytes by the rule for requests, which counts the timestamps that the client sent."""
         dated = sum(cell.timestamp_millis is not None for cell in self.cells)
         return self.size_bytes + VERSION_BYTES * dated
 

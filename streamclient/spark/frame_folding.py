@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _KEY_BESIDE = PASSING[2]
-"""Key values that their columns do not hold exactly: rows that differ only in these are different rows."""
+"""The column for key values that their own columns do not hold exactly: rows that differ only in these values are
+different rows."""
 
 
 def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
@@ -44,7 +45,8 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
     The columns are the key, the attributes, ``_unfit``, and the sequence of the last change.
 
     Changes of one key are ordered by epoch, time stamp and row index, which grow from parent shards to their children.
-    A change that occurs twice counts once. Rows whose beginning is not among the changes show only later writes.
+    A change that occurs twice counts once. If the beginning of a row is not among the changes, the result has only its
+    later writes.
 
     Executors need this package and pyarrow. All changes of one key pass through the memory of one Python process.
 
@@ -69,12 +71,12 @@ def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions:
     state until it is created again.
 
     Args:
-        changes: as ``fold_changes`` takes them, from the beginning.
+        changes: as for ``fold_changes``, from the beginning of the stream.
         primary_key: names of the key columns.
         max_versions: the table's limit of versions per column.
 
     Raises:
-        ConfigurationError: as ``fold_changes``.
+        ConfigurationError: as for ``fold_changes``.
     """
     _check(changes, primary_key, max_versions)
     return _folded(changes, primary_key, max_versions, history_table, VALIDITY)
@@ -88,7 +90,7 @@ _versions = checks.whole(1, 2**31 - 1)
 
 
 def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
-    """Refuse a missing key, which would make all rows one, and a key column that the changes lack."""
+    """Refuse a missing key, which would make all rows one row, and a key column that the changes lack."""
     _versions.require("max_versions", max_versions)
     _key.require("primary_key", primary_key)
     missing = [name for name in primary_key if name not in changes.columns]
@@ -102,7 +104,7 @@ def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) ->
 def _folded(
     changes: DataFrame, primary_key: Sequence[str], max_versions: int, make: Fold, further: Sequence[str]
 ) -> DataFrame:
-    """Return the results of ``make`` for each key's changes, with ``further`` columns of times at the end."""
+    """Return the results of ``make`` for each key's changes, with the columns of times in ``further`` at the end."""
     attributes = [name for name in changes.columns if name not in RESERVED and name not in primary_key]
     keys = [*primary_key, _KEY_BESIDE]
     needed = (*SEQUENCE, OPERATION, VERSIONS, DELETED_COLUMNS, DELETED_VERSIONS, OLDER_VERSIONS, UNFIT)

@@ -26,7 +26,8 @@ MINIMUM_JAVA = 17
 """Spark 4 is compiled for Java 17."""
 
 _QUESTION_SECONDS = 30
-"""Time limit of one ``java -version``; it takes 0.1 s, or a few seconds on a machine that is short of memory."""
+"""The time limit of one ``java -version``, in seconds; the call takes 0.1 s, or a few seconds on a machine that is
+short of memory."""
 
 _OPTIONAL_MODULE = "jdk.incubator.vector"
 
@@ -45,11 +46,11 @@ class Java:
     """A Java that can run Spark."""
 
     home: Path
-    """The value of ``JAVA_HOME`` with which Spark must start."""
+    """The value that ``JAVA_HOME`` must have when Spark starts."""
     version: int
-    """Feature release, such as 17."""
+    """The feature release, such as 17."""
     source: str
-    """The candidate that this Java was."""
+    """The candidate by which this Java was found."""
 
 
 def find_java() -> Java:
@@ -106,7 +107,7 @@ def _ask(home: Path, argument: str) -> str | None:
 
 
 def _with_all_modules(home: Path) -> Path:
-    """Return the home itself, or a substitute home that calls it if the optional module is missing."""
+    """Return ``home``, or, if the optional module is missing, a substitute home that calls the Java in ``home``."""
     modules = _ask(home, "--list-modules") or ""
     if os.name != "posix" or _OPTIONAL_MODULE in modules:
         return home

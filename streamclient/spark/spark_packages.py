@@ -10,12 +10,12 @@ from streamclient.base.checks import missing_extra
 
 
 def require_spark() -> None:
-    """Raise ``ConfigurationError`` with what to install, unless pyspark and pyarrow can be imported."""
+    """Raise ``ConfigurationError``, which says what to install, unless pyspark and pyarrow can be imported."""
     require("pyspark", "pyarrow")
 
 
 def require(*modules: str) -> None:
-    """Raise ``ConfigurationError`` with what to install, unless all of these modules can be imported."""
+    """Raise ``ConfigurationError``, which says what to install, unless all of these modules can be imported."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise missing_extra(f"{' and '.join(missing)} cannot be imported; Spark processors need them", "spark")

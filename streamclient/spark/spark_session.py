@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 
 _PYTHON_SETTING = "spark.pyspark.python"
-"""The setting that only spark-submit reads; a session takes the variable below when it starts."""
+"""The setting for the workers' Python, which only spark-submit reads; a session reads the variable below when it
+starts."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
 
@@ -52,15 +53,15 @@ def _settings() -> dict[str, str]:
 def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str) -> SparkSession:
     """Start Spark in this process, or return the session that already runs.
 
-    The caller must stop it: no factory does so from now on, even if a factory started it.
+    The caller must stop this session: no factory does so from now on, even if a factory started it.
 
-    Finds a Java by itself, listens on loopback only, prints little on the console, and has the time zone UTC and
-    case-sensitive names. Its Python workers run ``spark.pyspark.python`` if that is in ``conf``, else the variable
-    ``PYSPARK_PYTHON`` if it is set, else the calling Python.
+    The function finds a Java by itself. The session listens on loopback only, prints little on the console, and has the
+    time zone UTC and case-sensitive names. Its Python workers run ``spark.pyspark.python`` if that is in ``conf``, else
+    the variable ``PYSPARK_PYTHON`` if it is set, else the calling Python.
 
     Args:
         app_name: name shown by Spark.
-        cores: tasks at a time.
+        cores: the number of tasks that run at the same time.
         conf: Spark settings that replace or extend these, such as ``**{"spark.driver.memory": "4g"}``; those of Hadoop
             begin with ``spark.hadoop.``.
 
@@ -109,7 +110,7 @@ def running_session() -> SparkSession | None:
 
 
 def why_ended(session: SparkSession) -> str | None:
-    """Return the reason why a session can no longer run anything; ``None`` while it can."""
+    """Return the reason why a session can no longer run anything; ``None`` while it can run jobs."""
     if is_connect(session):
         return _STOPPED if session.is_stopped else None
     context = session.sparkContext
@@ -131,7 +132,7 @@ def forget_ended(session: SparkSession) -> None:
 
 
 def _lost_java(gateway: Any) -> str | None:
-    """Return how Spark's Java has ended; ``None`` if it runs."""
+    """Return how Spark's Java process has ended; ``None`` while it runs."""
     java = getattr(gateway, "proc", None)  # where Spark's own launcher keeps it
     if java is None or java.poll() is None:
         return None
@@ -148,10 +149,10 @@ def _check_java(gateway: Any) -> None:
 
 
 class SharedSession:
-    """The session shared by all factories in this process that got no session of their own.
+    """The session shared by all factories in this process that were given no session of their own.
 
-    The first of them starts it, and the last one stops it. A session that ran before, or was given away, belongs to the
-    user and is never stopped. Thread-safe.
+    The first of these factories starts the session, and the last one stops it. A session that ran before, or was given
+    away, belongs to the user and is never stopped. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -213,7 +214,7 @@ def is_connect(session: SparkSession) -> bool:
 
 
 _COPYING = threading.Lock()
-"""Held while a copy is made, because ``RDD.toDF`` is bound to the copy for a moment."""
+"""Held while a copy of a session is made, because ``RDD.toDF`` is bound to the copy for a moment."""
 
 
 def private_copy(session: SparkSession) -> SparkSession:

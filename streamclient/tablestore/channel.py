@@ -25,32 +25,35 @@ from streamclient.tablestore.connection_limits import (
 from streamclient.wire.signature import read_head
 
 READ_BYTES = 16_384
-"""The bytes to read when the amount is unknown: a head with all of a small body, or a TLS record."""
+"""The bytes to read when the length of an answer is unknown: a head with all of a small body, or a TLS record."""
 
 HEAD_BYTES = 2_048
-"""The bytes in which the head of a long answer is sought; the service's heads have 400 bytes."""
+"""How many of the first bytes of a long answer are searched for the end of the head; the service's heads have 400
+bytes."""
 
 RESTED_SECONDS = 1.0
-"""The longest rest after which a connection is used again unchecked: a service keeps idle connections for seconds."""
+"""The longest rest after which a connection is used again without a check: a service keeps idle connections for
+seconds."""
 
 MOST_HEADERS = 100
-"""The most headers of an answer, as in ``http.client``."""
+"""The most headers that an answer may have, as in ``http.client``."""
 
 INTERIM = range(100, 200)
 """Statuses that announce another answer."""
 
 BODYLESS = frozenset({204, 304})
-"""Statuses whose answers end with their head, even if the head announces a body."""
+"""Statuses whose answers end with the head, even if the head announces a body."""
 
 PIECE_BYTES = 8 * MEBIBYTE
-"""The most bytes that one call asks for, and so allocates before any arrive: twice a whole page."""
+"""The most bytes that one read requests, and for which it allocates memory before any arrive: twice a whole page."""
 
 SILENCE_SECONDS = 3.0
-"""The silence after which a rested connection counts as dead, and the read that was sent on it moves to a new one.
-By then TCP has sent the request five times. A service that was only slow gets the same read twice."""
+"""The silence after which a connection that has rested counts as dead, and the read that was sent on it is sent again
+on a new connection. By then TCP has sent the request five times. A service that was only slow gets the same read
+twice."""
 
 _SHOWN = 40
-"""The characters that a message quotes of a malformed number, which may be as long as a head."""
+"""The most characters of a malformed number that a message quotes; such a number may be as long as a head."""
 
 _HEXADECIMAL = frozenset(hexdigits)
 
@@ -72,7 +75,7 @@ class SilentError(TimeoutError):
 
 
 class HttpChannel:
-    """One socket; one exchange at a time."""
+    """One socket, which carries one exchange at a time."""
 
     def __init__(self, channel: socket.socket, wait_seconds: float, attempt_seconds: float) -> None:
         """Bound each wait by ``wait_seconds``; the errors of late exchanges name ``attempt_seconds``."""
@@ -93,7 +96,7 @@ class HttpChannel:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the socket has unexpected input: mostly the end of the connection."""
+        """Whether the socket has unexpected input: usually the end of the connection."""
         return bool(self._unasked.poll(0))
 
     def exchange(self, message: bytes, deadline: float, *, is_doubted: bool) -> tuple[HttpAnswer, bool]:
@@ -128,8 +131,8 @@ class HttpChannel:
     def _hurry(self) -> None:
         """Let the next wait end by the deadline.
 
-        The first wait of an exchange over a kept connection ends by it anyway, so the usual answer, which arrives at
-        once and whole, costs no look at the clock.
+        The first wait of an exchange over a kept connection ends by the deadline anyway. So the usual answer, which
+        arrives at once and whole, needs no look at the clock.
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -201,7 +204,7 @@ class HttpChannel:
     def _lines(self) -> list[str]:
         """Read the head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
         head, end, after = self._ahead.partition(b"\r\n\r\n")
-        if head and end and len(head) <= self._heads_left:  # it arrived at once, as it mostly does
+        if head and end and len(head) <= self._heads_left:  # the head arrived at once, as it mostly does
             self._ahead = after
             self._heads_left -= len(head)
             lines = head.decode("latin-1").split("\r\n")
@@ -212,7 +215,7 @@ class HttpChannel:
         return lines
 
     def _beginning(self) -> bytes:
-        """Read the first bytes; of an expected long answer only the head, so that its body comes in one piece."""
+        """Read the first bytes; if a long answer is expected, only its head, so that the body comes in one piece."""
         size = READ_BYTES
         if self._is_much_expected:
             head, end, _ = self._channel.recv(HEAD_BYTES, socket.MSG_PEEK).partition(b"\r\n\r\n")

@@ -31,19 +31,21 @@ INTERIM_ANSWERS_MAX = 10
 """The most interim answers before the real one; a gateway sends one or two of them."""
 
 ATTEMPT_WAITS = 2
-"""The waits in one attempt, each of one time-out: one to connect and one for the answer. So an honest answer that
-arrives slowly has at least one whole time-out for itself."""
+"""The number of waits in one attempt, each as long as one time-out: one to connect and one for the answer. So an honest
+answer that arrives slowly has at least one whole time-out for itself."""
 
 FORGOTTEN_SECONDS = 240.0
-"""The shortest time after which a middle box is known to forget an idle connection silently: Azure's load balancer and
-its outbound NAT, by default (learn.microsoft.com, "Load Balancer TCP Reset and Idle Timeout"). Those of AWS wait 350 s;
-those of Alibaba Cloud wait up to 900 s and send a reset."""
+"""The shortest time after which a device on the way is known to forget an idle connection silently: Azure's load
+balancer and its outbound NAT, by default (learn.microsoft.com, "Load Balancer TCP Reset and Idle Timeout"). Those of
+AWS wait 350 s; those of Alibaba Cloud wait up to 900 s and send a reset."""
 
 REST_SECONDS = FORGOTTEN_SECONDS / 3
-"""The rest after which a connection is not used again: a third, because boxes may be configured to forget sooner."""
+"""The rest after which a connection is not used again: a third of that time, because devices may be configured to
+forget sooner."""
 
 _ATTRIBUTE = "_streamclient_limits"
-"""The attribute of the client that holds its limits; every copy made for leases, tables or counting keeps it."""
+"""The attribute of the client that holds its limits; every copy made for leases, tables or counting keeps the
+attribute."""
 
 
 @checks.explains_names

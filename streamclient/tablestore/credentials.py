@@ -32,5 +32,5 @@ class PatientProvider:
         self._provider = provider
 
     def get_credentials(self) -> Any:
-        """Return the credentials of the wrapped provider, with the errors of ``credentials_of``."""
+        """Return the credentials of the wrapped provider, or raise the errors of ``credentials_of``."""
         return credentials_of(self._provider)

@@ -1,6 +1,7 @@
 """A stream followed without leases: every change of every shard, parents before children, for one reader that watches.
 
-It stores no position and tells no other reader, so a reader that stops begins anew. Workers are for lasting work.
+The follower stores no position and is unknown to other readers, so a reader that stops begins anew. Use workers for
+lasting work.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ LONGEST_DOUBT_SECONDS = 20.0
 """The longest pause before a shard whose page could not be true is read again; the first pause is ``IDLE_SECONDS``."""
 
 QUIET_DOUBTS = 4
-"""The consecutive doubtful pages after which they are reported, and again at each doubling: most heal at once."""
+"""The number of consecutive doubtful pages after which they are reported, and again at each doubling: most heal at
+once."""
 
 RECORDS_PER_READ = 100
 
 
 @frozen
 class FollowedRecord:
-    """A change and its shard."""
+    """A change, and the shard that it comes from."""
 
     shard_id: str
     record: StreamRecord
@@ -72,7 +74,7 @@ Followed = FollowedRecord | LostRecords | Interruption
 
 
 class StreamFollower:
-    """Reads a stream in the calling thread. Setting ``stop`` ends it at the next change.
+    """Reads a stream in the calling thread. Setting ``stop`` ends the reading at the next change.
 
     Args:
         streams: the operations that read the stream.
@@ -106,12 +108,12 @@ class StreamFollower:
         self._ends = ListedEnds()
         self._tree = ShardTree()
         self._candidates: deque[str] = deque()
-        """Shards that are to be examined because they may begin by now."""
+        """Shards that are not read yet, and are to be examined because they may begin by now."""
         self._trails: dict[str, ReadTrail] = {}
-        """The last given records of each shard that is read."""
+        """For each shard that is read: the last record that was yielded, and the way back to it."""
         self._doubts: dict[str, _Doubt] = {}
         self._reports: list[Interruption] = []
-        """Interruptions that are to be given besides changes."""
+        """Interruptions that are still to be yielded between the changes."""
         self._circles: Collection[tuple[str, ...]] = ()
 
     def changes(self) -> Iterator[Followed]:
@@ -142,7 +144,7 @@ class StreamFollower:
                 self._stop.wait(IDLE_SECONDS)
 
     def _round(self) -> Iterator[Followed]:
-        """Yield a page of each shard that may be read; then look for new shards, if it is time."""
+        """Yield the changes of one page of each shard that may be read; then look for new shards, if it is time."""
         for shard_id in self._open_shards():
             doubt = self._doubts.get(shard_id)
             if doubt is None or self._monotonic() >= doubt.until:
@@ -247,7 +249,7 @@ class StreamFollower:
             self._positions[shard_id] = following.text
 
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
-        """Drop the page, and read again after a pause: at the same position, or where ``trail`` turns to."""
+        """Drop a doubtful page; read again after a pause, at the same position or at the one that ``trail`` chooses."""
         if trail is not None:
             self._positions[shard_id] = trail.turn(self._positions[shard_id])
         before = self._doubts.get(shard_id)

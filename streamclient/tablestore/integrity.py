@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _ATTRIBUTE = "_streamclient_integrity"
-"""The attribute of the client that holds the choice; every copy made for leases, tables or counting keeps it."""
+"""The attribute of the client that holds the choice; every copy made for leases, tables or counting keeps the
+attribute."""
 
 
 class Integrity(Enum):
@@ -25,7 +26,7 @@ class Integrity(Enum):
     """
 
     MD5 = "md5"
-    """The digest of all bytes of the page, which the service sends with it. The default."""
+    """The digest of all bytes of the page, which the service sends with the page. The default."""
 
     TLS = "tls"
     """The connection: TLS refuses bytes that were changed on the way. No digest is computed, unless the page cannot be
@@ -59,7 +60,7 @@ def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
 
 
 def integrity_of(client: Any) -> Integrity:
-    """Return the choice for a client; by default ``MD5``."""
+    """Return the choice of a client; by default ``MD5``."""
     chosen: Integrity = getattr(client, _ATTRIBUTE, Integrity.MD5)
     return chosen
 
@@ -68,7 +69,7 @@ def checked_client(client: Any) -> OTSClient:
     """Return ``client`` if it is a ``tablestore.OTSClient`` with a possible endpoint.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: ``client`` is not such a client.
     """
     # Imported here: the SDK takes a third of a second, which importing this module should not cost.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415

@@ -3,8 +3,8 @@
 A thousand idle shards cause two hundred empty answers a second, so the cost of one exchange decides their cost. The
 SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that no caller reads. This module
 understands the answers that the service, or a gateway before it, gives to a POST: with a length, in chunks, up to the
-end of the connection, or after interim answers. It refuses any other answer. All are bounded in bytes and in time; an
-answer beyond a bound is a network error that names the bound.
+end of the connection, or after interim answers. It refuses any other answer. All answers are bounded in bytes and in
+time; an answer beyond a bound is a network error that names the bound.
 
 A connection belongs to the process that made it. A forked child begins without connections.
 """
@@ -36,7 +36,7 @@ remember the connection, and a dead one ends after a minute, also during the wai
 
 
 class _ForkedHolder(Protocol):
-    """A holder of connections that must not use them in a forked child, because they belong to the parent."""
+    """A holder of connections. After a fork the child must not use them, because they belong to the parent."""
 
     def leave_to_parent(self) -> None:
         """Stop using the connections, and send nothing over them."""
@@ -99,7 +99,7 @@ class KeptConnections:
         tell_of_forks(self)
 
     def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """Send one request; return its answer. A dead kept connection is replaced once if the request is repeatable.
+        """Send one request; return the answer. A dead kept connection is replaced once if the request is repeatable.
 
         ``lines`` are the headers except host and length, each with its line end.
         """
@@ -123,7 +123,7 @@ class KeptConnections:
         _close_all(self._idle)
 
     def leave_to_parent(self) -> None:
-        """Close this process's copies of its parent's sockets, also of those that the parent uses.
+        """Close this process's copies of its parent's sockets, even of those that the parent is using.
 
         The parent keeps its own sockets: closing a copy ends no connection, and sends nothing, not even over TLS.
         """
@@ -156,9 +156,10 @@ class KeptConnections:
         return answer
 
     def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
-        """Return the idle connection that was used last, or ``None``, so that superfluous ones rest and are closed.
+        """Return the idle connection that was used last, or ``None``.
 
-        A request that must not be repeated must not use a connection that the service closed, so it always checks.
+        So superfluous connections rest, and are closed. A connection for a request that must not be repeated is always
+        checked first, because the service may have closed the connection.
         """
         while True:
             try:

@@ -25,8 +25,8 @@ ONE_VERSION = 1
 """The versions kept per cell; no reader needs an older one."""
 
 SILENT_SECONDS = 5.0
-"""The wait after which the log names the table, as long as one look at a replication's progress waits. A new table may
-take a minute, so the log names it before it is ready."""
+"""The seconds of waiting after which the log names the table. A new table may take a minute, so the log names it before
+it is ready. One look at a replication's progress waits as long."""
 
 
 @frozen
@@ -38,9 +38,9 @@ class TablePurpose:
     role: str
     """The use of the table, which a table with another key cannot serve: the verb after 'cannot'."""
     content: str
-    """The information that is lost with its rows."""
+    """The information that is lost if the table's rows are lost."""
     key: tuple[tuple[str, str], ...]
-    """The names and types of its key columns."""
+    """The names and types of the table's key columns."""
     is_updated: bool = False
     """Whether rows are changed by UpdateRow, which a table may forbid."""
 
@@ -68,7 +68,7 @@ class TablePurpose:
 
 @define(eq=False)
 class OwnTable:
-    """One table with its purpose; its user reads and writes the rows. Thread-safe; it never repeats a call."""
+    """One table with its purpose; other code reads and writes the rows. Thread-safe; no call is repeated."""
 
     client: OTSClient
     name: str
@@ -78,9 +78,9 @@ class OwnTable:
     capacity: tuple[int, int] = (0, 0)
     """The capacity units reserved for reads and for writes."""
     ready_millis: int = 120_000
-    """The longest time until a new table answers."""
+    """The longest time until a new table answers, in milliseconds."""
     look_millis: int = 100
-    """The time between two reads that try whether it answers."""
+    """The time between two reads that try whether the table answers, in milliseconds."""
     problem: StreamClientError | None = None
     """The last error of creating the table, or of waiting for its answer; ``None`` once that succeeded."""
 
@@ -122,7 +122,7 @@ class OwnTable:
         """Return whether the table exists, with one call.
 
         Raises:
-            ConfigurationError: it exists and does not serve the purpose.
+            ConfigurationError: the table exists and does not serve the purpose.
             DependencyException: the service refused or did not answer.
         """
         try:

@@ -31,7 +31,7 @@ MOST_PAGES = 100_000
 the rows do not end."""
 
 Call = Callable[[Callable[[], Any]], Any]
-"""A function that makes one call: as it is, or with its errors translated."""
+"""A function that makes one call, either unchanged or with its errors translated."""
 
 Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
 """A key, or a position between keys, by columns."""
@@ -49,7 +49,7 @@ _Rows = TypeVar("_Rows", bound=Sequence[Any])
 def pages(
     read: Callable[[_Start, int | None], tuple[_Start | None, _Rows]], start: _Start, limit: int | None
 ) -> Iterator[tuple[_Start | None, _Rows]]:
-    """Read page after page from ``start`` to the end, or until ``limit`` rows were read; yield each.
+    """Read page after page from ``start`` to the end, or until ``limit`` rows were read; yield each page.
 
     ``read`` takes the start of a page and the number of rows that are left to read, ``None`` for all. It returns the
     start of the next page, and the rows. A page is yielded as ``read`` returned it.
@@ -180,7 +180,8 @@ def require_progress(
 ) -> None:
     """Refuse a page whose rows begin before its start, or whose next key is not after all of its rows.
 
-    It costs three comparisons per page. Without it a service that repeats a page would be read, and copied, for ever.
+    The check costs three comparisons per page. Without it, a service that repeats a page would be read, and copied, for
+    ever.
 
     Raises:
         DependencyException: the page does not move on; no part of it may be used, and the call may be repeated.

@@ -18,8 +18,8 @@ _log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 _THROTTLED_FACTOR = 4
-"""The factor of a pause after throttling, which passes more slowly than a lost connection. The Python SDK waits 2.5
-times as long and starts higher."""
+"""The factor by which a pause after throttling is longer, because throttling passes more slowly than a lost connection.
+The Python SDK waits 2.5 times as long and starts higher."""
 
 
 @checks.explains_names
@@ -57,7 +57,7 @@ class Repeater:
         monotonic: Callable[[], float] = time.monotonic,
         dice: random.Random | None = None,
     ) -> None:
-        """Make a repeater. Setting ``stop`` ends every pause at once, and its read with the error before the pause."""
+        """Make a repeater. Setting ``stop`` ends every pause at once; the read raises the error before the pause."""
         self._retry = retry
         self._stop = Event() if stop is None else stop
         self._monotonic = monotonic

@@ -2,7 +2,8 @@
 
 Laws:
 
-* no request names a row twice, so its rows may be repeated alone and in any order, and changes of one key keep theirs;
+* no request names a row twice. So the rows of a request may be repeated alone and in any order, and the changes of one
+  key keep their order;
 * a row without an answer may have been written, and does not count as a success;
 * one bad row can make the service refuse a whole request, so a permanent refusal is narrowed down to its rows.
 """
@@ -73,7 +74,7 @@ def batches(
 
 
 def send_items(client: OTSClient, table: str, items: Sequence[Any]) -> list[StreamClientError | None]:
-    """Send the SDK's ``items`` in one request, once; return the error of each, in order, or ``None``. Never raises."""
+    """Send the SDK's ``items`` in one request, once; return each item's error or ``None``, in order. Never raises."""
     request = BatchWriteRowRequest()
     request.add(TableInBatchWriteRowItem(table, list(items)))
     try:
@@ -112,7 +113,7 @@ def read_rows(
 
 
 def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
-    """Return the package's exception for an error of the SDK, which stays its cause."""
+    """Return the package's exception for an error of the SDK; that error stays the exception's cause."""
     failure = classify(error, write=write, client=client)
     if failure is not error:
         failure.__cause__ = error
@@ -166,7 +167,7 @@ def is_passing(error: StreamClientError) -> bool:
 
 
 def send_encoded(calls: SignedCalls, table: str, rows: Sequence[EncodedRow]) -> list[StreamClientError | None]:
-    """Send ``rows`` once; return the error of each, in order, or ``None``. Never raises."""
+    """Send ``rows`` once; return each row's error or ``None``, in order. Never raises."""
     messages = [schema.RowInBatchWriteRowRequest(type=kind, row_change=row, condition=_IGNORE) for kind, row in rows]
     request = schema.BatchWriteRowRequest(tables=[schema.TableInBatchWriteRowRequest(table_name=table, rows=messages)])
     try:

@@ -49,10 +49,10 @@ MOST_SKEW_SECONDS = 15 * 60
 """The largest difference between an answer's date and this machine's clock, as in the SDK."""
 
 CACHED_DATES = 8
-"""The parsed dates that are kept: dates are whole seconds, and many calls are made within one second."""
+"""How many parsed dates are kept: dates are whole seconds, and many calls are made within one second."""
 
 CACHED_ENVELOPES = 16
-"""The request heads that are kept: as many as one or two clients call operations within one second."""
+"""How many request heads are kept: about as many as one or two clients need for their operations within one second."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """The headers of every successful answer to a table or stream operation."""
@@ -73,7 +73,7 @@ Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
 """A function of the path, the header lines, the body, and whether the request may be repeated."""
 
 SHOWN_BYTES = 100
-"""The bytes that a message quotes of an unreadable refusal: enough to recognise a gateway's page."""
+"""The most bytes of an unreadable refusal that a message quotes: enough to recognise a gateway's page."""
 
 AnswerT = TypeVar("AnswerT")
 PageT = TypeVar("PageT")
@@ -91,7 +91,7 @@ class SignedCalls:
         self.client = checked_client(client)
         """The client whose settings these calls use."""
         self.checks_pages = integrity_of(client) is Integrity.MD5
-        """Whether pages of records are compared with their digest before they are read, as all other answers are."""
+        """Whether pages of records are compared with their digest before they are decoded, as all other answers are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
@@ -171,7 +171,7 @@ class SignedCalls:
         *,
         is_repeatable: bool,
     ) -> Any:
-        """Send a message of our schema; return the answer's as ``decode`` reads it. Errors are as in ``read``."""
+        """Send a message of our schema; return the answer as ``decode`` reads it. Errors: see ``read``."""
 
         def read(body: bytes) -> Any:
             return decode(schema.parse(schema.OPERATIONS[operation].response, body))
@@ -254,8 +254,8 @@ _REPLACEABLE = (ConnectionPool, OwnConnection)
 def with_own_connection(client: Any) -> Any:
     """Return a copy of ``client`` with connections of its own, with the same time-out and number of kept connections.
 
-    Its errors tell an answer that cannot be used from a request that cannot be made. A client with a connection of the
-    user's own keeps it.
+    The copy's errors distinguish an answer that cannot be used from a request that cannot be made. A client with a
+    connection of the user's own keeps that connection.
     """
     own = copy(client)
     own.credentials_provider = PatientProvider(client.credentials_provider)
@@ -338,9 +338,10 @@ def _tls(version: Any) -> ssl.SSLContext:
 def _envelope(
     path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
 ) -> tuple[str, str, str]:
-    """Return the head lines of requests to a path within one second, and the signed text before and after the digest.
+    """Return what all requests to ``path`` have in common while the clock shows the same second.
 
-    ``sender`` is access key id, instance and security token.
+    The result is the header lines, and the signed text before and after the digest. ``sender`` is access key id,
+    instance and security token.
     """
     key_id, instance, token = sender
     headers = {
@@ -362,7 +363,7 @@ def _lines_of(headers: Mapping[str, str]) -> str:
 
 
 def headers_of(lines: str) -> dict[str, str]:
-    """Return the headers in the lines of a head."""
+    """Return the headers in the header lines of a request or answer."""
     parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
     return {name: value for name, _, value in parts}
 
@@ -449,7 +450,7 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
 
 @lru_cache(maxsize=CACHED_DATES)
 def _seconds_of(date: str, end: str) -> float:
-    """Return the seconds since 1970 of ``date``, which has no fraction, and ``end``, its last character.
+    """Return the seconds since 1970 of ``date``, which has no fraction; ``end`` is the date's last character.
 
     The date is read by hand, because ``strptime`` costs as much as the call.
     """

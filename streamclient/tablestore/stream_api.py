@@ -48,7 +48,8 @@ class RecordPage:
     """One answer of GetStreamRecord."""
 
     records: Sequence[StreamRecord]
-    """The records, oldest first. A codec may make each record when it is first read; ``place_of`` reads none."""
+    """The records, oldest first. A codec may make each record only when it is first read; ``place_of`` makes no
+    record."""
     next_position: Position
     """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
     may_more_record: bool | None = None

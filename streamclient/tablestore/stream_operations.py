@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000
 """The most pages of a listing: a million shards at 100 per page, far above any real stream. More pages mean that the
-listing does not end."""
+listing never ends."""
 
 MOST_CONTINUATIONS = 1_000
 """The most continuations of one search for an iterator. Java's client and DataX have no bound, and may never return."""
@@ -56,7 +56,7 @@ class TablestoreStreamApi:
     """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the given client is not changed.
 
     Reads are repeated by ``retry``, never by the SDK's own policy. In one attempt each wait, to connect or for bytes,
-    takes at most the client's ``socket_timeout``, by default 50 s. All of the attempt takes at most twice as long, or
+    takes at most the client's ``socket_timeout``, by default 50 s. The whole attempt takes at most twice as long, or
     the limit of ``streamclient.tablestore.with_limits``. Changes of tables are sent once, or repeated by the client's
     own ``retry_policy``.
     """
@@ -70,8 +70,9 @@ class TablestoreStreamApi:
         codec: RecordCodec | None = None,
         metrics: IMetrics | None = None,
     ) -> None:
-        """Prepare the operations. Setting ``stop`` ends a pause between repetitions at once, with the error before it.
+        """Prepare the operations.
 
+        Setting ``stop`` ends a pause between repetitions at once; the read then raises the error before the pause.
         ``metrics`` counts every read request; ``streamclient.metrics.labelled`` adds labels.
 
         Raises:
@@ -179,14 +180,14 @@ class TablestoreStreamApi:
         stream with a new id.
 
         Raises:
-            DependencyException: the call failed; with ``kind`` AMBIGUOUS it may have been applied.
+            DependencyException: the call failed; with ``kind`` AMBIGUOUS the change may have been applied.
         """
         spec = None if stream is None else stream_tables.specification_message(stream)
         arguments = (table_name, table_options, reserved_throughput)
         return self._change("UpdateTable", spec, *arguments, decode=_details_after_update)
 
     def describe_table(self, table_name: str) -> stream_tables.TableDescription:
-        """Return definition, options and stream of a table."""
+        """Return the definition, the options and the stream of a table."""
         request = schema.DescribeTableRequest(table_name=table_name)
         return self._send(request, stream_tables.table_description)
 

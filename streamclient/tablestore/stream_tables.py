@@ -58,7 +58,7 @@ class TableDescription:
 
 
 def specification_message(stream: StreamSpecification) -> Any:
-    """Return the setting as a message."""
+    """Return the stream setting as a message of the service."""
     if not stream.enable_stream:
         return schema.StreamSpecification(enable_stream=False)
     return schema.StreamSpecification(
@@ -134,6 +134,6 @@ def split_request(table: str, mebibytes: int) -> Any:
 
 
 def split_points(answer: Any) -> list[tuple[KeyValue, ...]]:
-    """Return the keys of the answer. A key may have its first columns only: the others are then below all values."""
+    """Return the keys in the answer. A key may have only its first columns: the others then stand below all values."""
     points = (decode_row(point).primary_key for point in answer.split_points)
     return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]

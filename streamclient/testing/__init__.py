@@ -1,7 +1,7 @@
 """For tests: simulations, contracts of interfaces that users implement, worker processes, and the judge of deliveries.
 
-``Faults``, ``Run``, ``SimulationFailed``, ``SimulationResult`` and ``StreamSimulation`` belong to the pytest fixture
-``stream_simulation``.
+The names ``Faults``, ``Run``, ``SimulationFailed``, ``SimulationResult`` and ``StreamSimulation`` belong to the pytest
+fixture ``stream_simulation``.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ _HOMES = {
     "recoveries": "journal",
     "unread": "deliveries",
 }
-"""Module of each public name, loaded on first use: pytest imports this package in every run."""
+"""The module of each public name. It is loaded when the name is first used: pytest imports this package in every
+run."""
 
 
 __getattr__ = loader(__name__, _HOMES)

@@ -25,7 +25,7 @@ from streamclient.tablestore.stream_api import StreamApi
 from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, History, ReaderBegan, ancestors
 
 LONGEST_SHARD_PAGES = 100_000
-"""Limit of one shard's replay: at a page per millisecond a minute and a half, far beyond any test."""
+"""The most pages in the replay of one shard: at a page per millisecond a minute and a half, far beyond any test."""
 
 
 def key_text(primary_key: Sequence[tuple[str, KeyValue]]) -> str:
@@ -40,17 +40,17 @@ class Delivery:
     worker: str
     shard_id: str
     life: str
-    """The name of one processor object: within it, records only go forward."""
+    """The name of one processor object; the records that it is given only go forward."""
     at_nanos: int
-    """Monotonic nanoseconds, comparable between processes of one machine."""
+    """The time of the batch in monotonic nanoseconds, comparable between processes of one machine."""
     records: tuple[tuple[str, SequenceInfo], ...]
-    """Key text and sequence of each record, in order."""
+    """The key text and the sequence of each record, in order."""
     epoch: int = 0
-    """The epoch of the acquisition."""
+    """The epoch of the acquisition under which the batch came."""
 
 
 class DeliveryRecorder(IRecordProcessor):
-    """Writes down every batch, then passes it to the wrapped processor; without one, checkpoints it."""
+    """Writes down every batch, then passes it to the wrapped processor; without such a processor, checkpoints it."""
 
     def __init__(self, worker: str, lines: IO[str], wrapped: IRecordProcessor | None = None) -> None:
         self._worker = worker
@@ -69,7 +69,7 @@ class DeliveryRecorder(IRecordProcessor):
             self._wrapped.initialize(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Write the line, flush it to the operating system, then process."""
+        """Write the line, flush it to the operating system, then process the batch."""
         self._lines.write(self._line(process_records_input.records))
         self._lines.flush()
         if self._wrapped is not None:
@@ -125,7 +125,7 @@ def read_history(stream_api: StreamApi, stream_id: str) -> list[ShardHistory]:
 
 
 def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> list[str]:
-    """Return the fleet's backlog of reads and checkpoints, one line per shard; empty without backlog."""
+    """Return the reads and checkpoints that the fleet still owes, one line per shard; empty if it owes none."""
     by_shard = {lease.lease_key: lease for lease in leases}
     found = []
     for shard in stream_api.describe_stream(stream_id).shards:
@@ -163,11 +163,11 @@ class Verdict:
 
     changes: int
     delivered: int
-    """Records handed to processors, repeats included: delivery is at-least-once."""
+    """The number of records handed to processors, repeats included: delivery is at-least-once."""
     distinct: int
     """The number of different records."""
     broken: Mapping[str, Sequence[str]]
-    """The violations of each law."""
+    """The violations, by law."""
 
     @property
     def lost(self) -> Sequence[str]:
@@ -176,7 +176,7 @@ class Verdict:
 
     @property
     def out_of_order(self) -> Sequence[str]:
-        """Changes of a key that came before an earlier change, or came to one processor again."""
+        """Changes of a key that came before an earlier change, or came to one processor twice."""
         return self.broken.get(ORDER, ())
 
     @property
@@ -210,7 +210,7 @@ def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Ve
 
 
 def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> History:
-    """Return the history as facts. It counts the changes of a key along its shards, whose sequences do not compare."""
+    """Return the history as facts. It numbers a key's changes along its shards, whose sequences do not compare."""
     parents = {shard.shard.shard_id: shard.shard.parent_shard_ids for shard in history}
     last: Counter[str] = Counter()
     numbers: dict[tuple[str, str, SequenceInfo], int] = {}
@@ -227,7 +227,7 @@ def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) 
 
 
 def _facts(deliveries: Sequence[Delivery], numbers: Mapping[tuple[str, str, SequenceInfo], int]) -> Iterator[Fact]:
-    """Yield the facts: a processor begins with its first batch; an unknown change is change 0 of its key."""
+    """Yield the facts. A processor begins with its first batch; an unknown change counts as change 0 of its key."""
     begun: set[str] = set()
     for one in deliveries:
         if one.life not in begun:

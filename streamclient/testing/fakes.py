@@ -29,7 +29,7 @@ class _FakeShard:
     records: list[StreamRecord] = field(factory=list)
     is_closed: bool = False
     trimmed: int = 0
-    """Number of the oldest records that are beyond retention."""
+    """The number of the shard's oldest records that are beyond retention."""
 
 
 class FakeStream:
@@ -50,9 +50,9 @@ class FakeStream:
         self.table_name = table_name
         self.stream_id = f"{table_name}_1500000000000000"
         self.reads = 0
-        """Number of pages that were requested."""
+        """The number of pages that were requested."""
         self.before_read: Callable[[str], None] | None = None
-        """Called with the shard id in the reading thread before each page; it may wait or raise."""
+        """A function that is called with the shard id in the reading thread before each page; it may wait or raise."""
         self._failures: dict[str, deque[Exception]] = {}
         self._lock = threading.Lock()
         self._shards: dict[str, _FakeShard] = {name: _FakeShard(Shard(name)) for name in shard_ids}
@@ -70,8 +70,9 @@ class FakeStream:
     def close(self, shard_id: str, child: str | None = None) -> None:
         """Close a shard: after its last record there is no next iterator.
 
-        An empty shard opens after it, ``child``, named after the closed one by default. Readers know only by that child
-        that the shard has ended. With ``child=""`` the list of shards does not show the end, as after a truncated page.
+        After the closed shard an empty shard ``child`` opens, by default with a name made from the closed one's. Only
+        that child tells readers that the shard has ended. With ``child=""`` the list of shards does not show the end,
+        as after a truncated page.
         """
         after = f"{shard_id}-next" if child is None else child
         with self._lock:
@@ -87,13 +88,13 @@ class FakeStream:
                 self._shards[child] = _FakeShard(Shard(child, parent_id=parent))
 
     def merge(self, first_parent: str, second_parent: str, child: str) -> None:
-        """Close two shards and open one child of both."""
+        """Close two shards and open one shard that is the child of both."""
         with self._lock:
             self._shards[first_parent].is_closed = self._shards[second_parent].is_closed = True
             self._shards[child] = _FakeShard(Shard(child, first_parent, second_parent))
 
     def trim(self, shard_id: str, count: int) -> None:
-        """Move the oldest ``count`` records of a shard, in all, beyond retention."""
+        """Move the oldest records of a shard beyond retention; afterwards ``count`` records in all are beyond it."""
         with self._lock:
             self._shards[shard_id].trimmed = count
 
@@ -103,14 +104,14 @@ class FakeStream:
             del self._shards[shard_id]
 
     def fail_reads(self, shard_id: str, *errors: Exception) -> None:
-        """Raise ``errors`` from the next reads of a shard, one each."""
+        """Raise ``errors`` from the next reads of a shard, one error from each read."""
         with self._lock:
             self._failures.setdefault(shard_id, deque()).extend(errors)
 
     # --- StreamApi -----------------------------------------------------------------------------------------------
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
-        """Return the one stream, if its table is asked for."""
+        """Return a list with the stream; an empty list if another table is asked for."""
         summary = StreamSummary(self.stream_id, self.table_name, 1_500_000_000_000_000)
         return (summary,) if table_name in (None, self.table_name) else ()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STOP_SECONDS = 60.0
-"""Longest wait for a process that was asked to stop: twice the default limit of a worker's own shutdown."""
+"""The longest wait for a process that was asked to stop: twice the default limit of a worker's own shutdown."""
 
 
 class WorkerProcess:
@@ -23,7 +23,7 @@ class WorkerProcess:
         self.log = log
         self.is_frozen = False
         self.is_stopping = False
-        """Whether it was asked to stop."""
+        """Whether the process was asked to stop."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
@@ -55,7 +55,7 @@ class WorkerProcess:
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Continue a frozen process where it was (SIGCONT); its leases may be lost meanwhile."""
+        """Continue a frozen process where it stopped (SIGCONT); its leases may have been lost meanwhile."""
         self._signal_group(signal.SIGCONT)
         self.is_frozen = False
 
@@ -96,7 +96,7 @@ class Fleet:
             process.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> WorkerProcess:
-        """Start a process under a name; it replaces a dead process of that name."""
+        """Start a process under a name; it replaces a dead process of the same name."""
         present = self.processes.get(name)
         if present is not None and present.is_running:
             raise ValueError(f"a process named {name} is still running")

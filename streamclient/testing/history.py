@@ -1,8 +1,8 @@
 """The history of a stream's changes, as facts, and the laws that judge it.
 
 Facts come from simulated fleets while they run, one by one, or from real processes, whose processors write files that
-are read afterwards. The laws are the same. Each law looks at one fact after the other and yields the violations, so it
-is a function of a ``History``, and a simulation can stop at the very fact that breaks it.
+are read afterwards. The laws are the same for both. Each law looks at one fact after the other and yields the
+violations. So it is a function of a ``History``, and a simulation can stop at the very fact that breaks the law.
 """
 
 from __future__ import annotations
@@ -63,20 +63,21 @@ class Returned:
     reader: object
     shard: str
     is_open: bool = True
-    """Whether there is a processor now."""
+    """Whether the reader has a processor after the call."""
 
 
 @frozen(eq=False)
 class Delivered:
-    """Changes reach a processor or a destination, in this order."""
+    """Changes reach a processor or a destination, in the given order."""
 
     reader: object
     shard: str
     keys: Sequence[Hashable]
     numbers: Sequence[int]
-    """The number of each change among those of its key, counted from 1; 0 for a change that was never written."""
+    """For each change, its number among the changes of its key, counted from 1; 0 for a change that was never
+    written."""
     is_judged: bool = True
-    """Whether the laws bind the deliverer; otherwise the changes only count as delivered."""
+    """Whether the laws apply to the deliverer; otherwise its changes only count as delivered."""
 
 
 Fact = ReaderBegan | ReaderOver | Called | Returned | Delivered
@@ -97,14 +98,14 @@ def require(fact: Fact, *judges: Judge) -> None:
 
 
 def nothing(*_: object) -> bool:
-    """Return ``False``: excuse nothing."""
+    """Return ``False``, which excuses no violation."""
     return False
 
 
 class KeysInOrder:
     """The changes of a key come in order and without a gap, through all splits and merges. Repeats are allowed.
 
-    With a fence, they are allowed only within one shard: after a child's change, no change of its parents may come.
+    With a fence, repeats are allowed only within one shard: after a child's change, no change of its parents may come.
     """
 
     def __init__(
@@ -113,11 +114,11 @@ class KeysInOrder:
         may_be_missing: Callable[[Hashable, int], bool] = nothing,
         is_fenced: Callable[[str, str], bool] = nothing,
     ) -> None:
-        """``is_fenced`` tells of two shards whether readers of the first are refused once the second goes on."""
+        """For two shards, ``is_fenced`` returns whether readers of the first are refused once the second goes on."""
         self.furthest: dict[Hashable, int] = {}
-        """Number of the last change of each key that came."""
+        """The number of the last delivered change of each key."""
         self._shards: dict[Hashable, str] = {}
-        """The shard that the last change of each key came from."""
+        """The shard that the last delivered change of each key came from."""
         self._may_be_missing, self._is_fenced = may_be_missing, is_fenced
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
@@ -216,7 +217,7 @@ class OneReliesOnIt:
         """With ``begins_late``, a reader may begin when its own lease has already expired, and is then not judged."""
         self._relies, self._in_one_process, self._begins_late = relies, in_one_process, begins_late
         self.readers: dict[str, dict[object, object]] = {}
-        """The readers that are not over, with their processes, by shard."""
+        """By shard, the readers that are not over, with their processes."""
 
     def see(self, fact: Fact) -> Iterator[LawBroken]:
         """See ``Judge``."""
@@ -261,7 +262,7 @@ class History:
     parents: Mapping[str, Iterable[str]]
     """The parents of each shard."""
     written: Mapping[str, Sequence[tuple[Hashable, int]]]
-    """Key and number of each change, by shard."""
+    """The key and the number of each change, by shard."""
     facts: Sequence[Fact]
 
     def broken(self) -> Iterator[LawBroken]:
@@ -295,7 +296,7 @@ class History:
 
 
 def ancestors(shard: str, parents: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return all ancestors of a shard that are known."""
+    """Return all known ancestors of a shard."""
     found: set[str] = set()
     level = set(parents.get(shard, ()))
     while level:

@@ -2,7 +2,7 @@
 
 This is the judge of fencing on the server's side. Give each worker a client with a security token of its own
 (``local.client(sts_token="worker-1, second life")``), and let a ``LeaseJournal`` observe the server. Afterwards
-``judge_leases`` names every write that was accepted from a worker which had lost the lease, and those that were
+``judge_leases`` names every accepted write from a worker that had lost the lease, and every such write that was
 refused.
 """
 
@@ -41,7 +41,7 @@ _SINGLE_WRITES = {
     "UpdateRow": (OperationType.UPDATE, "row_change"),
     "DeleteRow": (OperationType.DELETE, "primary_key"),
 }
-"""Operations on one row: their kind, and the field that holds the row."""
+"""The operations on one row: for each, its kind and the field of the request that holds the row."""
 
 
 @frozen
@@ -51,13 +51,13 @@ class LeaseWriting:
     at_nanos: int
     """Monotonic nanoseconds of this machine at the time of the answer."""
     caller: str
-    """Security token of the client."""
+    """The security token of the client that sent the write."""
     lease_key: str
     operation: OperationType
     columns: Mapping[str, ColumnValue]
-    """The columns that it puts; columns that it deletes are left out."""
+    """The columns that the write puts; columns that it deletes are left out."""
     error_code: str = ""
-    """The reason why it was not applied; empty if it was applied."""
+    """The reason why the write was not applied; empty if it was applied."""
 
     @property
     def is_accepted(self) -> bool:
@@ -66,12 +66,12 @@ class LeaseWriting:
 
     @property
     def is_mark(self) -> bool:
-        """Whether it only requests the lease: it moves no counter, and any worker may write it."""
+        """Whether the write only requests the lease: it does not change the counter, and any worker may send it."""
         return COUNTER not in self.columns and self.operation is not OperationType.DELETE
 
     @property
     def is_take(self) -> bool:
-        """Whether its caller becomes the owner by it."""
+        """Whether the caller becomes the owner by this write."""
         return bool(self.columns.get(OWNER)) and not self.columns.get(STEALER)
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def _put_columns(row: Row) -> dict[str, ColumnValue]:
 
 
 def _rows(exchange: Exchange, table_name: str) -> Iterator[tuple[OperationType, bytes, str]]:
-    """Yield each row of a writing request: the operation, the stored form, and the error code."""
+    """Yield each row of a writing request: the operation, the row as it is stored, and the error code."""
     refused = "" if exchange.http_status == 200 else schema.parse(schema.Error, exchange.answer).code
     if exchange.operation == "BatchWriteRow":
         messages = schema.OPERATIONS[exchange.operation]
@@ -153,13 +153,13 @@ class LeaseHistory:
     """The judgement of a journal."""
 
     fenced_writes: list[str] = field(factory=list)
-    """Accepted writes of a caller that did not hold the lease. There must be none."""
+    """Accepted writes of a caller that did not hold the lease; correct fencing leaves this list empty."""
     refused_writes: list[str] = field(factory=list)
     """Writes of a caller that had lost the lease, refused by their condition."""
     takes: list[LeaseWriting] = field(factory=list)
-    """Writes by which a caller became the owner."""
+    """Accepted writes by which a caller became the owner."""
     moves: int = 0
-    """Takes of a lease that another caller had before."""
+    """The number of takes of a lease that another caller had before."""
     holders: dict[str, str] = field(factory=dict)
     """The final holder of each lease: ``NOBODY`` if it is free, the last holder if its shard has ended."""
 
@@ -176,8 +176,8 @@ def judge_leases(
       knows the row, and saw it unchanged for a lease duration, may take the lease, or hand it over to another worker.
 
     Callers are processes; ``worker_of`` returns the worker of a process. A process that was restarted under its name
-    usually takes its leases anew. It may go on with them if a last write of the dead process looks like its own take: a
-    later process counts as the heir of an earlier one.
+    usually takes its leases anew. If the last write of the dead process looks like the new one's own take, the new
+    process may go on with the lease: a later process counts as the heir of an earlier one.
     """
     replay = _Replay(worker_of)
     for writing in writings:
@@ -191,10 +191,10 @@ class _Held:
     """The allowed writers of one row, according to its accepted writes."""
 
     holder: str = NOBODY
-    """The process that took it last and still has it."""
+    """The process that took the lease last and still has it."""
     counter: int | None = None
     takers: list[str] = field(factory=list)
-    """Every process that ever took it, in order."""
+    """Every process that ever took the lease, in order."""
 
 
 @define
@@ -203,7 +203,7 @@ class _Replay:
     history: LeaseHistory = field(factory=LeaseHistory)
     rows: dict[str, _Held] = field(factory=lambda: defaultdict(_Held))
     places: dict[str, int] = field(factory=dict)
-    """The order in which the processes first wrote."""
+    """For each process, its place in the order in which the processes first wrote."""
 
     def add(self, writing: LeaseWriting) -> None:
         """Judge the next write by the present holder, and update the holder."""
@@ -253,10 +253,10 @@ def _counter(writing: LeaseWriting) -> int | None:
 
 
 def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int) -> dict[str, float]:
-    """Return for how many seconds each lease that a caller held at a time stayed without an owner, by lease key.
+    """Return, by lease key, for how many seconds each lease of a caller stayed without an owner.
 
-    ``caller`` died or froze at ``lost_at_nanos``. A lease that was never taken afterwards is left out: its shard had
-    ended, or its holder woke up in time.
+    ``caller`` died or froze at ``lost_at_nanos``, and held these leases at that time. A lease that was never taken
+    afterwards is left out: its shard had ended, or its holder woke up in time.
     """
     held: set[str] = set()
     found: dict[str, float] = {}

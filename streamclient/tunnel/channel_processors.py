@@ -30,8 +30,8 @@ class ChannelRecordsInput:
     """Argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
 
     records: Sequence[StreamRecord]
-    """Records in the channel's order. Rows of full data have a sequence of zeros. Immutable; a worker makes the records
-    when they are first read, and they compare equal to the tuple of them."""
+    """Records in the channel's order. Rows of full data have a sequence of zeros. The sequence is immutable and equals
+    a tuple of the same records. A worker makes each record object only when it is first read."""
     channel_id: str
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
@@ -42,9 +42,9 @@ class ChannelRecordsInput:
 class IChannelProcessor(ABC):
     """Processes the records of all channels, or of one if a factory makes it (Java: ``IChannelProcessor``).
 
-    The worker stores progress, every ``checkpoint_interval_millis`` and once more at the end. It covers only calls that
-    returned. A call that raises is repeated as the failure policy says; nothing is skipped. A processor shared by all
-    channels is called for several channels at once, but never twice at once for one channel.
+    The worker stores progress, every ``checkpoint_interval_millis`` and once more at the end. The stored progress
+    covers only calls that returned. A call that raises is repeated as the failure policy says; nothing is skipped. A
+    processor shared by all channels is called for several channels at once, but never twice at once for one channel.
     """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class IChannelProcessor(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Clean up after a channel that ended, was let go or was lost; called once for each channel that was begun."""
+        """Clean up after a channel that ended, was released or was lost; called once for each channel that began."""
 
 
 class IChannelProcessorFactory(ABC):
@@ -65,8 +65,8 @@ class IChannelProcessorFactory(ABC):
 
 
 ChannelCallback = Callable[[Sequence[StreamRecord]], None] | Callable[[Sequence[StreamRecord], str], None]
-"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. It receives
-the id if its second parameter is positional and has no default."""
+"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. The function
+receives the id if its second parameter is positional and has no default."""
 
 TunnelProcessor = (
     ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory | type[IRecordProcessor]

@@ -1,4 +1,4 @@
-"""Turns of channels' consumers, which are the consumers of the lease workers."""
+"""The turns in which the consumers of channels read; these consumers are those of the lease workers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ReaderTurns:
 class ChannelTurn:
     """The turns of one channel's reader: its consumer reads and processes only in them.
 
-    It waits for a turn without holding a page, unless its call failed. Waiting is a pause or a read that has not begun:
-    a stop ends it at once, and no watch counts it as a slow read.
+    The consumer waits for a turn without holding a page, unless its call failed. Waiting is a pause or a read that has
+    not begun: a stop ends it at once, and no watch counts it as a slow read.
     """
 
     def __init__(self, reader: str, readers: ReaderTurns) -> None:
@@ -54,10 +54,10 @@ class ChannelTurn:
         self._readers.ask(self._reader, go)
 
     def end(self) -> None:
-        """End the turn, or the wait for one."""
+        """End the turn, or the wait for a turn."""
         self._readers.end(self._reader)
 
     def hold_up(self) -> Reason | None:
-        """Return that the reader waits for its turn, with the number of turns at once; ``None`` if it does not wait."""
+        """Return the reason that the reader waits, with the number of turns at once; ``None`` if it does not wait."""
         turns = self._readers.turns
         return Reason(Cause.TURN, detail=str(turns.most)) if turns.waits(self._reader) else None

@@ -23,18 +23,19 @@ from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.owner_loop import OwnerLoop
 
 STORE_TRIES = 5
-"""Times that an uncertain checkpoint is looked up and sent again before its outcome is reported as unknown."""
+"""How many times at most a checkpoint is sent and, after an unclear answer, looked up; then its outcome counts as
+unknown."""
 
 
 _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
-"""Codes of errors that waiting does not mend if the call never worked: of key, policy or, without a code, the endpoint.
-They also end a lease worker at its start. Once a kind of call has worked they may pass: a key or a policy was
-changed."""
+"""Codes of errors that waiting does not mend if the call never worked: errors of the key, the policy or, without a
+code, the endpoint. They also end a lease worker at its start. Once a kind of call has worked, such errors may pass: a
+key or a policy was changed."""
 
 
 _OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
-"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may concern
-only the channel; the next heartbeat tells whether the tunnel still exists."""
+"""Calls that name a channel. If such a call is refused for its parameters, or by an answer without a code, that may
+concern only the channel; the next heartbeat tells whether the tunnel still exists."""
 
 
 def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
@@ -53,17 +54,17 @@ class Stored(Enum):
 
     YES = "yes"
     LOST = "lost"
-    """Another consumer stored one, or the session is over: this client does not have the channel any more."""
+    """Another consumer stored a checkpoint, or the session is over: this client does not have the channel any more."""
     REFUSED = "refused"
-    """It is certainly not stored, although this client has the channel."""
+    """The checkpoint is certainly not stored, although this client still has the channel."""
     NEVER = "never"
-    """REFUSED, and no other checkpoint can be stored either: consuming ends."""
+    """As REFUSED, and no other checkpoint can be stored either: consuming ends."""
     UNKNOWN = "unknown"
 
 
 @define(eq=False)
 class ChannelSlot:
-    """The checkpoint of one reader. One store at a time, in any thread."""
+    """The checkpoint of one reader. It is stored by one call at a time, in any thread."""
 
     client_id: str
     channel_id: str
@@ -111,7 +112,7 @@ class TunnelCalls:
         self.loop.start(self.pool, partial(self.pool.submit, work))
 
     def read_answered(self, error: StreamClientError | None) -> None:
-        """Note that a read of a channel succeeded or failed.
+        """Record that a read of a channel succeeded or failed.
 
         Any thread; the reader handles errors that are not final.
         """
@@ -185,7 +186,7 @@ class TunnelCalls:
         return Stored.UNKNOWN, problem
 
     def _refused(self, error: Exception) -> Stored | None:
-        """Return the outcome of a checkpoint that the service did not store; ``None`` if it may be stored."""
+        """Return the outcome of a checkpoint that the service refused to store; ``None`` if it may have stored it."""
         verdict = self._verdict("checkpoint", error)
         if verdict is CallVerdict.PASSING:
             is_refused = isinstance(error, DependencyException) and not error.retriable

@@ -63,7 +63,7 @@ class TunnelClient:
         data_retry: ReadRetry = DATA_RETRY,
         stop: Event | None = None,
     ) -> None:
-        """Make a client. Setting ``stop`` ends every pause between attempts at once, with the error of the last one.
+        """Make a client. Setting ``stop`` ends every pause between attempts with the last attempt's error.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
@@ -240,7 +240,7 @@ class TunnelClient:
         return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
-        """Repeat the call only while the service says that it did nothing: a lost answer ends it."""
+        """Repeat the call only while the service says that it did nothing: a lost answer ends the repetition."""
 
         def attempt() -> Any:
             try:
@@ -257,7 +257,7 @@ class TunnelClient:
 
 
 def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raises_at_once: bool) -> ReadT:
-    """Repeat a read; ``raises_at_once`` says whether an answer that cannot be believed ends it."""
+    """Repeat a read; ``raises_at_once`` says whether an answer that cannot be believed ends the repetition."""
 
     def attempt() -> ReadT | TunnelAnswerError:
         try:

@@ -26,7 +26,7 @@ def _host_name() -> str:
 @checks.explains_names
 @frozen(kw_only=True)
 class TunnelWorkerConfig:
-    """Settings of a tunnel worker, checked when made. Several workers may share one: it owns no threads.
+    """Settings of a tunnel worker, checked when made. Several workers may share one object, because it owns no threads.
 
     ``client_config`` holds the settings that lease workers and tunnel workers share: failure policy, pauses after
     failures, bytes read ahead, limits of user code.

@@ -55,7 +55,7 @@ DECLINED_REMEMBERED_SECONDS = 3_600.0
 
 
 class TunnelCoordinator:
-    """The owner, which runs until it was stopped and every channel was let go, or the time for that is up."""
+    """The owner, which runs until it was stopped and every channel was released, or the time for that is up."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TunnelCoordinator:
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
         self.has_connected = False
-        """Whether there ever was a session. Any thread."""
+        """Whether there ever was a session. Usable from any thread."""
         self._finish: tunnel_events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
@@ -109,11 +109,11 @@ class TunnelCoordinator:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Begin to stop; a second request changes nothing. Any thread."""
+        """Begin to stop; a second request changes nothing. Usable from any thread."""
         self._loop.post(self._begin_stop)
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        """Send a checkpoint to the owner, and return whether the owner received it. Any thread.
+        """Send a checkpoint to the owner, and return whether the owner received it. Usable from any thread.
 
         Raises:
             ConfigurationError: the request is the first of two phases, which the Tunnel Service cannot store.
@@ -127,7 +127,7 @@ class TunnelCoordinator:
         return self._loop.post(request, timeout_seconds)
 
     def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with the status of every channel; at once if the worker has ended. Any thread."""
+        """Call ``reply`` with the status of every channel; at once if the worker has ended. Usable from any thread."""
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -150,7 +150,7 @@ class TunnelCoordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """Health at this moment, even while the owner is held up; after the end, as it was then. Any thread."""
+        """Health now, even while the owner is blocked; after the end, the last health. Usable from any thread."""
         if self._loop.is_closed:
             return self._judged
         now, limit = self._loop.now(), self._health_limit_seconds
@@ -253,7 +253,7 @@ class TunnelCoordinator:
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
-        """Note that a consumer is gone."""
+        """Record that a consumer is gone."""
         reader = shard.lease_identifier
         del self._consumers[reader], self._slots[reader]
         if end is ConsumerEnd.DONE:
@@ -262,7 +262,7 @@ class TunnelCoordinator:
         self.emit(tunnel_events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """Note that a consumer makes no progress without an excuse."""
+        """Record that a consumer makes no progress without an excuse."""
         self.emit(tunnel_events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
 
     # --- checkpoints ---------------------------------------------------------------------------------------------

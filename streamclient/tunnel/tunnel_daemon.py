@@ -28,8 +28,8 @@ LONGEST_RESTART_MILLIS = 10_000
 class TunnelDaemon(Running):
     """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
 
-    ``run()`` blocks, and returns after ``close()``. It ends with an error if the service says that consuming can never
-    work. As a context manager it runs in a thread, and ``wait()`` waits meanwhile.
+    ``run()`` blocks, and returns after ``close()``. The run ends with an error if the service says that consuming can
+    never work. As a context manager it runs in a thread, and ``wait()`` waits meanwhile.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TunnelDaemon(Running):
         super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
         self._dice = random.Random()
         self._failure: BaseException | None = None
-        """The error that ended it."""
+        """The error that ended the daemon."""
         self._last_fault: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -68,7 +68,7 @@ class TunnelDaemon(Running):
         self._raise_failure()
 
     def close(self) -> None:
-        """Shut the present worker down; ``run`` returns afterwards. Any thread."""
+        """Shut the present worker down; ``run`` returns afterwards. Usable from any thread."""
         self._require_here()
         with self._lock:
             self._closed.set()

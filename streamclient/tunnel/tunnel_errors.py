@@ -11,8 +11,8 @@ import re
 from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientError, TrimmedDataException
 
 UNAVAILABLE = "OTSTunnelServerUnavailable"
-"""Code of a passing problem of the service. An answer of status 500 or above without a readable error counts as one
-too, as in the Go client."""
+"""Code of a passing problem of the service. An answer of status 500 or above without a readable error counts as such a
+problem too, as in the Go client."""
 
 LOST_LOG = "OTSTrimmedDataAccess"
 """Code of the table service, which the tunnel service calls: the records are past retention."""
@@ -62,7 +62,7 @@ class TunnelSessionGoneError(TunnelError):
 class TunnelServerUnavailableError(TunnelError):
     """The service has a passing problem (``OTSTunnelServerUnavailable``). Repeat.
 
-    With a status below 500 and a text that begins with another code, the error is the one of that code.
+    With a status below 500 and a text that begins with another code, the error is of the class for that code.
     """
 
 
@@ -100,7 +100,7 @@ def unwrapped(status: int, code: str, text: str) -> tuple[str, str]:
 
 
 def typed(error: StreamClientError, answered: Exception | None = None) -> StreamClientError:
-    """Return the error as the class for its code, if one exists; ``answered`` is the error from which it was made."""
+    """Return the error as the class for its code, if one exists; ``error`` was made from ``answered``."""
     if isinstance(error, TrimmedDataException):
         status, request_id = getattr(answered, "http_status", None), getattr(answered, "request_id", None)
         return TunnelExpiredError(

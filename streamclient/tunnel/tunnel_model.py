@@ -71,7 +71,7 @@ class StreamTunnelConfig:
     """The part of the log that a tunnel delivers; a start time replaces ``start``."""
 
     start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
-    """May be given as a string."""
+    """The start of the changes; a string is accepted too."""
     start_micros: int | None = field(default=None, validator=_micros)
     end_micros: int | None = field(default=None, validator=_micros)
 
@@ -108,7 +108,8 @@ class ChannelInfo:
     client_id: str
     """Id of the client that holds the channel; empty if no client does."""
     consume_point_micros: int
-    """Position of its checkpoint in the log; 0 before the first one, and for full data."""
+    """Position of the channel's checkpoint in the log, as a time in microseconds since 1970; 0 before the first
+    checkpoint, and for full data."""
     record_count: int
 
 
@@ -127,6 +128,6 @@ class ChannelCheckpoint:
     """The position at which a channel is read next."""
 
     token: str
-    """``finished`` once everything was consumed."""
+    """The token of the next page; ``finished`` once everything was consumed."""
     sequence_number: int
     """Sequence number of the last stored checkpoint; the next one is greater by one."""

@@ -65,7 +65,7 @@ class ChannelOrder:
                 known.popitem(last=False)
 
     def follow(self, channel_id: str, token: str, page: TunnelPage) -> None:
-        """Compare the page at a token with its predecessor, and remember its end.
+        """Compare the page at a token with its predecessor, and remember the end of the page.
 
         Raises:
             TunnelOrderError: the page leads nowhere, or does not rise. It is not remembered.

@@ -31,7 +31,7 @@ class ChannelPages:
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
         """Return the pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect.
 
-        Each page has to follow the one before it; the consumer judges whether the first one does.
+        Each page has to follow the page before it; the consumer judges whether the first page does.
         """
         records: Sequence[StreamRecord] = ()
         size = 0

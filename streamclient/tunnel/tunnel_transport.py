@@ -50,7 +50,7 @@ class TunnelTransport:
         return self._answer(verb, request, write=write, checks_digest=True).body
 
     def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
-        """Return the answer as a message; raise as ``send``, and ``TunnelAnswerError`` for an unreadable one."""
+        """Return the answer as a message; raise as ``send``, and ``TunnelAnswerError`` for an unreadable answer."""
         body = self.send(verb, request, write=write)
         try:
             return schema.parse(response_class, body)
@@ -93,7 +93,7 @@ def _damaged() -> DependencyException:
 
 
 def _require_whole(answer: HttpAnswer) -> None:
-    """Require an answer that is known to be complete: a cut list or page is well formed and does not show it.
+    """Require an answer that is known to be complete: a list or page that was cut is well formed, so it looks whole.
 
     Raises:
         TunnelAnswerError: the answer may be only a part, or may not come from the service.

@@ -59,16 +59,17 @@ class TunnelWorker(Running):
     """Consumes a tunnel, sharing its channels with all workers on it; the service distributes them.
 
     ``run()`` blocks until ``shutdown()``. ``connect_and_working()`` runs it in a thread and returns, like the Java
-    worker's method of that name. As a context manager it does both, and ``wait()`` waits meanwhile. It runs once.
+    worker's method of that name. As a context manager the worker does both, and ``wait()`` waits meanwhile. A worker
+    runs once.
 
-    A lost session is begun anew, for ever. The work ends early, with the error in ``exception``, if the service says
-    that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
+    A lost session is replaced by a new one, without end. The work ends early, with the error in ``exception``, if the
+    service says that it cannot go on: the tunnel does not exist or is expired, or consuming is not permitted.
 
     Args:
         tunnel_id: the id that ``TunnelClient.create_tunnel`` returned.
         client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one from.
-        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of
-            them; or any factory of record processors, such as the Spark processor's.
+        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of them;
+            or any factory of record processors, such as the Spark processor's.
         config: settings of the worker.
         runtime: clocks and threads, for tests.
 
@@ -100,7 +101,7 @@ class TunnelWorker(Running):
         self._lock = threading.Lock()
         self._is_begun = False
         self.is_refused = False
-        """Whether it ended because the service says that it cannot go on, not by a fault."""
+        """Whether the worker ended because the service says that consuming cannot go on, not because of a fault."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
@@ -203,9 +204,10 @@ class TunnelWorker(Running):
             raise WorkerFailedError.of({self._tunnel_id: self._sentence}, {self._tunnel_id: error})
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Stop: finish running calls, store last checkpoints, end the session; return whether it has ended. Any thread.
+        """Stop: finish running calls, store last checkpoints, end the session; return whether the worker has ended.
 
-        Takes at most ``client_config.shutdown_timeout_millis``. From the worker's own threads it never waits.
+        Usable from any thread. The call takes at most ``client_config.shutdown_timeout_millis``. In the worker's own
+        threads it never waits.
         """
         self._require_here()
         with self._lock:
@@ -229,7 +231,7 @@ class TunnelWorker(Running):
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """ERROR once it failed; RUNNING from ``run()`` until that returns; SHUTDOWN afterwards. Any thread."""
+        """ERROR after a failure; RUNNING while the worker runs; SHUTDOWN afterwards. Usable from any thread."""
         if self._exception is not None:
             return WorkerStatus.ERROR
         if self._ended.is_set():
@@ -243,7 +245,7 @@ class TunnelWorker(Running):
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether the session lives and channels are read. Any thread.
+        """Whether the session lives and channels are read. Usable from any thread.
 
         Unhealthy if no call of the session, no read or no checkpoint has succeeded for
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not.
@@ -257,11 +259,14 @@ class TunnelWorker(Running):
 
     @property
     def has_connected(self) -> bool:
-        """Whether the service ever gave the worker a session. Any thread."""
+        """Whether the service ever gave the worker a session. Usable from any thread."""
         return self._parts is not None and self._parts.coordinator.has_connected
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
-        """Return the status of every channel that is read, by id, with the reason if it does not move. Any thread."""
+        """Return the status of every channel that is read, by id.
+
+        A status names the reason if its channel does not move. Usable from any thread.
+        """
         self._require_here()
         parts = self._parts
         if parts is None:
@@ -280,7 +285,7 @@ class TunnelWorker(Running):
 
     @staticmethod
     def _has_program_ended() -> bool:
-        """Return whether the program ended around the thread of ``connect_and_working``, which delays its exit."""
+        """Return whether the program's main thread has ended; the thread of ``connect_and_working`` delays the exit."""
         return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, parts: _TunnelParts | None) -> bool:

@@ -125,8 +125,8 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
 def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
     """Read any cell from its tag 03 on, or name its fault.
 
-    Return the name, value, operation, timestamp, checksum, and the offset after it. On the wire the operation comes
-    before the timestamp; the checksum covers it after the timestamp.
+    Return the name, value, operation, timestamp, checksum, and the offset after the cell. On the wire the operation
+    comes before the timestamp; the checksum covers the operation after the timestamp.
     """
     if data[offset + 1] != tags.TAG_CELL_NAME:
         fail(offset + 1, f"tag {data[offset + 1]:#04x}", "04, the cell's name")

@@ -25,13 +25,14 @@ TYPE_STRING = 0x03
 TYPE_BLOB = 0x07
 
 SEQUENCE_BYTES = 19
-"""The sequence: three tags, u32 epoch, i64 timestamp, u32 row index."""
+"""The length of the sequence: three tags, u32 epoch, i64 timestamp, u32 row index."""
 EXTENSION_BYTES = 24
-"""The sequence with its own tag and length; no other content was ever seen in an extension."""
+"""The length of the sequence with its own tag and length; no other content was ever seen in an extension."""
 
 CACHED_NAME_BYTES = 255
-"""The longest column name that the service accepts; longer names are not cached, so the caches stay small."""
+"""The length of the longest column name that the service accepts; longer names are not cached, so the caches stay
+small."""
 CACHED_NAMES = 4096
-"""The cached names: enough for the columns of several wide tables; at most a few MB."""
+"""The largest number of cached names: enough for the columns of several wide tables; at most a few MB."""
 CACHED_STAMPS = 1024
-"""The cached versions, one per write; repeated versions are usually of the same page."""
+"""The largest number of cached versions, one per write; repeated versions are usually of the same page."""

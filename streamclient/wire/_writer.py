@@ -19,7 +19,7 @@ _sized = struct.Struct("<BI").pack
 _extension = struct.Struct("<BIBIBIBqBI").pack
 
 CHECKSUM_BYTES = 2
-"""The tag and checksum at the end of a row, which cover the row without its sequence."""
+"""The length of the end of a row: a tag, and the checksum, which covers the row without its sequence."""
 
 _ROW_KEY = bytes([tags.TAG_ROW_KEY])
 _ROW_DATA = bytes([tags.TAG_ROW_DATA])

@@ -15,7 +15,8 @@ from streamclient.errors import CodecError
 
 LARGE_BYTES = 2 * 1024 * 1024
 """The size up to which a message is parsed without a check of its form. Any such message is parsed in a tenth of a
-second and takes 100 MB. Checking the form first would add a good part of the parsing time to a batch of many rows."""
+second and takes at most 100 MB. Checking the form first would add a good part of the parsing time to a batch of many
+rows."""
 
 _LEAST_FIELD_BYTES = 2
 
@@ -27,8 +28,8 @@ _WIRE_FIXED = {1: 8, 5: 4}
 def read(message_class: Any, data: bytes, most: int) -> Any:
     """Read one untrusted message without the checks of ``schema.complete``.
 
-    It may hold ``most`` elements of repeated fields, including messages inside it; a large message may hold ``most``
-    fields.
+    The message may hold ``most`` elements of repeated fields, including messages inside it; a large message may hold
+    ``most`` fields.
 
     Raises:
         CodecError: the bytes are malformed, or hold more.
@@ -132,7 +133,7 @@ def _message_fields(descriptor: Any) -> dict[int, Any]:
 
 
 def _varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Read a number; return it with its end. An unfinished number is read as one that leads to the message's end."""
+    """Read a number; return it and the offset after it. An unfinished number is read as one that ends the message."""
     value = shift = 0
     while offset < end:
         byte = data[offset]

@@ -15,9 +15,9 @@ Nothing is lost and nothing converted. If a record has several cells of one colu
 newest version, the first of equals; without a put, the first cell; the others are listed. A value of another type than
 its column's is listed whole, and its place in the column is null under the operation PUT.
 
-Without a schema, a column has the type of its first value in the page, and columns are in order of appearance; with
-one, they are those of the schema, and cells of other columns are listed. So are those of columns whose name holds a
-NUL, which Arrow's interface cannot carry.
+Without a schema, a column has the type of its first value in the page, and columns are in order of appearance. With a
+schema, the columns are those of the schema, and cells of other columns are listed. Cells of columns whose name holds a
+NUL are listed, too, because Arrow's interface cannot carry such a name.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
 def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
     """Return ``records`` by column, as an object with ``__arrow_c_array__``, which every Arrow library accepts.
 
-    The records of a page, or of a part of a page, are not made for it.
+    If ``records`` are a page, or a part of a page, no objects are made for the single records.
 
     Raises:
         CodecError: the records are not of one table.

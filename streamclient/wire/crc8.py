@@ -10,7 +10,8 @@ import struct
 
 _POLYNOMIAL = 0x107
 FOLD_FROM_BYTES = 96
-"""The length from which halving is faster than the loop: one step costs about 15 bytes of loop (measured)."""
+"""The length, in bytes, from which halving is faster than the loop: one step costs about 15 bytes of loop
+(measured)."""
 
 
 UNPACK_PAIRS = [struct.Struct(f"<{pairs}H").unpack_from for pairs in range(FOLD_FROM_BYTES // 2 + 1)]

@@ -36,10 +36,10 @@ class PageContent(Protocol):
         """Return the position of a record."""
 
     def size(self, rows: Rows, /) -> int:
-        """Return the bytes of these records on the wire."""
+        """Return the number of bytes of these records on the wire."""
 
     def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """Return these records as the writes that do the same."""
+        """Return these records as the writes that repeat them."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         """Return the cells of these records by column."""
@@ -59,7 +59,7 @@ class PageRecords(Sequence[StreamRecord]):
 
     Each part of a page keeps the whole page in memory, as bytes. With a compiled codec it keeps no records: a record
     that is no longer in use is made again at its next access, so make a list to read a page more than once. A record
-    does not keep the page: once no part of that is left, the record keeps only its own cells.
+    does not keep the page in memory: once no part of the page is left, the record keeps only its own cells.
     """
 
     __slots__ = ("_content", "_rows")
@@ -94,7 +94,7 @@ class PageRecords(Sequence[StreamRecord]):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of these records on the wire: their rows and the rows of their previous cells."""
+        """The number of bytes of these records on the wire: their rows and the rows of their previous cells."""
         return self._content.size(self._rows)
 
     def require_order(self) -> None:
@@ -112,7 +112,7 @@ class PageRecords(Sequence[StreamRecord]):
             )
 
     def writes(self) -> list[RowWrite]:
-        """Return these records as the writes that do the same."""
+        """Return these records as the writes that repeat them."""
         return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:

@@ -1,7 +1,8 @@
 """Rows from puts, and their stored bytes: a row alone, or the stream record that holds it.
 
 The compiled part is optional. Without it ``read_put`` reads nothing, and its caller continues in Python to the same
-result; ``tests/wire/test_wire_puts.py`` compares both. Rows that it declines, faulty or only unusual, go the same way.
+result; ``tests/wire/test_wire_puts.py`` compares both. If ``read_put`` declines a row, faulty or only unusual, its
+caller continues in Python, too.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ else:
     Put = Any
 
 PutLimits = tuple[int, int, int, int, int, int]
-"""The limits of a put: the columns of a key, the bytes of a value in it, of a name and of another value, the other
-columns, and the exclusive upper bound of timestamps."""
+"""The limits of a put, in this order: the number of key columns, the bytes of a key value, the bytes of a name, the
+bytes of another value, the number of other columns, and the exclusive upper bound of timestamps."""
 
 _AROUND_RECORD = 29 + 2
-"""The bytes after a record's cells: the extension with its sequence, and the row's checksum, which covers only the
-cells."""
+"""The number of bytes after a record's cells: the extension with its sequence, and the row's checksum, which covers
+only the cells."""
 
 Columns = Mapping[str, tuple[tuple[int, ColumnValue], ...]]
 """The versions by column name, newest first; no column has an empty tuple."""

@@ -135,7 +135,7 @@ class RecordCodec(Protocol):
         """Decode a ReadRecords response body; any corrupt part raises ``CodecError`` for the whole page."""
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
-        """Encode for the message StreamRecord: action type, record, origin record."""
+        """Encode a record for the message StreamRecord: return its action type, record and origin record."""
 
 
 class PurePythonCodec:
@@ -165,7 +165,7 @@ class PurePythonCodec:
         return TunnelPage(records, message.next_token, _hint(message), len(body))
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
-        """Encode for the message StreamRecord: action type, record, origin record.
+        """Encode a record for the message StreamRecord: return its action type, record and origin record.
 
         Raises:
             CodecError: a stream cannot hold the record, for example a put without timestamp.
@@ -201,10 +201,10 @@ def _hint(message: Any) -> bool | None:
 
 
 class NativeCodec(PurePythonCodec):
-    """The compiled codec, which reads pages like its twin, many times faster.
+    """The compiled codec, which reads pages like its twin in Python, many times faster.
 
-    It reads or declines, and the twin decides a declined page. So errors are worded in one place, and the few valid but
-    unusual pages need no second reader (docs/decisions/native-codec.md).
+    The compiled codec reads a page or declines it; the twin decides about a declined page. So errors are worded in one
+    place, and the few valid but unusual pages need no second reader (docs/decisions/native-codec.md).
     """
 
     def __init__(self, native: Any) -> None:
@@ -259,7 +259,7 @@ def default_codec() -> RecordCodec:
 
 
 def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
-    """Return ``records`` as the writes that repeat them. Records of a page, or of a part of it, are not made for it."""
+    """Return ``records`` as the writes that repeat them; for pages no objects are made for the single records."""
     return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
 
 

@@ -363,8 +363,8 @@ def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
 
 
 _TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values()}
-"""The text fields by message class, so that messages without text cost nothing: the records of a page, the row of a
-put."""
+"""The text fields by message class. A message without text costs nothing to check: for example the records of a page,
+or the row of a put."""
 
 
 def _require_text(message: Any) -> None:

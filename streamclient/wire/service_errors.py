@@ -79,10 +79,11 @@ _UNCERTAIN_CODES = frozenset(
 _TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells OTSQuotaExhausted for this from a full instance
 
 LONGEST_TEXT = 2_000
-"""The characters of a message that are kept. The service's own messages are below 500."""
+"""The largest number of characters of a message that are kept. The service's own messages have fewer than 500."""
 
 LONGEST_NAME = 100
-"""The characters of a code or of a request's id that are kept. A request's id has 36, the longest known code 42."""
+"""The largest number of characters of a code or of a request's id that are kept. A request's id has 36, the longest
+known code 42."""
 
 DIFFERS = "MD5 mismatch in response."
 """The SDK's message for a body that differs from the one that the service sent."""
@@ -131,7 +132,7 @@ class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
 def answer_error(error: OTSClientError, operation: str, status: int, headers: Iterable[str]) -> AnswerError:
     """Make the error for an answer with these header names, from the error of the SDK or our own.
 
-    A wrong clock is this machine's own fault, so a refusal because of it is as final as it says.
+    A wrong clock is this machine's own fault, so a refusal because of a wrong clock is as final as it says.
     """
     is_final = error.message.startswith(_SKEWED) or not is_services(headers)
     return AnswerError(error.message, status, operation, is_services=not is_final)

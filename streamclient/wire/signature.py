@@ -111,7 +111,7 @@ def _canonical(headers: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)  # each sender has few sets of headers, and always the same
 def _covered(given: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the names that a signature covers, in its order: in the signature's form, and as given."""
+    """Return the headers' names that a signature covers, in its order: each in the signature's form, and as given."""
     names = sorted((name.lower(), name) for name in given)
     return [(name, given) for name, given in names if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS]
 

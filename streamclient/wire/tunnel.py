@@ -1,7 +1,7 @@
 """Tokens and pages of the Tunnel Service.
 
 A token names the next position of a channel: the base64 text of a message, or the literal ``finished``. Both official
-clients read it only to see whether it is of a stream channel, and fail if they cannot read it.
+clients read a token only to see whether it belongs to a stream channel, and fail if they cannot read it.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from streamclient.model import PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
-"""Most bytes that a sink may store with a prepared checkpoint: a name, not the data. Every scan of the table carries
-it."""
+"""Most bytes that a sink may store with a prepared checkpoint: enough for a name, not for the data. Every scan of the
+table reads them."""
 
 
 class CheckpointTicket:
@@ -44,12 +44,12 @@ class CheckpointTicket:
         self.error: Exception | None = None
 
     def answer(self, answer: AnswerCheckpoint) -> None:
-        """Release the waiting caller. Owner thread."""
+        """Release the waiting caller. Only for the owner thread."""
         self.outcome, self.error = answer.outcome, answer.error
         self.answered.set()
 
     def refuse(self) -> None:
-        """Release the waiting caller without sending the request: the shard is no longer held. Any thread."""
+        """Release the waiting caller without sending, because the shard is no longer held. Usable from any thread."""
         self.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
 
 
@@ -58,7 +58,7 @@ SendCheckpoint = Callable[[CheckpointTicket, float], bool]
 
 
 class PreparedCheckpoint(IPreparedCheckpoint):
-    """The result of the first phase. Thread-safe."""
+    """The result of the first phase of a two-phase checkpoint. Thread-safe."""
 
     def __init__(self, checkpointer: IRecordProcessorCheckpointer, pending: PendingCheckpoint) -> None:
         self._checkpointer = checkpointer
@@ -77,8 +77,8 @@ class PreparedCheckpoint(IPreparedCheckpoint):
 class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     """Checkpoints of one processor. Thread-safe; calls from several threads take turns.
 
-    It is closed when the processor's ``shutdown`` has returned: a leftover thread of an old processor must not store
-    anything beside its successor.
+    The checkpointer is closed when the processor's ``shutdown`` has returned: a leftover thread of an old processor
+    must not store anything beside its successor.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
-        """The position after the last batch that was handed out; after a failed batch, the one before it."""
+        """The position after the last batch that was handed out; if that batch failed, the position before it."""
         with self._lock:
             return self._positions.permitted
 
@@ -195,26 +195,26 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         )
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
-        """Hand out the position after a batch, with the progress after it. Owner thread."""
+        """Hand out the position after a batch, with the progress after it. Only for the owner thread."""
         with self._lock:
             self._positions.permit(position, progress, last)
 
     def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
-        """Allow an earlier processor's prepared position to be stored. Owner thread."""
+        """Allow an earlier processor's prepared position to be stored. Only for the owner thread."""
         with self._lock:
             self._positions.offer(position, progress, last)
 
     def withdraw(self, position: str) -> None:
-        """Withdraw that offer. Owner thread."""
+        """Withdraw an offered position that was not stored. Only for the owner thread."""
         with self._lock:
             self._positions.withdraw(position)
 
     def retract(self) -> None:
-        """Withdraw the position after a failed batch. Owner thread."""
+        """Withdraw the position after a failed batch. Only for the owner thread."""
         with self._lock:
             self._positions.retract()
 
     def close(self, because: str) -> None:
-        """Refuse all checkpoints from now on; the first reason stays. Owner thread."""
+        """Refuse all checkpoints from now on; the first reason stays. Only for the owner thread."""
         with self._lock:
             self._closed_because = self._closed_because or because

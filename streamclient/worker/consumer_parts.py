@@ -32,7 +32,7 @@ from streamclient.worker.usercode import UserCode
 _log = logs.logger(__name__)
 
 IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
-"""Phases in which a page is read or processed. In the others no page is in work, or ``shutdown`` runs."""
+"""Phases in which a page is read or processed. In the other phases no page is in work, or ``shutdown`` runs."""
 
 
 @frozen(kw_only=True)
@@ -72,10 +72,10 @@ class ReadingTurn(Protocol):
         """Call ``go`` in the consumer's turn: now, or later unless ``end`` is called before."""
 
     def end(self) -> None:
-        """End the turn or the wait for one: the page is dealt with, or none is in work. Repeating it is harmless."""
+        """End the turn or the wait for it: the page is dealt with, or no page is in work. A repetition is harmless."""
 
     def hold_up(self) -> Reason | None:
-        """Return that the consumer waits for its turn; ``None`` if it does not."""
+        """Return the reason that the consumer waits for its turn; ``None`` if it does not wait."""
 
 
 class AlwaysInTurn:
@@ -86,7 +86,7 @@ class AlwaysInTurn:
         go()
 
     def end(self) -> None:
-        """Do nothing: it has no turns."""
+        """Do nothing: this consumer needs no turns."""
 
     def hold_up(self) -> Reason | None:
         """Return ``None``: nothing waits for a turn."""

@@ -1,7 +1,7 @@
 """The owner of a worker's state: takes events to ``Holdings``, and has its commands carried out.
 
 All methods run in the thread of ``Worker.run``, except those that say otherwise. That thread never waits for the
-service or for a processor, so a slow one never delays a heartbeat. It calls only user code that must return at once:
+service or for a processor, so a slow call never delays a heartbeat. It calls only user code that must return at once:
 metrics, and the executor's ``submit``.
 """
 
@@ -80,7 +80,7 @@ class Coordinator:
         loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
         self._has_handled = True
-        """Whether ``Holdings`` may have another deadline since the owner last looked around."""
+        """Whether the next deadline of ``Holdings`` may have changed since the owner last looked around."""
         self._slow_check_seconds = min(config.limits.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -88,20 +88,20 @@ class Coordinator:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Begin to stop; a second request changes nothing. Any thread."""
+        """Begin to stop; a second request changes nothing. Usable from any thread."""
         self._loop.post(self._begin_stop)
 
     def send(self, event: Event) -> None:
-        """Handle an event of the worker's own program. Any thread."""
+        """Handle an event of the worker's own program. Usable from any thread."""
         self._loop.post(partial(self.emit, event))
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        """Send a checkpoint to the owner, and return whether the owner received it. Any thread."""
+        """Send a checkpoint to the owner, and return whether the owner received it. Usable from any thread."""
         request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
         return self._loop.post(request, timeout_seconds)
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
-        """Call ``reply`` with the status of every held shard; at once if the worker has ended. Any thread."""
+        """Call ``reply`` with the status of every held shard; at once if the worker ended. Usable from any thread."""
 
         def ended() -> None:
             reply(self._last_statuses)
@@ -112,13 +112,13 @@ class Coordinator:
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Let a shard that stopped for lost records go on; call ``reply`` with the loss that is accepted.
 
-        Any thread.
+        Usable from any thread.
         """
         if not self._loop.post(Question(lambda: reply(self._accept_loss(shard_id)), lambda: reply(None))):
             reply(None)
 
     def accept_end(self, shard_id: str, reply: Callable[[bool], None]) -> None:
-        """Declare that a shard has ended; call ``reply`` with whether it was waiting for that. Any thread."""
+        """Declare a shard ended; call ``reply`` with whether the shard waited for that. Usable from any thread."""
         if not self._loop.post(Question(lambda: reply(self._accept_end(shard_id)), lambda: reply(False))):
             reply(False)
 
@@ -144,7 +144,7 @@ class Coordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """Health at this moment, even while the owner is held up; after the end, as it was then. Any thread."""
+        """Health now, even while the owner is blocked; after the end, the last health. Usable from any thread."""
         if self._loop.is_closed:
             return self._judged
         trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
@@ -236,7 +236,7 @@ class Coordinator:
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
-        """Note that a consumer is gone."""
+        """Record that a consumer is gone."""
         del self._consumers[shard.lease_identifier]
         _log.info("shard %s: ended (%s), acquisition %s", shard.shard_id, end.value, shard.lease_identifier)
         self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
@@ -258,7 +258,7 @@ class Coordinator:
         return True
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
-        """Note that a consumer makes no progress without an excuse."""
+        """Record that a consumer makes no progress without an excuse."""
         self.emit(events.ConsumerStalled(shard.shard_id, shard.lease_identifier, reason))
 
     def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
@@ -290,7 +290,7 @@ class Coordinator:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _renew_due(self) -> None:
-        """Beat, together with the changed information for operators."""
+        """Send the heartbeats, together with the information for operators if it has changed."""
         told = self._published.changed(self._statuses(), self.health, self._holdings.left)
         if told is not None:
             self.emit(events.InfoChanged(told))

@@ -21,10 +21,11 @@ from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
 """Largest number of pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page
-wakes the owner. Pages in a row share that cost, and no other shard waits long for the thread."""
+wakes the owner. Successive pages of one visit share that cost, and no other shard waits long for the thread."""
 
 LEAST_RECORD_BYTES = 64
-"""Least size at which a record counts; a stream implementation of the user may not state the size of its pages."""
+"""The least number of bytes that one record counts; a user's stream implementation may not state the size of its
+pages."""
 
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
@@ -66,7 +67,7 @@ class ShardSource:
 
 @define(eq=False)
 class Reading:
-    """One visit to the fetch pool: queued, then running, then over. It reads one page, or several ahead in a row."""
+    """One visit to the fetch pool: queued, then running, then over. A visit reads one page, or several pages ahead."""
 
     start: Position
     """Position of the next page, as far as the owner knows."""
@@ -74,7 +75,7 @@ class Reading:
     claims: deque[Claim] = field(factory=deque)
     """Bytes reserved for each page that is still expected, if the visit reads ahead."""
     is_patient: bool = False
-    """Whether the visit may wait a little for a thread, and an empty page for the owner."""
+    """Whether the visit may wait a little for a thread, and whether an empty page may wait for the owner."""
     is_awaited: bool = False
     """Whether the consumer waits for the next page. Set by the owner, as is ``is_over``."""
     is_over: bool = False
@@ -208,10 +209,10 @@ class DataFetcher:
                 self._failed(reading, Raised.of(refused))
 
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
-        """Read one page, or ahead one page for each of ``sizes``. Runs in the fetch pool.
+        """Read one page, or one page ahead for each of ``sizes``. Runs in the fetch pool.
 
-        It stops after the last page of the shard, and once the result is not wanted any more. It also stops after a
-        page larger than the size set aside for it, because the owner then calculates anew.
+        The visit ends after the last page of the shard, and once the result is not wanted any more. It also ends after
+        a page larger than the size set aside for it, because the owner then calculates anew.
 
         The last page and an awaited page wake the owner. Whether a page is awaited is checked after it was posted: an
         owner that begins to wait later looks into its inbox before it sleeps.
@@ -306,7 +307,7 @@ class DataFetcher:
             self._begin(Reading(self._ahead_end, self._loop.now(), deque([claim])))
 
     def _keep(self, page: RecordPage, start: Position, claim: Claim, size_bytes: int) -> None:
-        """Keep a page read ahead. One without records is dropped: when its turn comes, there may be some."""
+        """Keep a page read ahead; drop an empty one, because records may have come when its position is read again."""
         if not page.records and not page.next_position.is_shard_end:
             self._last_had_records = False
             self._ahead_end = None

@@ -55,7 +55,7 @@ class CallWatchdog:
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
-        """Take the text ``what``, which a duration continues: "no scan of the status table succeeded"."""
+        """Watch calls; ``what`` is the text before a duration, such as "no scan of the status table succeeded"."""
         self._what = what
         self._is_always_due = due_since is not None
         self._without: tuple[float | None, Exception | Raised | None] = (due_since, None)
@@ -66,16 +66,16 @@ class CallWatchdog:
         return self._without[1] is not None
 
     def asked(self, now: float) -> None:
-        """Note that an answer is due from now on, unless it was due before."""
+        """Record that an answer is due from now on, unless it was due before."""
         if self._without[0] is None:
             self._without = (now, None)
 
     def succeeded(self, now: float) -> None:
-        """Note that the call was answered, or that no answer is awaited any more."""
+        """Record that the call was answered, or that no answer is awaited any more."""
         self._without = (now if self._is_always_due else None, None)
 
     def failed(self, error: Exception | Raised | None, now: float) -> None:
-        """Note that the call was answered with an error, or not at all."""
+        """Record that the call was answered with an error, or not at all."""
         since, known = self._without
         self._without = (now if since is None else since, error or known)
 
@@ -92,11 +92,11 @@ class WatchedConsumer(Protocol):
 
     @property
     def shard_id(self) -> str:
-        """Its shard."""
+        """Id of the consumer's shard."""
 
     @property
     def machine(self) -> ConsumerMachine:
-        """The machine that decides for it."""
+        """The machine that decides for the consumer."""
 
     def reads_for(self, now: float) -> float:
         """Return how long the awaited read has been under way, in seconds."""
@@ -109,11 +109,11 @@ MOST_FAULTS_TOLD = 3
 """Number of shards named in the health of a worker; further ones are counted."""
 
 NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
-"""Causes of shards whose pages come and cannot be true."""
+"""Causes of shards that stand still although pages arrive, because the pages cannot be true."""
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
-    """Note reads that fail, or have not been answered for a while: a client may repeat one for minutes by itself."""
+    """Record whether reads fail or have long been unanswered: a client may repeat one read for minutes by itself."""
     watched = list(consumers)
     if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
         reads.failed(None, now)
@@ -122,13 +122,13 @@ def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: 
 
 
 class FaultWatch:
-    """Time since each shard has stood still because of the service's answers. One thread writes, any may read."""
+    """Time since each shard has stood still because of the service's answers. Written by one thread, read by any."""
 
     def __init__(self) -> None:
         self._faults: Mapping[str, tuple[float, str]] = {}
 
     def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
-        """Note the faults of this moment; others are forgotten."""
+        """Record the faults of this moment, and forget all others."""
         told = {
             consumer.shard_id: text_of(consumer.machine.reason)
             for consumer in consumers
@@ -171,7 +171,7 @@ class HealthWatch:
         self._last_write_at = now
 
     def asked(self, command: Command, now: float) -> None:
-        """Note that a command is about to be carried out."""
+        """Record that a command is about to be carried out."""
         match command:
             case ReadSignals():
                 self._signals.asked(now)
@@ -191,7 +191,7 @@ class HealthWatch:
                 self._writes.asked(now)
 
     def answered(self, answer: Answered[Any], now: float) -> None:
-        """Note that a call returned, with or without its result."""
+        """Record that a call returned, with or without its result."""
         error = answer.error
         match answer.call:
             case ReadRows():
@@ -219,14 +219,14 @@ class HealthWatch:
                 _note_write(self._writes, answer, now)
 
     def _creation_answered(self, lease_key: str, answer: Answered[WriteOutcome], now: float) -> None:
-        """Take in the answer to a creation; a late one is ignored, because a scan has already shown the lease."""
+        """Process the answer to a creation; a late one is ignored, because a scan has already shown the lease."""
         if answer.value is not WriteOutcome.UNCERTAIN:
             self._created({lease_key}, now)
         elif lease_key in self._uncreated:
             self._creations.failed(answer.error, now)
 
     def _created(self, lease_keys: set[str], now: float) -> None:
-        """Note that these leases exist or their shards are gone, so that their creation is not awaited any more."""
+        """Record that these leases exist or their shards are gone, so that their creation is not awaited any more."""
         if lease_keys & self._uncreated:
             self._uncreated -= lease_keys
             self._creations.succeeded(now)
@@ -271,7 +271,7 @@ def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> 
 
 
 def _note_write(watch: CallWatchdog, answer: Answered[WriteOutcome], now: float) -> None:
-    """Note the answer to a write. A refusal is an answer: the table works."""
+    """Record the answer to a write. A refusal is an answer: the table works."""
     if answer.value is WriteOutcome.UNCERTAIN:
         watch.failed(answer.error, now)
     else:
@@ -286,7 +286,7 @@ NOTABLE_QUEUEING_SECONDS = 1.0
 """Wait for a thread after which a call is named in the shard's status."""
 
 MOST_STACK_LINES = 60
-"""Number of lines logged of a stack, from its inner end."""
+"""How many lines of a stack are logged, counted from its innermost call."""
 
 
 class CallUnderway(Protocol):
@@ -294,7 +294,7 @@ class CallUnderway(Protocol):
 
     queued_at: float
     started_at: float | None
-    """``None`` while it waits for a thread."""
+    """Time at which a thread began the call; ``None`` while the call waits for a thread."""
     thread_id: int | None
 
 
@@ -331,7 +331,7 @@ class CallWatch:
         return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
     def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
-        """Return that the shard waits for this call, if the wait is long; else ``None``."""
+        """Return the reason that the shard waits for this call, if the wait is long; else ``None``."""
         if call is None:
             return None
         notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds

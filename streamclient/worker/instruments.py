@@ -1,4 +1,4 @@
-"""Turns the events of a worker into metrics. Decisions do not depend on them.
+"""Turns the events of a worker into metrics. Decisions do not depend on metrics.
 
 The coordinator shows every event with the commands that followed, and every second the state of all shards. Consumers
 and fetch threads report the few facts that are not events.
@@ -48,7 +48,7 @@ class Gauges:
         self._gone_at: dict[str, float] = {}
 
     def counts_of(self, shard_id: str) -> None:
-        """Note that the shard has counters from now on."""
+        """Record that the shard has counters from now on."""
         self._with_counts.add(shard_id)
 
     def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int, now: float) -> None:
@@ -176,7 +176,7 @@ class Instruments:
             self._gauges.sample(statuses, ahead_bytes=ahead_bytes, now=self._now())
 
     def close(self) -> None:
-        """Record the end of the worker: waiting checkpoints are answered as unknown, and it holds nothing any more."""
+        """Record the end of the worker: waiting checkpoints are answered as unknown, and no lease is held any more."""
         if self.is_on:
             for request_id in list(self._checkpoints):
                 self._checkpoint_answered(events.AnswerCheckpoint(request_id, CheckpointOutcome.UNKNOWN), self._now())
@@ -346,7 +346,7 @@ _ANSWERS: Mapping[type, Callable[[Instruments, Any, float], None]] = {
 
 
 def _key_of(fact: Event | Command) -> str:
-    """Return the lease that an event or command is about; empty if it is about all or none."""
+    """Return the lease that an event or command is about; empty if it is about all leases or none."""
     match fact:
         case Answered(call):
             return _key_of(call)

@@ -26,14 +26,15 @@ MESSAGES_PER_TURN = 256
 """Most messages of one turn: enough that one request carries the writes of a burst, while timers stay punctual."""
 
 LEAST_SLACK_SECONDS = 0.001
-"""Smallest slack that moves a timer to meet others."""
+"""The smallest slack for which a timer is moved so that it runs in one turn with others."""
 
 LONGEST_WAIT_SECONDS = 1.0
 """Longest wait of the owner, so that a wait can never outlast a condition that was not announced."""
 
 
 THREAD_PAUSE_SECONDS = 0.2
-"""Pause before another thread is requested after the system refused one: a small part of any lease, and no load."""
+"""Pause before another thread is requested after the system refused one: a small part of any lease duration, and long
+enough to cost little."""
 
 
 class Timer:
@@ -58,7 +59,7 @@ class Question:
         self._answer, self.refuse = answer, refuse
 
     def __call__(self) -> None:
-        """Answer the question. Owner thread."""
+        """Answer the question. Only for the owner thread."""
         self._answer()
 
 
@@ -86,10 +87,10 @@ class OwnerLoop:
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
     ) -> bool:
-        """Have the owner run ``message``, and wake the owner if that is urgent. Any thread.
+        """Have the owner run ``message``, and wake the owner if that is urgent. Usable from any thread.
 
-        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out; then it will not
-        run.
+        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out; then the message
+        will not run.
 
         Raises:
             ForkedError: this is a child of the process whose thread runs the loop.
@@ -108,15 +109,15 @@ class OwnerLoop:
             return True
 
     def wake(self) -> None:
-        """Have the owner run the messages that were posted as not urgent. Any thread."""
+        """Have the owner run the messages that were posted as not urgent. Usable from any thread."""
         with self._changed:
             self._ring()
 
     def call_later(self, seconds: float, function: Callable[[], None], *, slack_seconds: float = 0.0) -> Timer:
         """Run ``function`` after ``seconds``. Owner thread only.
 
-        With slack it may run earlier by up to ``slack_seconds``, in one turn with others that have slack and are due
-        then.
+        With slack the function may run earlier by up to ``slack_seconds``, in one turn with others that have slack and
+        are due then.
         """
         timer = Timer(_with_others(self.now() + max(0.0, seconds), slack_seconds), function)
         self._plan(timer)
@@ -138,7 +139,7 @@ class OwnerLoop:
 
     @property
     def thread_trouble(self) -> str:
-        """Why calls do not begin, if the system refuses threads for them; else empty. Any thread."""
+        """Why calls do not begin, if the system refuses threads for them; else empty. Usable from any thread."""
         refusal = self._refusal
         return "" if refusal is None else f"{refusal[1]} (for {max(0.0, self.now() - refusal[0]):.0f} s)"
 
@@ -181,7 +182,7 @@ class OwnerLoop:
             self._last.append(function)
 
     def call_every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before it exists.
+        """Run ``function`` now and at a fixed rate until the loop closes. Owner thread only, or before that exists.
 
         The rate does not drift: each run is due whole intervals after the first. Only one of the missed runs is made up
         for.
@@ -348,8 +349,8 @@ class Driven(Protocol):
 def drive(owner: Driven, failed: Callable[[Exception], None], look: Callable[[], None] = lambda: None) -> None:
     """Step ``owner`` until it is finished, calling ``look`` before each step.
 
-    ``failed`` is called at once with the first error, after which the owner ends in what order is left; a second error
-    is raised.
+    ``failed`` is called at once with the first error, after which the owner ends as well as it still can; a second
+    error is raised.
     """
     has_failed = False
     while not owner.is_finished:

@@ -75,8 +75,8 @@ class ReadQueue:
     def hurry(self, now: float) -> bool:
         """Request more threads if a read was patient for long enough; return whether any read is unfinished.
 
-        It requests the number of threads that are at work already. If reads are slow, few such steps start all of them;
-        if one read hangs, the next thread does the rest.
+        Each call requests as many threads as are at work already, at least one. If reads are slow, few such steps start
+        all of them; if one read hangs, the next thread does the rest.
         """
         wanted = 0
         with self._lock:
@@ -116,7 +116,7 @@ class ReadQueue:
                 call = self._next()
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the read to do now; without one, this thread is at work no more. The lock is held."""
+        """Return the read to do now; ``None`` if no work is left for this thread. The lock is held."""
         if len(self._waiting) <= self._coming:
             self._at_work -= 1
             return None
@@ -135,7 +135,8 @@ class ReadQueue:
 class OwnerReads:
     """The reads of one owner's shards, on their way to the queue. Owner thread only.
 
-    While a patient read is under way, the owner checks on it regularly, and takes answers that did not wake it.
+    While a patient read is under way, the owner looks at the queue regularly, and processes answers that did not wake
+    the owner.
     """
 
     def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
@@ -154,7 +155,7 @@ class OwnerReads:
             self._loop.call_later(PATIENT_SECONDS, self._look)
 
     def is_last(self) -> bool:
-        """Return whether no read waits, so that a thread that has finished one may have no other. Any thread."""
+        """Return whether no further read waits for a thread that has finished one. Usable from any thread."""
         return not self._queue.has_waiting
 
     def _look(self) -> None:
@@ -174,7 +175,7 @@ class Claim:
         self.is_over = False
 
     def settle(self, size_bytes: int) -> None:
-        """Note that the page has come with this size."""
+        """Record that the page has come with this size."""
         self._budget.settle(self, size_bytes)
 
     def release(self) -> None:
@@ -239,7 +240,7 @@ class PrefetchBudget:
         _announce(served)
 
     def _serve(self) -> list[Claim]:
-        """Grant the oldest claims while they have room; return the granted claims, to be announced."""
+        """Grant the first claims of the queue while they have room; return the granted claims, to be announced."""
         served = []
         while self._queue:
             first = self._queue[0][2]

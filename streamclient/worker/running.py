@@ -17,7 +17,7 @@ from streamclient.base.processes import Birthplace
 Self = TypeVar("Self", bound="Running")
 
 LOOK_SECONDS = 0.05
-"""Interval at which ``wait`` calls its ``until``: short for a person, and no load."""
+"""Interval at which ``wait`` calls its ``until``: too short for a person to notice, and long enough to cost little."""
 
 AWAKE_SECONDS = 0.2
 """Longest single wait of the main thread. A signal that the system gives to another thread, or that comes just before a
@@ -59,7 +59,7 @@ class EndedBySigterm:
         return self
 
     def defer(self) -> None:
-        """Note that the block is about to end: a signal that comes now is raised when the block has ended."""
+        """Record that the block is about to end: a signal that comes now is raised when the block has ended."""
         self._is_deferred = True
 
     def __exit__(
@@ -93,7 +93,7 @@ class Running(ABC):
         self._ends_on_sigterm = end_on_sigterm
         self._sigterm = EndedBySigterm(end_on_sigterm)
         self._birthplace: Birthplace | None = None
-        """The process in which it runs; ``None`` before it runs."""
+        """The process in which this object runs; ``None`` before it runs."""
 
     def _require_here(self) -> None:
         """Refuse use in a forked child: the threads do not exist there, and locks may be held for ever.
@@ -105,7 +105,7 @@ class Running(ABC):
             self._birthplace.require(f"the {type(self).__name__}")
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
-        """Wait, in another thread than its own, until it has ended or ``until`` returns true.
+        """Wait until this object has ended or ``until`` returns true; the object's own thread must not wait.
 
         So a caller that waits for work of a worker is also woken if the worker dies before.
 
@@ -163,7 +163,7 @@ class Running(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut down; raise the error that made it fail, as ``run`` does, unless the block itself raises."""
+        """Shut down; raise the error that made this object fail, as ``run`` does, unless the block itself raises."""
         self._require_here()
         self._sigterm.defer()
         try:
@@ -183,4 +183,4 @@ class Running(ABC):
 
     @abstractmethod
     def _raise_failure(self) -> None:
-        """Raise the error that made it fail, if there is one."""
+        """Raise the error that made this object fail, if there is an error."""

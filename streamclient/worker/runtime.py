@@ -17,8 +17,8 @@ from streamclient.config import ClientConfig
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 FETCH_THREADS = 128
-"""Number of reads under way at once: with up to this many shards, no read waits for another, however long that takes. A
-thread exists only while all others are reading."""
+"""Number of reads under way at once: with up to this many shards, no read waits for another, however long the other
+takes. A thread exists only while all others are reading."""
 
 USER_THREADS = 256
 """Threads of the default executor. A thread exists only while all others are inside user code, so the limit is reached
@@ -57,7 +57,7 @@ class Runtime:
 
 
 class Deadline:
-    """One bound shared by all steps of a longer action, so that their sum is bounded."""
+    """One time limit shared by all steps of a longer action, so that their total time is bounded."""
 
     def __init__(self, monotonic: Callable[[], float], seconds: float) -> None:
         self._monotonic = monotonic

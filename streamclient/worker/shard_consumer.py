@@ -41,8 +41,8 @@ _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 IDLE_SLACK = 0.05
-"""Share of its pause by which an idle shard is read earlier, if others are read then. No record waits longer, and fifty
-shards that pause for seconds need few turns of threads."""
+"""The largest share of its pause by which an idle shard is read earlier, if other shards are read at that time. No
+record waits longer, and fifty shards that pause for seconds need few turns of threads."""
 
 LEAST_PATIENT_PAUSES = 5
 """A read is patient if its pause was at least this many times its allowed wait for a thread."""
@@ -62,7 +62,8 @@ class ShardConsumer:
         self.shard_info = evolve(start.shard_info, table_name=around.table_name)
         self.shard_id = start.shard_info.shard_id
         self.own_info = evolve(start.shard_info, lease_identifier=start.identifier)
-        """The shard with the id of this consumer; the lease's identifier is that of several consumers in a row."""
+        """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, several successive
+        consumers have the same identifier."""
         self.machine = ConsumerMachine(start, config, around.dice, record_id=record_id, key_text=key_text)
         """The machine that decides, to be read only; only this consumer sends it events."""
         self._start = start
@@ -111,11 +112,11 @@ class ShardConsumer:
             self._session.checkpointer.close("the worker ended before the processor did")
 
     def checkpoint_requested(self) -> None:
-        """Note that a checkpoint was sent; exactly one ``checkpoint_answered`` follows."""
+        """Record that a checkpoint was sent; exactly one ``checkpoint_answered`` follows."""
         self._handle(consumer_events.CheckpointAsked())
 
     def checkpoint_answered(self, ticket: CheckpointTicket, outcome: CheckpointOutcome) -> None:
-        """Note that a checkpoint was stored, prepared or refused."""
+        """Record that a checkpoint was stored, prepared or refused."""
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def accept_loss(self) -> TrimmedRange | None:
@@ -125,7 +126,7 @@ class ShardConsumer:
         return lost
 
     def end_judged(self, answer: AnswerEnd) -> None:
-        """Note whether the list of shards shows the end of the shard."""
+        """Record whether the list of shards shows the end of the shard."""
         self._handle(consumer_events.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail))
 
     def status(self, now: float) -> ShardStatus:
@@ -146,7 +147,7 @@ class ShardConsumer:
         return because(status, tuple(consumer_reasons(machine, self._hold_ups(now), now, is_reading=is_reading)))
 
     def watch(self, now: float) -> None:
-        """Log slow calls, and let the lease of a shard go whose call exceeds its limit."""
+        """Log slow calls, and give up the lease if a call for the shard exceeds its limit."""
         name = "" if self._call is None else self._call.name
         reasons = (
             self._call_watch.look(self._call, name, now),

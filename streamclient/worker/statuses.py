@@ -1,4 +1,4 @@
-"""Statuses of shards, for the worker's program and for operators, and the facts for them. Owner thread.
+"""Statuses of shards, for the worker's program and for operators, and the facts for them. Used in the owner thread.
 
 Information for operators is sent in the worker's row with heartbeats, so it costs no request; unchanged information
 costs no bytes either.
@@ -25,8 +25,8 @@ from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 FRESH_MARGIN_SECONDS = 5.0
-"""A caught-up shard is read again within the longest idle pause. If it was not for this much longer, it is held up, and
-records that may have come meanwhile count as unread."""
+"""A caught-up shard is read again within the longest idle pause. If it was not read for this much longer, the shard is
+held up, and records that may have come meanwhile count as unread."""
 
 
 class StreamFacts:
@@ -39,15 +39,15 @@ class StreamFacts:
         self.reads = CallWatchdog("no read of the stream succeeded")
         """Time since a read of any shard last succeeded."""
         self.expiration_micros: int | None = None
-        """The stream's retention; ``None`` until the stream was described."""
+        """The stream's retention in microseconds; ``None`` until the stream was described."""
 
     def described(self, expiration_hours: int | None) -> None:
-        """Take in the answer of DescribeStream."""
+        """Process the answer of DescribeStream."""
         if expiration_hours is not None:
             self.expiration_micros = expiration_hours * MICROS_PER_HOUR
 
     def saw(self, record_micros: int, now: float) -> None:
-        """Note that a record of time ``record_micros`` was read."""
+        """Record that a record of time ``record_micros`` was read."""
         self._clock.saw(record_micros, now)
 
     def service_micros(self, now: float) -> int:
@@ -150,7 +150,7 @@ STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
 
 
 class PublishedInfo:
-    """Makes the information for operators, and remembers the last one."""
+    """Makes the text with the information for operators, and remembers the last text."""
 
     def __init__(self, lease_duration_millis: int, started_micros: int) -> None:
         self._process = WorkerInfo(

@@ -74,7 +74,7 @@ class Persistence:
     def health(self) -> WorkerHealth:
         """Unhealthy if the present action has been tried for longer than the limit, even without any answer.
 
-        Any thread.
+        Usable from any thread.
         """
         now, problem = self._monotonic(), self._problem()
         if problem is not None:
@@ -85,7 +85,9 @@ class Persistence:
     def do(
         self, what: str, action: Callable[[], Result], problem: Callable[[], Exception | None] = lambda: None
     ) -> Result:
-        """Return the action's result. ``problem`` returns what holds up an action under way; any thread may call it.
+        """Repeat the action until it succeeds, and return its result.
+
+        ``problem`` returns the error that delays a running action; any thread may call ``problem``.
 
         Raises:
             StoppedEarly: ``stop`` was set.
@@ -163,7 +165,7 @@ def _be_ready(manager: ILeaseManager) -> None:
 
 
 def _problem_of(manager: ILeaseManager) -> Exception | None:
-    """Return what holds the manager up; a user's own lease manager need not know. Any thread."""
+    """Return the error that delays the manager; a user's manager need not name one. Usable from any thread."""
     try:
         problem = getattr(manager, "table_problem", None)
     except Exception as error:
@@ -190,7 +192,7 @@ class StreamRun:
         self.config = stream_config
         """Settings of the stream."""
         self.exception: BaseException | None = None
-        """The error of which it fails, as soon as it is known."""
+        """The error that ended this run, as soon as it is known; ``None`` without one."""
         self.coordinator: Coordinator | None = None
         """The owner; ``None`` before the stream and the status table were found."""
         self.thread_id: int | None = None
@@ -216,7 +218,7 @@ class StreamRun:
         self._thread = start_thread(partial(self.run, shared, stop), name)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it has ended; return whether it has ended or was never started.
+        """Wait until the run has ended; return whether it has ended or was never started.
 
         An event shows the end: after an interrupt, ``join`` may take a running thread for ended (Python 3.11).
         """
@@ -228,7 +230,7 @@ class StreamRun:
         return True
 
     def show_health(self) -> None:
-        """Measure the health while no owner does. Any thread."""
+        """Measure the health while no owner does. Usable from any thread."""
         with self._showing:  # so that an earlier judgement is never set later
             if self.coordinator is None or self.exception is not None:
                 self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))

@@ -43,7 +43,7 @@ class UserCall:
         self.future: Future[None] | None = None
         self.is_taken_back = False
         self.is_over = False
-        """Whether its end was reported. Owner thread."""
+        """Whether the end of the call was reported. Only for the owner thread."""
 
     def cancel(self) -> bool:
         """Cancel the call if no thread has begun it; return whether it will never run."""
@@ -129,7 +129,7 @@ class UserCode:
         done(raised)
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
-        """Report a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
+        """Report a call that the executor gave up: cancelled, or lost with a broken pool. Usable from any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
             self._loop.post(partial(self._tell, call, done, Raised.of(_never_ran(call, why))))
@@ -146,7 +146,7 @@ PROCESSOR_METHODS = ("initialize", "process_records", "shutdown")
 
 
 class ShutdownMarker(IShutdownMarker):
-    """Passes on the processor's first mark."""
+    """Passes on the processor's first request to end or to be replaced."""
 
     def __init__(self, mark: Callable[[ShutdownReason], object]) -> None:
         self._mark = mark

@@ -52,8 +52,8 @@ class Worker(Running):
     """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
 
     ``run()`` blocks in the calling thread until ``shutdown()``. As a context manager, the worker runs in its own
-    thread, and ``wait()`` waits meanwhile. A worker runs once. Making one calls no service: ``run`` looks up streams
-    and status tables.
+    thread, and ``wait()`` waits meanwhile. A worker runs once. Making a worker calls no service: ``run`` looks up
+    streams and status tables.
 
     Several streams share the threads, the executor and the limits of the worker, and nothing else: a stream that cannot
     be read does not disturb the others.
@@ -145,11 +145,11 @@ class Worker(Running):
         self._raise_failure()
 
     def shutdown(self, wait: bool = True) -> bool:
-        """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over. Any thread.
+        """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over.
 
-        Takes at most ``shutdown_timeout_millis``, also before the worker has begun to read. User code that still runs
-        then is abandoned, and its leases expire. Calling it again is harmless. In the worker's own threads, user code
-        included, it never waits.
+        Usable from any thread. The call takes at most ``shutdown_timeout_millis``, also before the worker has begun to
+        read. User code that still runs then is abandoned, and its leases expire. Calling it again is harmless. In the
+        worker's own threads, user code included, it never waits.
 
         Returns:
             Whether the worker has ended.
@@ -168,11 +168,11 @@ class Worker(Running):
     # --- holding still -------------------------------------------------------------------------------------------
 
     def pause(self, shard_id: str | None = None, *, reason: str = "no reason given") -> None:
-        """Stop reading one shard, or everything, and keep the leases. Any thread; returns at once.
+        """Stop reading one shard, or everything, and keep the leases. Usable from any thread.
 
-        A batch that is being processed is finished, the processor gets ``shutdown(PAUSED)``, and the shard's status
-        says that it is paused and why. Before ``run`` the worker starts paused. ``shard_id`` is as in
-        ``shard_statuses``.
+        The call returns at once. A batch that is being processed is finished, the processor gets ``shutdown(PAUSED)``,
+        and the shard's status says that it is paused and why. If ``pause`` is called before ``run``, the worker starts
+        paused. ``shard_id`` is as in ``shard_statuses``.
 
         Raises:
             ConfigurationError: the reason is not a string; or with several streams, the shard id does not begin with
@@ -185,19 +185,20 @@ class Worker(Running):
         self._send(shard_id, lambda key: PauseRequested(key, reason))
 
     def resume(self, shard_id: str | None = None) -> None:
-        """Undo ``pause`` with the same argument: read on from the stored checkpoint. Any thread; returns at once.
+        """Undo ``pause`` with the same argument: read on from the stored checkpoint. Usable from any thread.
 
-        An operator's pause in the lease's row stays. Errors are those of ``pause``.
+        The call returns at once. An operator's pause in the lease's row stays. Errors are those of ``pause``.
         """
         from streamclient.core.events import ResumeRequested  # noqa: PLC0415
 
         self._send(shard_id, ResumeRequested)
 
     def accept_loss(self, shard_id: str) -> TrimmedRange:
-        """Let a shard that stopped because records were lost go on with the oldest record that is left. Any thread.
+        """Let a shard that stopped because records were lost go on with the oldest record that is left.
 
-        Otherwise the shard stays stopped, on this worker and on any other, where the loss is found again. ``shard_id``
-        is as in ``shard_statuses``, whose ``lost`` is the loss to accept. Returns the accepted loss.
+        Usable from any thread. Without this call the shard stays stopped, on this worker and on any other, where the
+        loss is found again. ``shard_id`` is as in ``shard_statuses``, whose ``lost`` is the loss to accept. Returns the
+        accepted loss.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
@@ -212,10 +213,11 @@ class Worker(Running):
         return lost
 
     def accept_end(self, shard_id: str) -> None:
-        """Let a shard end although the stream's list of shards does not show its end. Any thread; returns at once.
+        """Let a shard end although the stream's list of shards does not show its end.
 
-        Accept the end only if you know that the shard is closed: later writes to an open shard are never delivered.
-        Records that the service still returns are delivered before, and the processor stores ``SHARD_END``.
+        Usable from any thread; the call returns at once. Accept the end only if you know that the shard is closed:
+        later writes to an open shard are never delivered. Records that the service still returns are delivered before,
+        and the processor stores ``SHARD_END``.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
@@ -238,7 +240,7 @@ class Worker(Running):
     def worker_status(self) -> WorkerStatus:
         """RUNNING from ``run()`` on; ERROR as soon as all streams have failed; SHUTDOWN after the end.
 
-        If only some streams failed, it is RUNNING until the end and ERROR then. Any thread.
+        If only some streams failed, it is RUNNING until the end and ERROR then. Usable from any thread.
         """
         has_ended, failed = self._ended.is_set(), len(self.exceptions)
         if self._failure is not None or failed == len(self._streams) or (failed and has_ended):
@@ -251,23 +253,26 @@ class Worker(Running):
     def has_begun(self) -> bool:
         """Whether the service accepted the worker: every stream and every status table was found and answers.
 
-        Any thread.
+        Usable from any thread.
         """
         return all(stream.coordinator is not None for stream in self._streams.values())
 
     @property
     def exception(self) -> BaseException | None:
-        """The first error of the worker or a stream, else ``None``; ``exceptions`` names the streams. Any thread."""
+        """The first error of the worker or a stream; ``None`` without an error. ``exceptions`` names the streams.
+
+        Usable from any thread.
+        """
         return self._failure or next(iter(self.exceptions.values()), None)
 
     @property
     def exceptions(self) -> Mapping[str, BaseException]:
-        """The errors of failed streams, by the name of the stream. Any thread."""
+        """The errors of failed streams, by the name of the stream. Usable from any thread."""
         return {name: stream.exception for name, stream in self._streams.items() if stream.exception is not None}
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether every stream is read and each kind of call for that succeeds. Any thread.
+        """Whether every stream is read and each kind of call for that succeeds. Usable from any thread.
 
         An unhealthy worker goes on trying; only a stream that failed does not come back.
         """
@@ -283,10 +288,10 @@ class Worker(Running):
         return WorkerHealth(not reasons, "; ".join(reasons))
 
     def shard_statuses(self) -> Mapping[str, ShardStatus]:
-        """Return the status of every held shard by id, with the reason if it does not move; later, the last one.
+        """Return the status of every held shard, by id; after the worker's end, the last known statuses.
 
-        With several streams the keys are ``<name of the stream>/<shard id>``. A shard whose lease is lost is listed
-        until its processor has returned. Any thread.
+        A status names the reason if its shard does not move. A shard whose lease is lost is listed until its processor
+        has returned. With several streams the keys are ``<name of the stream>/<shard id>``. Usable from any thread.
         """
         self._require_here()
         statuses: dict[str, ShardStatus] = {}

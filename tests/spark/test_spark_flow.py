@@ -188,7 +188,7 @@ def test_transform_runs_again_without_the_shard_that_was_overtaken_meanwhile(spa
         (lambda frame, context: None, ConfigurationError, "transform must return the DataFrame to store, not None"),
         (lambda frame, context: frame.select(), ConfigurationError, "must return a DataFrame with columns"),
         (lambda frame, context: frame.selectExpr("1 / (pk - pk)"), ApplicationException, "DIVIDE_BY_ZERO"),
-        (lambda frame, context: frame.selectExpr("cast(pk as string) as pk"), UnfitValueError, "'pk' is string, in"),
+        (lambda frame, context: frame.selectExpr("cast(pk as string) as pk"), UnfitValueError, "'pk' is string, and"),
     ],
     ids=["nothing", "no columns", "failing", "other types"],
 )

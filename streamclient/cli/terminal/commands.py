@@ -36,7 +36,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 class CommandFailed(Exception):
-    """The end of a command, with a text for the user. By default the exit code is that of wrong arguments."""
+    """The end of a command, with a text for the user. The default exit code is that of wrong arguments."""
 
     def __init__(self, message: str, exit_code: int = EXIT_UNUSABLE) -> None:
         super().__init__(message)

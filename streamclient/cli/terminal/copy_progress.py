@@ -16,7 +16,7 @@ from streamclient.cli.terminal.output import complain, print_json_line, print_te
 Answer = TypeVar("Answer")
 
 SHOWN_DIFFERENCES = 100
-"""Most differences that ``--verify`` prints without ``--all``; all are counted."""
+"""The most differences that ``--verify`` prints without ``--all``; further ones are only counted."""
 
 EXIT_DIFFERENT = 3
 """The comparison was carried out, and rows differ."""
@@ -25,7 +25,8 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a copy in order."""
 
 LOOK_SECONDS = 0.2
-"""Time between two looks at the progress and at signals: short for a person, and a small load."""
+"""Seconds between two checks of the progress and of signals: short enough that a person notices no delay, and long
+enough that the checks cost little."""
 
 
 def add_copy_options(parser: argparse.ArgumentParser, configuration: str) -> None:
@@ -50,10 +51,11 @@ def say_valid(options: argparse.Namespace) -> int:
 def run_until_signal(
     name: str, work: Callable[[], Answer], stop: Callable[[], object], look: Callable[[], object]
 ) -> tuple[Future[Answer], int | None]:
-    """Run ``work`` in a thread called ``name``, calling ``look`` meanwhile; call ``stop`` at a signal or at its end.
+    """Run ``work`` in a thread called ``name``; call ``look`` meanwhile, and ``stop`` at a signal or at the work's end.
 
-    Returns the future of the work, and the exit code of the signal if one came. Only the main thread may call this: it
-    gets the signals, so it waits for nothing that a handler would have to set. The former handlers are put back.
+    Returns the future of the work, and the exit code of the signal if one came. Only the main thread may call this
+    function: the main thread gets the signals, so it waits for nothing that a handler would have to set. The former
+    handlers are put back.
     """
     stopped_by: list[int] = []
     # An ignored signal stays ignored: nohup asks for that, and a shell does for its background jobs.
@@ -75,7 +77,7 @@ def run_until_signal(
 
 
 class ShownDifferences:
-    """The differences of a comparison, as ``--verify`` prints them: the first ones, or with ``--all`` every one."""
+    """The differences of a comparison that ``--verify`` prints: the first ones, or with ``--all`` every one."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.say = complain if options.json else print_text

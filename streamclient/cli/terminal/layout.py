@@ -34,7 +34,8 @@ class Column:
     drop: int = 0
     """The column with the highest number is dropped first; a column with 0 always stays."""
     least: int | None = None
-    """Cells to which the column may be cut, with an ellipsis, before others are dropped; ``None``: it is not cut."""
+    """The width in cells to which the column may be cut, with an ellipsis, before other columns are dropped; ``None``
+    if it is never cut."""
 
 
 @frozen
@@ -46,7 +47,7 @@ class FittedTable:
 
 
 def display_width(text: str) -> int:
-    """Return the cells of a terminal that the text takes: two for wide characters, none for combining ones."""
+    """Return the number of a terminal's cells that the text takes: two for wide characters, none for combining ones."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
@@ -79,8 +80,8 @@ def one_line(text: str) -> str:
 def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> FittedTable:
     """Return the table with its titles, columns two cells apart.
 
-    If it is too wide for ``width``, empty columns are dropped first. Then columns that may be cut are cut. Then columns
-    are dropped in the order of their ``drop``.
+    If the table is too wide for ``width``, empty columns are dropped first. Then columns that may be cut are cut. Then
+    columns are dropped in the order of their ``drop``.
     """
     cells = [[column.title for column in columns], *([one_line(cell) for cell in row] for row in rows)]
     natural = [max(display_width(row[index]) for row in cells) for index in range(len(columns))]
@@ -137,7 +138,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def fold(text: str, width: int | None) -> str:
-    """Return lines of at most ``width`` cells, broken between words; what continues a line is indented by two more."""
+    """Return lines of at most ``width`` cells, broken between words; continued lines are indented by two more cells."""
     lines = map(one_line, text.split("\n"))
     return "\n".join(lines if width is None else (_fold_line(line, width) for line in lines))
 
@@ -163,7 +164,7 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return the beginning of each id: as short as tells all of them apart, but not below ``SHORTEST_ID``."""
+    """Return the beginning of each id: long enough to tell all ids apart, and at least ``SHORTEST_ID`` characters."""
     known = sorted(set(ids))
     length = SHORTEST_ID
     for full, following in pairwise(known):
@@ -182,7 +183,7 @@ def shortener(ids: Iterable[str], width: int | None) -> Callable[[str], str]:
 
 
 def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
-    """Return the only id that begins with ``given``; ``given`` itself if none does, as its look-up will report that.
+    """Return the only id that begins with ``given``; ``given`` itself if no id does: its look-up will report that.
 
     Raises:
         ConfigurationError: several ids begin with ``given``.

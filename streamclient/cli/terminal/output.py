@@ -17,14 +17,14 @@ from typing import Any, TextIO
 from streamclient.cli.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
-"""Least width that is assumed of a terminal: no table fits into less."""
+"""The least width that a terminal is assumed to have: no table fits into less."""
 
 TELL_SECONDS = 1.0
-"""Time between two updates of a line that shows elapsed time: often enough to be seen moving."""
+"""Seconds between two updates of a line that shows elapsed time: often enough that a person sees the line move."""
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return the width of a stream's terminal; ``None`` if it has none. ``COLUMNS`` in the environment wins."""
+    """Return the width of a stream's terminal; ``None`` without a terminal. ``COLUMNS`` in the environment wins."""
     return max(NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
@@ -123,7 +123,7 @@ class ProgressLine:
         self._last = ""
 
     def show(self, text: str) -> None:
-        """Show this text: on a terminal as many of its parts, two spaces apart, as fit."""
+        """Show ``text`` as the progress: on a terminal, only as many of its parts, two spaces apart, as fit."""
         with _PRINTING:
             width = width_of(self._stream)
             if width is not None:

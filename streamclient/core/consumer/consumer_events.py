@@ -23,7 +23,7 @@ from streamclient.records import SequenceInfo, StreamRecord
 
 
 class ShardPage(Protocol):
-    """The result of one read of a shard; ``RecordPage`` is one."""
+    """The result of one read of a shard; ``RecordPage`` implements it."""
 
     @property
     def records(self) -> Sequence[StreamRecord]:
@@ -39,7 +39,7 @@ class ShardPage(Protocol):
 
     @property
     def body_bytes(self) -> int:
-        """Size of the answer's body."""
+        """Size of the answer's body in bytes."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class FirstLeftFound:
 
 @frozen
 class FirstLeftUnknown:
-    """The other answer to ``FindFirstLeft``."""
+    """The other answer to ``FindFirstLeft``: the error of the search."""
 
     visit: int
     error: Raised
@@ -275,7 +275,7 @@ class Wait:
 
 @frozen
 class NewProcessor:
-    """Make room for one more processor, with its own checkpointer."""
+    """Prepare for one more processor, with a checkpointer of its own."""
 
     number: int
     initial: str
@@ -300,7 +300,7 @@ class Offer:
 
 @frozen
 class Withdraw:
-    """Take the offer back: the processor did not store it."""
+    """Withdraw the offer of ``position``: the processor did not store it."""
 
     position: str
 
@@ -353,7 +353,7 @@ class Tell:
 
 @define
 class PageDone:
-    """Note that every record of a page was accepted or safely parked."""
+    """Record that every record of a page was accepted or safely parked."""
 
     page: ShardPage
     last: SequenceInfo | None
@@ -365,7 +365,7 @@ class TellOutage:
     """Log a failure that one outage causes repeatedly, for many shards."""
 
     of: str
-    """``reading`` or ``parking``."""
+    """The failing work: ``reading`` or ``parking``."""
     error: Raised
     text: str
 

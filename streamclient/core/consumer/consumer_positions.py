@@ -16,7 +16,7 @@ thousand batches ahead of its checkpoints reaches this bound; its oldest positio
 error."""
 
 END_NUMBER = 2**63
-"""Number of SHARD_END, whether the end was reached or not: after every batch."""
+"""The rank of SHARD_END, which is after every batch, whether the shard's end was reached or not."""
 
 NO_PROGRESS = Progress(record_micros=0, records=0, bytes=0)
 
@@ -56,7 +56,7 @@ class HandedOutPositions:
 
     @property
     def progress(self) -> Progress:
-        """Progress after that batch."""
+        """Progress after the last batch that was handed out and did not fail."""
         return self._permitted.progress
 
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
@@ -99,10 +99,11 @@ class HandedOutPositions:
             del self._places[position]
 
     def resolve(self, value: str | None) -> Place:
-        """Return the position to store: that of ``value``, else the later of the permitted and the requested one.
+        """Return the position to store: that of ``value``, else the later of the permitted and the requested position.
 
-        A requested position can be after the permitted one: an earlier processor prepared it, and this one requested it
-        without an answer. Its sink has committed it, so requesting it again is right and going back is wrong.
+        A requested position can be after the permitted one: an earlier processor prepared it, and the present processor
+        requested it without an answer. The sink has committed that position, so requesting it again is right and going
+        back is wrong.
 
         Raises:
             ConfigurationError: ``value`` was not handed out, or is before a position that was already requested.
@@ -118,7 +119,7 @@ class HandedOutPositions:
         return place
 
     def requested(self, place: Place) -> None:
-        """Note that a checkpoint was sent; earlier positions are refused from now on, with any outcome."""
+        """Record that a checkpoint was sent; earlier positions are refused from now on, with any outcome."""
         if place.number >= self._requested.number:
             self._requested = place
         outdated = [
@@ -129,7 +130,7 @@ class HandedOutPositions:
         self._prepared = {number for number in self._prepared if number > place.number}
 
     def prepared(self, place: Place) -> None:
-        """Note that a sink may commit everything before ``place``."""
+        """Record that a sink may commit everything before ``place``."""
         self._prepared.add(place.number)
 
     def records_since_request(self, place: Place) -> int:

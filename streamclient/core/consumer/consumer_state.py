@@ -1,4 +1,4 @@
-"""The state of one shard's consumer, and the few moves that all its phases share."""
+"""The state of one shard's consumer, and the few operations that all its phases share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.P
 
 
 class ConsumerState:
-    """Fields of a consumer, and moves that all phases share.
+    """Fields of a consumer, and operations that all phases share.
 
     Args:
         record_id: returns the id of a record; the ids of a shard sort in the order of its records.
@@ -54,7 +54,7 @@ class ConsumerState:
         self.backoff = ConsumerBackoff(config, dice)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
-        """Number of changes of the phase; an answer to an earlier visit is ignored."""
+        """Number of changes of the phase; an answer that an earlier phase requested is ignored."""
         self.stop_reason: ShutdownReason | None = None
         """Why the consumer was asked to end, if it was."""
         self.closing: ShutdownReason | None = None
@@ -97,7 +97,7 @@ class ConsumerState:
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
         self._tell = self._commands.append
-        """Add one more command. Each event begins a new list."""
+        """Adds one command to the list for the present event."""
 
     @property
     def is_lost(self) -> bool:
@@ -130,14 +130,14 @@ class ConsumerState:
         self._commands.append(command)
 
     def _follow(self, outcome: Outcome) -> None:
-        """Enter the phase that the table names, and begin its work."""
+        """Enter the phase that ``TRANSITIONS`` gives for ``outcome``, and begin the work of that phase."""
         self.phase = next_phase(self.phase, outcome)
         self.visit += 1
         self.resume_at = None
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Have ``shutdown`` called with the strongest reason."""
+        """Have ``shutdown`` called with the stronger of ``reason`` and the reason of a requested stop."""
         self.closing = stronger(self.stop_reason, reason)
         self._follow(outcome)
 

@@ -88,7 +88,7 @@ class ConsumerMachine(PageReader):
         self._follow(Outcome.INITIALIZED)
 
     def _settle_offer(self, offered: PendingCheckpoint) -> None:
-        """Read after the checkpoint that an earlier processor prepared if it is stored now, else up to it once more."""
+        """Begin after a checkpoint that an earlier processor prepared if it is stored now; else read up to it again."""
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
             self._tell(consumer_events.Permit(offered.value, self._progress, offered.last))
@@ -99,7 +99,7 @@ class ConsumerMachine(PageReader):
             self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
-        """Give up a processor that was never made, without a shutdown."""
+        """Go on without a call of ``shutdown``, because the processor was never created."""
         self._tell(consumer_events.CloseCheckpoints("its processor was never made"))
         self._has_processor = False
         self._follow(Outcome.NOT_MADE)
@@ -184,7 +184,7 @@ class ConsumerMachine(PageReader):
             self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:
-        """Follow a stop request, unless user code runs; then the return of that call follows it."""
+        """Obey a stop request, unless user code runs; then the request is obeyed when that call returns."""
         if self.stop_reason is None or self.phase is Phase.ENDED:
             return
         if self.phase in (Phase.BACKING_OFF, Phase.HALTED):

@@ -38,13 +38,13 @@ class Span:
     """Indices of the records in the page, ascending; a range while they are consecutive; empty only for a batch that
     was empty from the beginning."""
     attempts: int = 0
-    """Calls that failed with all of these records in the batch."""
+    """The number of failed calls whose batch contained all of these records."""
     tries: int = 0
-    """Calls that failed with exactly this span."""
+    """The number of failed calls whose batch was exactly this span."""
     is_cut: bool = False
-    """Whether it consists of records of a failed span and nothing else."""
+    """Whether this span has only records of a failed span."""
     is_rest: bool = False
-    """Whether it is the second half of a failed span, and nothing of the first half has failed so far."""
+    """Whether this span is the second half of a failed span, and no part of the first half has failed so far."""
 
 
 @frozen
@@ -119,7 +119,7 @@ def _kept(indices: Sequence[int], taken: frozenset[int]) -> tuple[int, ...]:
 
 
 def _no_rest(spans: list[Span]) -> list[Span]:
-    """Return the spans with no mark on the first: a failure before it means that nothing is known of it any more."""
+    """Return the spans with ``is_rest`` cleared on the first: after a failure before it, nothing is known of it."""
     return [evolve(spans[0], is_rest=False), *spans[1:]] if spans and spans[0].is_rest else spans
 
 
@@ -196,7 +196,7 @@ class PageInWork:
         return self.work
 
     def park(self, indices: Sequence[int], failure: Failure) -> None:
-        """Note that the records at ``indices`` are to be parked because of ``failure``."""
+        """Record that the records at ``indices`` are to be parked because of ``failure``."""
         self.work, self._to_park, self.failure = Work.PARK, indices, failure
 
     @property
@@ -291,7 +291,7 @@ class PendingCut:
 
 
 def part_of(page: ShardPage, records: Sequence[StreamRecord]) -> ShardPage:
-    """Return a page of the last records of ``page``."""
+    """Return ``page`` reduced to ``records``, which are its last records."""
     size_bytes = int(page.body_bytes * len(records) / len(page.records))
     return PartOfPage(records, page.next_position, page.may_more_record, size_bytes)
 

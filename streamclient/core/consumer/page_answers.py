@@ -24,15 +24,15 @@ from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason,
 from streamclient.records import place_of, readable_position
 
 QUIET_READS = 4
-"""Number of doubtful reads in a row after which a warning is logged, and again at each doubling. A list of shards may
-be a second older than the pages, and most pages that were cut are whole at the next read."""
+"""Number of consecutive doubtful reads after which a warning is logged, and again whenever their number has doubled. A
+list of shards may be a second older than the pages, and most pages that were cut are whole at the next read."""
 
 READ_NAME = "reading"
 """The name of a read in statuses and logs."""
 
 
 class PageReader(ConsumerState):
-    """The part of a consumer between the start of a processor and its close."""
+    """The part of a consumer between the start and the close of a processor."""
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class PageReader(ConsumerState):
             self._follow(Outcome.READ_DUE)
 
     def _page_not_believed(self, cause: Cause, why: str) -> None:
-        """Drop a page and read again after a pause: at the same position if an end is doubtful, else by the trail."""
+        """Drop a page and read again after a pause: at the same position for a doubtful end, else by ``trail``."""
         if cause is Cause.NO_PROGRESS:
             self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()

@@ -95,7 +95,7 @@ class ParkedKeys:
         return any(records[index].primary_key in self._places for index in indices)
 
     def answered(self, keys: Iterable[ParkedKey], now: float) -> None:
-        """Take in the store's answer, known at ``now``."""
+        """Process the store's answer, known at ``now``."""
         self._places = {}
         for place in keys:
             self._places.setdefault(place.key, {})[place.shard_id] = place
@@ -108,7 +108,7 @@ class ParkedKeys:
         return tuple(index for index in indices if self._is_after_parked(records[index]))
 
     def stored(self, parked: Sequence[ParkedRecord]) -> None:
-        """Note that the store holds ``parked``."""
+        """Record that the store holds ``parked``."""
         here = self._shard_id
         for record in parked:
             places = self._places.setdefault(record.record.primary_key, {})
@@ -125,8 +125,8 @@ class ParkedKeys:
     def _is_after_parked(self, record: StreamRecord) -> bool:
         """Return whether an earlier record of the record's key is parked.
 
-        A record *before* the parked ones of its shard comes a second time, after a crash or a restart. It was accepted
-        the first time, and is delivered again like any other.
+        A record that lies *before* the parked ones of its shard can only be a repetition after a crash or a restart. It
+        was accepted the first time, so the answer is ``False``, and the record is delivered again like any other.
         """
         places = self._places.get(record.primary_key)
         if not places:

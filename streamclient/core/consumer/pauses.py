@@ -13,11 +13,12 @@ from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.page import Span
 
 REQUEST_WORTH_SECONDS = 0.02
-"""The longest wait of one record that saves one request. The Java client's fixed pause has the same length."""
+"""The longest time in seconds for which one record may wait if that saves one request. The Java client's fixed pause
+has the same length."""
 
 REMEMBERED_GAPS = 5
-"""Number of gaps between arrivals that have to agree before they count: a single short gap makes reading eager
-again."""
+"""The number of the latest gaps between arrivals of which the shortest counts: a single short gap makes reading
+frequent again."""
 
 
 class ArrivalRhythm:
@@ -44,12 +45,12 @@ class ArrivalRhythm:
         self._waits_since: float | None = None
 
     def records_came(self, now: float) -> None:
-        """Note that a read returned records."""
+        """Record that a read returned records."""
         self._gaps.append(0.0 if self._waits_since is None else now - self._waits_since)
         self._waits_since = None
 
     def nothing_came(self, now: float) -> None:
-        """Note that a read returned no records."""
+        """Record that a read returned no records."""
         if self._waits_since is None:
             self._waits_since = now
 
@@ -73,7 +74,7 @@ LONGEST_STORE_PAUSE_MILLIS = 60_000
 """Pauses after a failure of a parking store. It is called only after another failure, so its pauses may be long."""
 
 MOST_EAGER_READS = 64
-"""Number of empty pages in a row after which a hint of more records still causes an immediate read. The hint promises
+"""Number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint promises
 nothing, so the ordinary pauses come back after this number."""
 
 FIRST_MARKED_RESTART_IS_FREE = 1
@@ -95,7 +96,7 @@ class ConsumerBackoff:
         self._rhythm = ArrivalRhythm()
 
     def read_succeeded(self, page: ShardPage, now: float) -> None:
-        """Note that a read returned ``page``."""
+        """Record that a read returned ``page``."""
         self.read_failures = 0
         if page.records:
             self._empty_pages = 0
@@ -104,7 +105,7 @@ class ConsumerBackoff:
             self._rhythm.nothing_came(now)
 
     def read_failed(self) -> None:
-        """Note that a read failed."""
+        """Record that a read failed."""
         self.read_failures += 1
 
     def read_pause(self) -> float:
@@ -127,7 +128,7 @@ class ConsumerBackoff:
         return with_jitter(millis, self._dice) / 1_000
 
     def accepted(self, records: int) -> None:
-        """Note that ``records`` records were processed.
+        """Record that ``records`` records were processed.
 
         Failures are forgotten only after the position of the last failure: a restarted processor first repeats the
         records before it, and that success proves nothing.

@@ -21,7 +21,7 @@ PACE_WINDOW_SECONDS = 300.0
 """Window of the pace, five minutes: long enough to even out large batches, short enough to follow a change."""
 
 PACE_STEP_SECONDS = 5.0
-"""Moments of progress closer together than this count as one, so that at most sixty are remembered."""
+"""Moments of progress closer together than this count as one moment, so that at most sixty are remembered."""
 
 LEAST_PACE_SECONDS = 10.0
 """Shortest span of time from which a forecast is made."""
@@ -37,7 +37,7 @@ class RecordClock:
         self._ahead_micros: float | None = None
 
     def saw(self, record_micros: int, now: float) -> None:
-        """Note that a record of time ``record_micros`` was read at ``now`` (monotonic seconds)."""
+        """Record that a record of time ``record_micros`` was read at ``now`` (monotonic seconds)."""
         ahead = record_micros - now * MICROS_PER_SECOND
         if self._ahead_micros is None or ahead > self._ahead_micros:
             self._ahead_micros = ahead
@@ -76,16 +76,16 @@ class Backlog:
         return self._unread_micros
 
     def came(self, first_micros: int, now: float) -> None:
-        """Note that a page was read whose first record has the time ``first_micros``."""
+        """Record that a page was read whose first record has the time ``first_micros``."""
         self._moved_to(first_micros, now)
         self._caught_up_at = None
 
     def dealt_with(self, last_micros: int, now: float) -> None:
-        """Note that everything up to a record of time ``last_micros`` was processed or parked."""
+        """Record that everything up to a record of time ``last_micros`` was processed or parked."""
         self._moved_to(last_micros, now)
 
     def caught_up(self, service_micros: int, now: float) -> None:
-        """Note that a read made at ``service_micros`` found nothing more."""
+        """Record that a read made at ``service_micros`` found nothing more."""
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
         self._caught_up_at = now
 
@@ -125,7 +125,7 @@ class Backlog:
             self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
-        """Keep one moment from before the window, so that a shard that stands still also has a pace."""
+        """Drop the moments before the window except for the latest, so that a shard that stands still has a pace."""
         while len(self._moments) > 1 and self._moments[1][0] <= now - PACE_WINDOW_SECONDS:
             self._moments.popleft()
 

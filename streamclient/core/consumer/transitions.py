@@ -102,7 +102,7 @@ class Outcome(Enum):
     """A record failed and the failure policy says to stop, or too many records would be parked."""
 
     STOPPED = "stopped"
-    """The consumer was asked to end: the lease is lost, handed over or paused, or the processor marked itself."""
+    """The consumer was asked to end: the lease is lost, handed over or paused, or the processor asked for its end."""
 
     CLOSED = "closed"
     """``shutdown`` returned, and the consumer's work is over."""
@@ -187,7 +187,7 @@ def next_phase(phase: Phase, outcome: Outcome) -> Phase:
     """Return the phase that follows.
 
     Raises:
-        ValueError: the table has no such transition, which is a programming error.
+        ValueError: ``TRANSITIONS`` has no such pair, which is a programming error.
     """
     following = TRANSITIONS.get((phase, outcome))
     if following is None:
@@ -196,9 +196,10 @@ def next_phase(phase: Phase, outcome: Outcome) -> Phase:
 
 
 def stronger(first: ShutdownReason | None, second: ShutdownReason | None) -> ShutdownReason | None:
-    """Return the stronger reason: lease lost, then shard ended, then hand-over, then the processor's own marks.
+    """Return the stronger of two reasons; any reason is stronger than ``None``.
 
-    The first stays if both are equal or both are marks.
+    From strongest to weakest: lease lost, shard ended, hand-over, pause, and the processor's own requests: done, then
+    restart.
     """
     if first is None or second is None:
         return first or second

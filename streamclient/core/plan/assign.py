@@ -40,8 +40,8 @@ class Placed:
 
     lease_key: str
     holder: str
-    """The worker that has the lease, or will once all moves under way have arrived; one that does not stay does not
-    count."""
+    """The worker that has the lease, or will once all moves under way have arrived; a worker that does not stay does
+    not count as a holder."""
     is_finished: bool = False
 
 
@@ -109,9 +109,9 @@ class _Held:
     """Leases of one kind, unfinished or finished, by holder."""
 
     keys: Mapping[str, Sequence[str]]
-    """Keys for every worker that stays, sorted."""
+    """The sorted keys of the leases of every worker that stays."""
     homeless: Sequence[str]
-    """Keys of leases without such a worker, sorted."""
+    """Keys of leases whose holder does not stay, sorted."""
 
     @classmethod
     def of(cls, leases: Iterable[Placed], names: Sequence[str]) -> tuple[_Held, _Held]:
@@ -139,8 +139,9 @@ class _Held:
     def dealt(self, quotas: Mapping[str, int]) -> dict[str, str]:
         """Let each worker keep its first leases up to its quota; give each other lease to the fitting worker with room.
 
-        Workers look at different moments, when some have already carried out their parts. The rest of the answer is the
-        same then: a worker that took a lease has room for one less, and that lease was the last one dealt to it.
+        Workers compute this at different moments, when some have already carried out their parts. The rest of the
+        answer is the same even then: a worker that took a lease has room for one less, and that lease was the last one
+        dealt to it.
         """
         target = {key: name for name, keys in self.keys.items() for key in keys[: quotas[name]]}
         surplus = (key for name, keys in self.keys.items() for key in keys[quotas[name] :])
@@ -157,8 +158,8 @@ class _Held:
 def _fill(bases: Mapping[str, int], held: _Held, burdens: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return the number of leases of one kind for each worker, so that base and lease counts together are most even.
 
-    If only some of several equal workers get one more, it goes first to one that has it already, so that fewer leases
-    move; then to one with fewer ``burdens``; then to the first by name.
+    If only some of several equal workers get one more, that lease goes first to a worker that has it already, so that
+    fewer leases move; then to a worker with fewer ``burdens``; then to the first by name.
     """
     level = _level(sorted(bases.values()), held.total)
     quotas = {name: max(level - base, 0) for name, base in bases.items()}
@@ -184,7 +185,7 @@ def _level(bases: Sequence[int], amount: int) -> int:
 
 
 def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Deal in turn, beginning with a worker that depends on the first key, so that in time every worker gets some."""
+    """Deal ``keys`` to ``names`` in turn. The first key decides who begins, so that in time every worker gets some."""
     start = crc32(keys[0].encode()) if keys else 0
     return {key: names[(start + number) % len(names)] for number, key in enumerate(keys)}
 
@@ -194,7 +195,7 @@ def _dealt_round(keys: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 @define
 class _Scales:
-    """Weights per worker while leases are being moved."""
+    """The measured loads of the workers while leases are being moved."""
 
     mean: float
     loads: dict[str, float]

@@ -33,11 +33,13 @@ from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 MARKED_SHARE = 3
-"""The divisor of the need that is marked in one pass, rounded up. Several workers that join together see the same
-counts, so marking everything at once would take too much from one owner; a third each converges in a few passes."""
+"""The divisor of the number of leases that a worker still needs: in one pass the worker asks for (marks) the quotient,
+rounded up. Several workers that join together see the same counts, so marking everything at once would take too much
+from one owner; a third each converges in a few passes."""
 
 WORTHWHILE_DIFFERENCE = 2
-"""The difference in unfinished leases that makes a move worth it; a difference of one would only change sides."""
+"""The smallest difference in unfinished leases for which a move is worthwhile. A move at a difference of one would only
+give the other worker one more."""
 
 
 def plan_takes(
@@ -53,9 +55,9 @@ def plan_takes(
 ) -> Moves:
     """Decide one pass over the rows last seen.
 
-    ``held`` are the keys that this worker holds. ``pending`` are the keys with an own take, mark or hand-over under
-    way, and the worker that gets them; they count as that worker's. ``excluded`` must not be touched now. The same
-    arguments give the same answer.
+    ``held`` are the keys that this worker holds. ``pending`` are the keys for which a take, mark or hand-over of this
+    worker is under way, and the worker that gets each; the lease counts as that worker's. ``excluded`` must not be
+    touched now. The same arguments give the same answer.
 
     Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. With seven rows and two workers the target is 4,
     and B needs 3. It takes f1. Two are still missing, and A, with 5, is above the target. So B marks one of A's leases:
@@ -156,9 +158,9 @@ def _may_lose_one(numbers: Numbers, owner: str) -> bool:
 def _choose_steals(
     view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
-    """Choose leases to ask for: of the owners that may lose one, the owner with most to read.
+    """Choose leases to ask for: of the owners that may lose a lease, take from the owner with most to read.
 
-    Among equals it has the most leases; further equals are chosen by chance.
+    Among equal owners, take from the owner with the most leases; among further equals, choose by chance.
     """
     steals: list[Lease] = []
     for _ in range(-(-numbers.need // MARKED_SHARE)):
@@ -209,7 +211,7 @@ class ExchangePass:
     rng: Random
 
     def swap(self) -> tuple[tuple[Lease, ...], tuple[Move, ...]]:
-        """Return marks and gifts of swaps: at most a third of the difference, with one finished lease for each."""
+        """Return the marks and hand-overs of swaps: at most a third of the difference, one finished lease for each."""
         marks: list[Lease] = []
         gifts: list[Move] = []
         difference = self._widest_difference()
@@ -257,9 +259,9 @@ class ExchangePass:
     def _may_prepare(self, owner: str) -> bool:
         """Return whether to give a finished lease first, so that the owner may lose an unfinished one.
 
-        The last lease is not given: no worker sees a worker without leases, so the target would change. Nor is a lease
-        given while another worker waits for a lease that will bring it above the target: that worker returns one,
-        maybe to this owner.
+        This worker's last lease is not given away: no worker sees a worker without leases, so the target would change.
+        Nor is a lease given while another worker waits for a lease that will bring it above the target: that worker
+        returns one, maybe to this owner.
         """
         numbers = self.numbers
         is_short = numbers.counts[owner] < numbers.target
@@ -332,16 +334,17 @@ class Numbers:
     worker_id: str
     """The planning worker."""
     target: int
-    """Rows over workers, rounded up."""
+    """The number of rows divided by the number of workers, rounded up."""
     counts: dict[str, int]
-    """All leases, by worker; leases in transit count for their receiver. It names every worker that has leases, and the
-    planning worker."""
+    """The number of all leases, by worker; leases in transit count for their receiver. The keys are all workers that
+    have leases, and the planning worker."""
     unfinished: dict[str, int] = field(factory=dict)
-    """The leases among them that still have to be read."""
+    """The number of unfinished leases among those of ``counts``, by worker."""
     settled: dict[str, int] = field(factory=dict)
-    """Leases as the Java stream client counts them: a lease in transit counts for no worker."""
+    """The number of leases as the Java stream client counts them, by worker: a lease in transit counts for no
+    worker."""
     awaited: dict[str, int] = field(factory=dict)
-    """By owner: leases that this worker asked for and that were not handed over yet."""
+    """By owner: the number of leases that the planning worker asked for and that were not handed over yet."""
 
     @property
     def need(self) -> int:
@@ -350,7 +353,7 @@ class Numbers:
 
     @property
     def arrived(self) -> int:
-        """The leases of the planning worker without those that it still waits for."""
+        """The number of leases of the planning worker, not counting those that it still waits for."""
         return self.counts[self.worker_id] - sum(self.awaited.values())
 
     def load(self, worker: str) -> int:

@@ -20,18 +20,19 @@ from streamclient.core.write_rules import WriteKind
 from streamclient.model import BalanceBy, Lease
 
 STUCK_MARK_DURATIONS = 15
-"""Number of lease durations after which an unanswered mark is reported: five minutes by default, far longer than a
-batch takes to finish. A restarted Java owner may keep a marked lease for ever without reading it."""
+"""Number of lease durations after which an unanswered request for a lease (a mark) is reported: five minutes by
+default, far longer than a batch takes to finish. A restarted Java owner may keep a marked lease for ever without
+reading it."""
 
 MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
-"""Writes after which a lease is another worker's, or is about to be."""
+"""Writes after which a lease belongs to another worker, or is about to."""
 
 GRACE_SECONDS = 0.1
 """Seconds added to the moment at which a lease expires: it must have stood still for longer than its duration."""
 
 
 def plan_and_follow(state: WorkerState) -> None:
-    """Carry out the moves that follow from the scan just taken in."""
+    """Carry out the moves that follow from the scan just processed."""
     choose_heirs(state)
     if not state.signals.may_hold(state.now):
         return
@@ -146,7 +147,7 @@ def _follow_numbers(state: WorkerState, plan: Moves) -> None:
 
 
 def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
-    """Hand leases from other workers on without reading them, while this worker stops."""
+    """Hand leases received from other workers on to further workers, without reading them, while this worker stops."""
     for row in rows:
         receiver = new_owner(state, row) if row.owner == state.worker_id else None
         if receiver is not None:

@@ -15,8 +15,8 @@ from attrs import frozen
 from streamclient.model import BalanceBy, Lease
 
 MEMORY_SECONDS = 300.0
-"""Age at which an observation counts a third of a new one. A worker that catches up after a pause looks loaded for a
-few minutes only."""
+"""Age at which an observation counts a third of a new observation. A worker that catches up after a pause looks loaded
+for a few minutes only."""
 
 MEASURED_SECONDS = 30.0
 """Shortest time of observation that gives a rate: several checkpoints, several scans of a small fleet."""
@@ -30,9 +30,9 @@ class _Meter:
     """Total of records or bytes, as last seen."""
     seen_at: float
     moved: float = 0.0
-    """Sum of the amounts added between scans, older ones counting less."""
+    """Sum of the amounts added between scans; older amounts count less."""
     seconds: float = 0.0
-    """Sum of the times between scans, older ones counting less in the same way."""
+    """Sum of the times between scans; older times count less in the same way."""
 
 
 class Loads:
@@ -43,7 +43,7 @@ class Loads:
         self._meters: dict[str, _Meter] = {}
 
     def observe(self, rows: Iterable[Lease], now: float) -> None:
-        """Take in a scan that returned at ``now``; leases missing in it are forgotten."""
+        """Process a scan that returned at ``now``; leases missing in it are forgotten."""
         if self.balance_by is not BalanceBy.COUNT:
             open_rows = (row for row in rows if not row.is_finished and row.progress is not None)
             self._meters = {row.lease_key: self._seen(row, now) for row in open_rows}

@@ -20,11 +20,11 @@ class Moves:
     """The moves to make now. No lease occurs twice."""
 
     takes: tuple[Lease, ...] = ()
-    """Leases to take now: free, handed over to this worker, or left from its earlier life."""
+    """Leases to take now: free, handed over to this worker, or left in its name from an earlier run."""
     marks: tuple[Move, ...] = ()
     """Leases of other workers to ask for: for this worker or, if loads are evened out, for another one."""
     transfers: tuple[Move, ...] = ()
-    """Leases to hand to another worker. If this worker reads one, its consumer is stopped first."""
+    """Leases to hand to another worker. If this worker reads such a lease, its consumer is stopped first."""
     wakes: tuple[str, ...] = ()
     """Other workers that have to act, sorted."""
     contested: tuple[Lease, ...] = ()

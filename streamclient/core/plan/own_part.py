@@ -1,7 +1,7 @@
 """One worker's part of the assignment, in a fleet whose workers all have sessions.
 
-Every worker computes the same assignment (``assignment``) from the same rows. It carries out the moves of its own
-leases; it leaves the others to their workers, but knows which workers to wake for them.
+Every worker computes the same assignment (``assignment``) from the same rows. Each worker carries out the moves of its
+own leases. It leaves the other moves to the other workers, but knows which workers to wake for them.
 
 Laws:
 
@@ -9,9 +9,10 @@ Laws:
 * a worker takes only leases that are free (never owned, left by a killed session, or standing still) or in its own
   name;
 * a lease that stands still although its owner lives is assigned by any worker that sees that: others may see it later;
-* a free lease is taken by its assigned worker; if that worker leaves it for a lease duration, by any that sees that;
-* a lease that this worker must not read, because its processor is done with the shard or stalled on it, goes to
-  another.
+* a free lease is taken by its assigned worker; if that worker leaves it for a lease duration, by any worker that sees
+  that;
+* a lease that this worker must not read, because its processor is done with the shard or stalled on it, goes to another
+  worker.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class FleetView:
     def _holder(self, key: str) -> str:
         """Return the worker that has the lease or will have it; empty if no worker does.
 
-        A worker that does not stay does not count. Neither does a worker that let a lease stand still until it expired,
-        whether it was its own or was handed to it.
+        A worker that does not stay does not count. Neither does a worker that let the lease stand still until it
+        expired, whether the lease was its own or was handed over to it.
         """
         if key in self.pending:
             return self.pending[key]
@@ -129,19 +130,19 @@ class _Part:
             self.others.add(receiver)
 
     def _look_at_own(self, row: Lease, receiver: str) -> None:
-        """Look at a lease in this worker's name that is not held: left from an earlier life, or handed to it.
+        """Plan for a lease in this worker's name that is not held: left from an earlier run, or handed over to it.
 
-        A lease that was handed to it is taken, regardless of the shares: its giver may be unable to take it back.
+        A lease that was handed over is taken, regardless of the shares: its giver may be unable to take it back.
         """
         fleet = self.fleet
         is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
         self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
 
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
-        """Look at a free lease. Other workers see that too, unless only this worker watched it stand still.
+        """Plan for a free lease; other workers see that it is free, unless only this worker watched it stand still.
 
-        A worker that let it stand still, or did not take it when it was handed over, gets it only if no other worker
-        can.
+        A worker that let the lease stand still, or did not take it when it was handed over, gets it only if no other
+        worker can.
         """
         fleet, row = self.fleet, sighting.row
         is_standing_still = row.owner != "" and not sighting.is_orphaned

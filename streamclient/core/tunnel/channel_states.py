@@ -2,7 +2,8 @@
 
 Laws (Java and Go SDK, tunnel packages):
 
-* of two states of one channel, the one with the higher version is newer; of equal versions, the service's counts;
+* of two states of one channel, the one with the higher version is newer; if the versions are equal, the service's state
+  counts;
 * the answer to a heartbeat is the complete list for the client to hold: missing channels are dropped, unreported;
 * each change of a channel's state raises its version by one.
 """
@@ -23,11 +24,11 @@ class ChannelStatus(Enum):
     OPEN = "OPEN"
     """Readable, by the client that receives it."""
     CLOSING = "CLOSING"
-    """The service asks the client to let go."""
+    """The service asks the client to release the channel."""
     CLOSE = "CLOSE"
-    """Let go by the client, or taken from it."""
+    """Released by the client, or taken from it."""
     TERMINATED = "TERMINATED"
-    """Consumed to its end."""
+    """The channel was consumed to its end."""
 
 
 @frozen

@@ -1,7 +1,7 @@
 """Channels that a client holds and cannot read: the reason, its start, and the time of the next try.
 
-One bad channel does not make the client release the others. Its pauses grow, so that it costs little while it stays
-bad. It is given back after each failure, so that another client may try.
+One bad channel does not make the client release the others. The pauses of a bad channel grow, so that it costs little
+while it stays bad. The channel is given back after each failure, so that another client may try.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
 heartbeat interval at last."""
 
 REMEMBERED_SECONDS = 120.0
-"""Time without being listed after which a channel begins with the shortest pause again: another client read it, or its
-trouble was a different one."""
+"""After this time without being listed, a channel begins with the shortest pause again: another client has read it
+meanwhile, or its new trouble is a different one."""
 
 
 @frozen
@@ -32,7 +32,7 @@ class ChannelTrouble:
     since: float
     """Start of the trouble (monotonic seconds)."""
     failures: int
-    """Failed lookups in a row."""
+    """Number of consecutive failed lookups."""
     due: float
     """Earliest time of the next lookup."""
     listed_at: float
@@ -53,7 +53,7 @@ class ChannelTroubles:
         """Troubles of the channels that the last answer to a heartbeat listed."""
 
     def failed(self, channel_id: str, why: str, now: float) -> float:
-        """Note a failed lookup, and return the pause before the next one, in seconds."""
+        """Record a failed lookup, and return the pause before the next one, in seconds."""
         known = self._known.get(channel_id)
         failures = 1 if known is None else known.failures + 1
         millis = doubling_millis(failures, SHORTEST_CHANNEL_PAUSE_MILLIS, LONGEST_CHANNEL_PAUSE_MILLIS)
@@ -63,7 +63,7 @@ class ChannelTroubles:
         return pause
 
     def listed(self, channel_ids: Collection[str], strange: Mapping[str, str], now: float) -> None:
-        """Take in a heartbeat's answer: its channels, and for channels with unknown contents, those contents."""
+        """Process a heartbeat's answer: its channels, and for channels with unknown contents, those contents."""
         for channel_id in self._strange - strange.keys():
             self._known.pop(channel_id, None)
         self._strange = set(strange)

@@ -21,7 +21,7 @@ class ConnectionState(Enum):
     WAIT = "WAIT"
     RUNNING = "RUNNING"
     CLOSING = "CLOSING"
-    """Its reader was asked to end, and may still store a checkpoint."""
+    """The channel's reader was asked to end, and may still store a checkpoint."""
     CLOSED = "CLOSED"
 
 
@@ -48,7 +48,8 @@ class ChannelConnection:
     rounds_closing: int = 0
     """Number of heartbeats since the service asked to let the channel go."""
     reader: str = ""
-    """Identifier of its reader; empty without a reader, or while the reader of a predecessor still runs."""
+    """Identifier of the channel's reader; empty without a reader, or while an earlier reader of the channel still
+    runs."""
 
     @property
     def is_active(self) -> bool:
@@ -56,7 +57,7 @@ class ChannelConnection:
         return self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
 
     def notify(self, channel: Channel) -> Step | None:
-        """Take in a channel of a heartbeat's answer. An older version is ignored."""
+        """Process a channel of a heartbeat's answer. An older version is ignored."""
         if self.latest is not None and channel.version < self.latest.version:
             return None
         self.latest = channel
@@ -68,7 +69,7 @@ class ChannelConnection:
         return self._close()
 
     def reader_ended(self, *, is_finished: bool) -> None:
-        """Close after its reader ended: by request, by failure, or at the end of the channel. Reported at once."""
+        """Close and report the connection after its reader ended: by request, by failure, or at the channel's end."""
         self.is_finished = self.is_finished or is_finished
         self.state = ConnectionState.CLOSED
         self.check()

@@ -1,4 +1,4 @@
-"""Events and commands of a tunnel client: the border between ``TunnelSession`` and its shell."""
+"""Events and commands of a tunnel client: the border between ``TunnelSession`` and the code that runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallVerdict(Enum):
     GONE = "gone"
     """The session ended at the service; connect again."""
     FINAL = "final"
-    """Consuming cannot go on: the tunnel is gone or expired, or the client lacks and never had permission."""
+    """Consuming cannot go on: the tunnel is gone or expired, or the client does not have, and never had, permission."""
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class HeartbeatAnswered:
     channels: Sequence[Channel]
     sent_at: float
     strange: Mapping[str, str] = field(factory=dict)
-    """Channels with unknown contents in the answer, and those contents. They are not read."""
+    """Channels that the answer lists with unknown contents, and those contents. Such channels are not read."""
 
 
 @frozen
@@ -100,7 +100,7 @@ class CallsRefused:
     """A call for a channel was refused for a reason that holds for all channels and is final."""
 
     why: str
-    """The work that is impossible: 'checkpoints cannot be stored'."""
+    """The work that is impossible, as a clause such as 'checkpoints cannot be stored'."""
     error: Exception
 
 
@@ -181,7 +181,7 @@ class StartReader:
     client_id: str
     channel_id: str
     reader: str
-    """New for each reader, to tell its answers from those of its successor."""
+    """An identifier that is new for each reader, to tell its answers from those of its successor."""
     token: str
     sequence_number: int
     """Sequence number of the last stored checkpoint."""

@@ -1,6 +1,6 @@
 """The session of one tunnel client, as events in and commands out.
 
-``TunnelSession`` decides when to connect and to send heartbeats, which channels to read and to let go, and when to
+``TunnelSession`` decides when to connect and to send heartbeats, which channels to read and to release, and when to
 give up. It reads no clock, makes no call and starts no thread. The same events at the same times give the same
 commands.
 
@@ -86,9 +86,10 @@ class _State:
 class TunnelSession:
     """The decisions of one tunnel client. Owned by one thread; ``handle`` must not be entered twice at once.
 
-    The shell sends exactly one answer to every command that has one: ``Connected`` or ``ConnectFailed`` to ``Connect``,
-    ``HeartbeatAnswered`` or ``HeartbeatFailed`` to ``Heartbeat``, ``CheckpointFound`` or ``CheckpointNotFound`` to
-    ``FindCheckpoint``, in the end ``ReaderEnded`` to ``StartReader``, and ``SessionEnded`` to ``EndSession``.
+    The caller sends exactly one answer to every command that has one: ``Connected`` or ``ConnectFailed`` to
+    ``Connect``, ``HeartbeatAnswered`` or ``HeartbeatFailed`` to ``Heartbeat``, ``CheckpointFound`` or
+    ``CheckpointNotFound`` to ``FindCheckpoint``, in the end ``ReaderEnded`` to ``StartReader``, and ``SessionEnded`` to
+    ``EndSession``.
     """
 
     def __init__(self, settings: SessionSettings, rng: Random, *, new_identifier: Callable[[], str]) -> None:
@@ -100,7 +101,7 @@ class TunnelSession:
         self._troubles = ChannelTroubles(rng)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
+        """Process one fact that became known at ``now`` (monotonic seconds), and return the commands to carry out."""
         self._now = max(self._now, now)
         if not self._state.is_finished:
             _HANDLERS[type(event)](self, event)
@@ -308,7 +309,7 @@ class TunnelSession:
         self._beat_soon()
 
     def _settle(self, connection: ChannelConnection) -> None:
-        """Note the state that the connection reports; a closed connection makes room for a new one."""
+        """Store the state that the connection reports; remove a closed connection, to make room for a new one."""
         state = self._state
         if connection.latest is not None and connection.channel_id in state.current:
             state.current[connection.channel_id] = connection.latest

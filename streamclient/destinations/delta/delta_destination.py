@@ -1,10 +1,10 @@
 """Delta Lake as a destination, through delta-rs: no JVM, one commit for all shards, exactly once.
 
-Each commit of a shard is a transaction of Delta's own (``txn`` of the protocol, with ``Commit.order`` as its version)
-and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit if another writer
-has written one of its transactions since the handle was loaded. So to load, to compare and to commit on that handle is
-an exact compare-and-set. After an error the commit may still be stored, as a store may lose the answer; so every error
-leads back to loading and comparing.
+Each commit of a shard is a transaction in Delta's sense (``txn`` of the protocol, with ``Commit.order`` as its version)
+and an entry in the commit's metadata, both in the same log entry as the rows. delta-rs refuses a commit if another
+writer has written one of its transactions since the handle was loaded. So three steps on one handle, to load, to
+compare and to commit, are an exact compare-and-set. After an error the commit may still be stored, as a store may lose
+the answer; so after every error this module loads and compares again.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 once, as most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
-"""The first refusal may be due to a handle that is out of date because another writer has added a column."""
+"""The number of refusals that end the tries. The first one may only mean that the handle is out of date, because
+another writer has added a column."""
 
 _VIEWS_MAX = 10
-"""Largest number of views in a row that fail because a clean-up came between loading the table and reading its log."""
+"""The largest number of views in a row that fail because a clean-up came between loading the table and reading its
+log."""
 
 _FROZEN_SECONDS = 60.0
-"""A commit that took longer, by the wall clock, is looked for before it is reported as stored. The log may have been
-cleaned meanwhile, so that a position that was taken is free again, and an entry created there is not part of the table.
-No log entry younger than a day is removed (``log_days``), and another look costs such a slow commit little."""
+"""A commit that took longer than this, by the wall clock, is looked for before it is reported as stored. The log may
+have been cleaned meanwhile; then a position that was taken is free again, and an entry created there is not part of the
+table. The limit is safe, because no log entry younger than a day is removed (``log_days``), and another look costs such
+a slow commit little."""
 
 
 @checks.explains_names
@@ -72,8 +75,8 @@ class DeltaDestination:
             environment that have the same names.
         partition_by: how the table is partitioned into directories; ``Day()`` or ``Key("customer")``. Fixed at
             creation.
-        answer_seconds: how long a commit is retried. Each request may take as long, even those of the last try. Keep it
-            well below the lease's duration.
+        answer_seconds: seconds for which a commit is retried. Each request may take as long, also in the last try.
+            Keep it well below the lease's duration.
         checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
             fewer make each commit cheaper.
         log_days: how long entries of the log are kept, for a table that is created; ``maintenance.clean`` removes them.
@@ -115,7 +118,7 @@ class DeltaDestination:
         self._key: tuple[str, ...] = ()
         self._is_probed = False
         self._has_seen = False
-        """Whether the table was seen; it is then never created again."""
+        """Whether this handle has seen the table; if so, it never creates the table again."""
         self._identity: object = None
         """The identity of the log directory from which the handle was loaded; see ``Location.log_identity``."""
 
@@ -140,7 +143,7 @@ class DeltaDestination:
 
     @raises_own
     def columns(self) -> Schema | None:
-        """Return the columns without that of the partition; ``None`` while there is no table."""
+        """Return the columns, except the partition's; ``None`` while the table does not exist."""
         handle = self._load()
         if handle is None:
             return None
@@ -272,7 +275,7 @@ class DeltaDestination:
         """Return the table at its present version, for reading and for maintenance.
 
         Raises:
-            StreamClientException: it has not been created yet.
+            StreamClientException: the table has not been created yet.
         """
         handle = self._load(is_awaited=True)
         if handle is None:
@@ -284,7 +287,7 @@ class DeltaDestination:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self, *, is_awaited: bool = False) -> DeltaTable | None:
-        """Return the table at its present version. The handle is kept: an update costs a third of loading it."""
+        """Return the table at its present version. The handle is kept: updating it costs a third of loading it."""
         # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
         if self._handle is not None and self.location.log_identity() != self._identity:
             self._forget_handle()
@@ -306,9 +309,9 @@ class DeltaDestination:
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
         """Return the table at its present version, and the last commits that it has there.
 
-        Entries may have been removed since the table was loaded; their carried commits are in a later entry. Or an
-        entry was read that is not part of the table. So after a failure everything is read again, unless it fails at
-        the same version as before.
+        A view may fail for a reason that passes: entries were removed after the table was loaded (their carried commits
+        are in a later entry), or an entry was read that is not part of the table. So after a failure everything is read
+        again, unless it fails at the same version as before.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -365,7 +368,7 @@ class DeltaDestination:
     def _replace(
         self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
     ) -> None:
-        """Store the result of ``fold`` for the rows of the handle's version; refused if it is not the latest one."""
+        """Store the result of ``fold`` for the rows of the handle's version; refused unless that is the latest one."""
         found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
         rows = self._fitted(fold(found.present), handle)
         properties, version = self._properties(handle, commits), handle.version()
@@ -397,7 +400,7 @@ class DeltaDestination:
     def _is_stored(
         self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
     ) -> bool:
-        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
+        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
         try:
             return is_stored(lasts, commits)
         except StreamClientError:

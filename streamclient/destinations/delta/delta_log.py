@@ -5,7 +5,7 @@ The table's transactions decide which commits it has: an entry is part of the lo
 ``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store. A worker
 could not renew its leases meanwhile, and a store that hangs would cost it all of them. Opening a file keeps the lock
 too, to ask for its length. Reading a file whose length is "known" does not. So entries are read by their names, with a
-length that no entry has: stores send the bytes that exist.
+length that no entry reaches: stores send the bytes that exist.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ ENTRY = "streamclient"
 """Key of our entry in the metadata of a Delta commit."""
 
 ENTRY_BYTES_MAX = 1 << 28
-"""Length that entries are read with. One with commits of 10,000 shards has 5 MB."""
+"""The length in bytes that each entry is read with. An entry with commits of 10,000 shards has 5 MB."""
 
 _READERS = 8
-"""Entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
+"""The number of entries read at the same time: enough to hide the latency of a store, few enough for its limits."""
 
 _FIRST_LOOK = 32
-"""Entries read at first to find the last commits of some shards; then four times as many, and so on. Shards with recent
-commits are found at once, and a shard that has long been idle costs one read of the whole log."""
+"""The number of entries that the first look for the last commits of some shards reads; the next look reads four times
+as many, and so on. Shards with recent commits are found at once, and a shard that has long been idle costs one read of
+the whole log."""
 
 _CHUNK = 1_000
-"""Entries whose files are in memory at the same time when all are read."""
+"""The number of entries whose files are in memory at the same time when all entries are read."""
 
 
 class DeltaLog:
-    """A handle's knowledge of the log: the last commit of each shard that it was asked for. Used by one thread."""
+    """A handle's knowledge of the log: the last commits of the shards that were asked for. Used by one thread."""
 
     def __init__(self, location: Location, application: str) -> None:
         self._location = location
         self._application = application
         self._seen = -1
         self._oldest = 0
-        """Entries from this version to ``_seen`` were read."""
+        """The first version whose entry was read; the entries from this version to ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        """Last commits by the entries read, some of which may not be part of the table; see ``_look_back``."""
+        """The last commit of each shard by the entries read. Some of these entries may not be part of the table; see
+        ``_look_back``."""
         self._certain: set[str] = set()
         """Shards whose last commit, or its absence, was compared with the table's transaction."""
 
@@ -87,7 +89,7 @@ class DeltaLog:
             self._take([LogEntry(str(version), tuple(commits))])
 
     def entries(self, version: int, since: int = 0) -> Iterator[LogEntry]:
-        """Yield the entries with commits between two versions, oldest first, and damages for lost entries."""
+        """Yield the entries with commits from ``since`` to ``version``, oldest first; lost entries as damage."""
         for start in range(since or self.first_version(version), version + 1, _CHUNK):
             wanted = range(start, min(start + _CHUNK, version + 1))
             found = read_entries(self._location, wanted)
@@ -100,7 +102,8 @@ class DeltaLog:
     def first_version(self, version: int) -> int:
         """Return the oldest version whose entry exists.
 
-        A log is removed from its beginning, so bisection finds it; below lost entries there are more.
+        Entries are removed from the beginning of the log, so bisection finds the oldest one. If entries are lost, older
+        ones may exist before the gap.
         """
         first = 0 if self._has(0) else self._bisected(version)
         while below := read_files(self._location, range(max(0, first - _FIRST_LOOK), first)):
@@ -137,12 +140,12 @@ class DeltaLog:
             self._seen, self._oldest = version, version + 1
 
     def _look_back(self, orders: Mapping[str, int | None]) -> None:
-        """Read back until the commits with these orders, those of the table's transactions, are found.
+        """Read back until the commits with these ``orders``, those of the table's transactions, are found.
 
         A writer that was frozen may have put its entry at a position of the log that had been freed. Such an entry is
         not part of the table, whose transactions do not name its commits; so commits with a higher order are skipped.
-        If its shard was not asked for yet, the commit is remembered, and causes an error once it is; then everything is
-        read again.
+        If the shard of such a commit was not asked for yet, the commit is remembered. It causes an error once the shard
+        is asked for, and then everything is read again.
         """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
@@ -169,12 +172,12 @@ class DeltaLog:
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
-    """Return the log entries of these versions; ``None`` for one without commits. Absent ones are left out."""
+    """Return the log entries of these versions; ``None`` for a version without commits. Absent ones are left out."""
     return {version: entry_of(str(version), text) for version, text in read_files(location, versions).items()}
 
 
 def read_files(location: Location, versions: range) -> dict[int, bytes]:
-    """Return the log files of these versions, by version. Absent ones are left out."""
+    """Return the log files of these versions, by version. Absent versions are left out."""
     if not versions:
         return {}
     names = {version: f"_delta_log/{version:020d}.json" for version in versions}
@@ -206,7 +209,7 @@ def _is_empty(location: Location, name: str) -> bool:
 
 
 def entry_of(place: str, text: bytes) -> LogEntry | None:
-    """Return our entry in a file of Delta's log; ``None`` if it has none."""
+    """Return the entry of this package in a file of Delta's log; ``None`` if the file has none."""
     if not text:
         return LogEntry(place, damage=f"entry {place} is empty, as after a power loss: its commits are lost")
     try:
@@ -230,7 +233,7 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
 
 
 def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
-    """Return the digests of the commits in these entries that are the last ones or lead to them.
+    """Return the digests of the commits in these entries that are last commits, or lead to a last commit.
 
     A commit in an entry may still not be in the table; see ``DeltaLog``.
     """

@@ -1,8 +1,8 @@
 """A Delta table as a DataFrame of any version of Spark, without a jar.
 
 The table says which files it has at one version, and Spark reads those. Spark must be told three things, each of which
-it would otherwise get wrong silently: the schema (or it takes that of one file), the base path (or the columns of the
-partition are null), and the list of files (or it reads removed ones).
+it would otherwise get wrong silently: the schema (else Spark takes that of one file), the base path (else the columns
+of the partition are null), and the list of files (else Spark reads removed ones).
 
 Spark takes paths, while delta-rs gives addresses, in which a space is ``%20``; so this module builds paths from
 unescaped names. Spark must also not take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.

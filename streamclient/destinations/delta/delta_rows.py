@@ -1,13 +1,14 @@
 """Rows of a Delta table that are found by their key and replaced, in one commit.
 
-A merge reads the keys of each file that may have one of them, and the whole rows of the files that do. Then there are
-two ways to write. If every file has such a row, each is rewritten anyway: overwriting the table with the remaining and
-the new rows costs half of delta-rs' MERGE, which reads all rows a second time to join them. If some files have no such
-row, or the table is too large for memory, MERGE leaves those files alone.
+A merge first reads the keys of each file that may have one of the given keys, and then the whole rows of the files that
+do have one. There are two ways to write the result. If every file has one of the keys, all files are rewritten anyway:
+overwriting the table with the remaining and the new rows costs half of delta-rs' MERGE, which reads all rows a second
+time to join them. If some files have none of the keys, or the table is too large for memory, MERGE is used, which
+leaves those files alone.
 
-delta-rs accepts an overwrite after another writer has added rows that this one has not seen. So all commits of a keyed
-table share one Delta transaction (``KEYED``): if two were begun at the same version, the second is refused, and is
-made again from the newer rows.
+delta-rs accepts an overwrite after another writer has added rows that the overwriting writer has not seen. So all
+commits of a keyed table share one Delta transaction (``KEYED``): if two commits were begun at the same version, the
+second is refused, and is made again from the newer rows.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from pyarrow import Array, Schema, Table
 
 KEYED = "keyed"
-"""Name of the transaction that the commits of a keyed table share; those of shards contain a slash."""
+"""The name of the Delta transaction that all commits of a keyed table share. The names of shards' transactions contain
+a slash, so they differ from it."""
 
 OVERWRITTEN_BYTES_MAX = 64 << 20
-"""Largest total size of files to overwrite: as they are compressed, a few hundred MiB of rows in memory."""
+"""The largest total size, in bytes, of the files that are overwritten: as files are compressed, this is a few hundred
+MiB of rows in memory."""
 
 _GONE, _PLACE = PASSING[:2]
 
@@ -43,7 +46,7 @@ class FoundRows:
 
     present: Table
     others: Table | None
-    """All other rows, if every file has one of the keys and they fit in memory."""
+    """All other rows of the table, if every file has one of the keys and the rows fit in memory; otherwise ``None``."""
 
 
 @frozen
@@ -54,16 +57,16 @@ class RowFile:
     _fragment: Any
     _schema: Schema
     _size: int | None
-    """The size according to the log, if it is still to be compared."""
+    """The file's size in bytes according to the log, if it is still to be compared with the real size."""
 
     def table(self, columns: Sequence[str]) -> Table:
-        """Return columns of its rows; the order of rows is the same on each call."""
+        """Return ``columns`` of the file's rows; the order of rows is the same on each call."""
         self._check_size()
         # Without pyarrow's threads: with them about half of all processes abort at exit.
         return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
 
     def tables(self, wanted: Any = None) -> Iterator[Table]:
-        """Yield its rows, or those that satisfy the expression ``wanted``, in parts that fit in memory."""
+        """Yield the file's rows, or those that satisfy the expression ``wanted``, in parts that fit in memory."""
         self._check_size()
         pa = pyarrow()
         for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
@@ -71,7 +74,7 @@ class RowFile:
                 yield pa.Table.from_batches([batch])
 
     def _check_size(self) -> None:
-        """Compare the size with the log's: other readers of Delta trust the log, and would miss the end of the file."""
+        """Compare the file's size with the log's: other readers of Delta trust the log, and would miss its end."""
         found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
         if found not in {None, self._size}:
             raise StreamClientException(
@@ -82,8 +85,9 @@ class RowFile:
 def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
     """Yield the files of a table, except those whose bounds exclude rows that satisfy ``wanted``.
 
-    pyarrow alone reads files of a local directory. Elsewhere delta-rs reads for it, through Python, in threads of
-    pyarrow's: a process whose interpreter exits while one of them closes a file aborts, with all work done.
+    Files of a local directory are read by pyarrow alone. Elsewhere delta-rs reads them for pyarrow, through Python, in
+    threads of pyarrow. If the interpreter exits while such a thread closes a file, the process aborts, with all work
+    done.
     """
     address, filesystem, sizes = urlsplit(handle.table_uri), None, {}
     if address.scheme == "file":
@@ -98,7 +102,10 @@ def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
 
 
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
-    """Find the rows with these keys, without the columns ``passing``; a partitioned table is never overwritten."""
+    """Find the rows with these keys, and return them without the columns ``passing``.
+
+    ``passing`` names the partition's column, if there is one: a partitioned table is never overwritten.
+    """
     pa = pyarrow()
     schema = pa.schema(handle.schema().to_arrow())
     names = [name for name in schema.names if name not in passing]
@@ -122,9 +129,9 @@ def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequ
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
-    """Return the expression by which files are skipped unread, according to their bounds.
+    """Return the expression by which files without these keys are skipped unread, according to their bounds.
 
-    Only for numbers: the bounds that delta-rs gives for texts cannot be compared with texts.
+    Only numbers are compared: the bounds that delta-rs gives for texts cannot be compared with texts.
     """
     pa, pc = pyarrow(), compute()
     parts = [
@@ -170,9 +177,9 @@ def _write(handle: DeltaTable, rows: Table, mode: Any, properties: CommitPropert
 
 
 def merge(handle: DeltaTable, rows: Table, present: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Put these rows in place of those with their keys, and remove rows of ``present`` whose keys none has.
+    """Store ``rows``, in place of rows with equal keys; remove rows of ``present`` whose keys ``rows`` lacks.
 
-    If there is nothing to put or remove, no commit is made.
+    If there is nothing to store or remove, no commit is made.
     """
     gone = _absent_keys(present.select(key), rows.select(key))
     if not rows.num_rows and not gone.num_rows:

@@ -33,19 +33,22 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
-"""The versions from the first on and below the second, tested to refuse the second of two compactions."""
+"""The first tested version, inclusive, and the end of the tested versions, exclusive. They were tested to refuse the
+second of two concurrent compactions."""
 
 _RUN = "streamclient_run"
-"""Key of a compaction's own mark in the metadata of its Delta commit."""
+"""The key under which a compaction marks its own Delta commit, in the commit's metadata."""
 
 CARRYING_TRIES = 30
-"""The tries to carry commits on. Each writer that commits meanwhile costs one; a further try reads few entries."""
+"""The largest number of tries to carry commits on. Each writer that commits meanwhile costs one try; a further try
+reads few entries."""
 
 KEEP_HOURS = 7 * 24
 """Hours for which files are kept after the table has dropped them; a query must not take longer."""
 
 _KEEP_HOURS_MAX = 1_000_000
-"""More than a century; delta-rs aborts beyond what its clock can count."""
+"""The largest number of hours to keep files for: more than a century. delta-rs aborts beyond what its clock can
+count."""
 
 _target_bytes = checks.optional(checks.positive)
 
@@ -57,7 +60,7 @@ class Compaction:
     files_before: int
     files_after: int
     is_refused: bool = False
-    """Whether another writer was quicker, so that nothing was done; the next run does it."""
+    """Whether another writer was quicker, so that nothing was joined; the next run joins the files."""
 
 
 @frozen
@@ -116,7 +119,7 @@ def check_compacting_version(version: str) -> None:
 
 
 def _versions_of(destination: DeltaDestination, run: str, versions: range) -> list[int]:
-    """Return the versions that a run made; other writers may have committed before and after it."""
+    """Return the table's versions that the compaction ``run`` made; other writers may have committed in between."""
     return [version for version, text in read_files(destination.location, versions).items() if run.encode() in text]
 
 
@@ -179,7 +182,7 @@ def _check_keep_hours(keep_hours: int) -> None:
 
 
 def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
-    """Return the files that no version of the last ``keep_hours`` has, and that were not written since.
+    """Return the files that no version of the last ``keep_hours`` hours has, and that were not written within them.
 
     The full list includes files of refused commits, which no entry of the log names, and unrelated files.
     """
@@ -206,7 +209,8 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
 def carry(destination: DeltaDestination) -> DeltaTable:
     """Repeat the last commit of each shard, of all applications, in one new entry; return the table as of then.
 
-    The entry has no rows but the shards' transactions. So it is refused if a writer was quicker, and is tried again.
+    The entry has no rows, only the shards' transactions. So the entry is refused if a writer was quicker, and is then
+    tried again.
 
     Raises:
         StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
@@ -243,7 +247,8 @@ def carry(destination: DeltaDestination) -> DeltaTable:
 
 
 _Orders = dict[tuple[str, str], "int | None"]
-"""Orders of the table's transactions, by application and shard: each lookup reads the end of the log."""
+"""For each application and shard, the ``Commit.order`` that the table's transaction states; ``None`` without a
+transaction. The orders are kept, because each lookup reads the end of the log."""
 
 
 def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
@@ -312,8 +317,8 @@ Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
 class Maintenance:
     """Runs compaction, clean-up and verification of a table at the times of cron expressions, in UTC.
 
-    One per table is enough; a second one does no harm. It has a handle of its own. Runs that are missed while the
-    process sleeps are made up for once.
+    One instance per table is enough; a second one does no harm. Each has its own handle of the table. If runs were
+    missed while the process slept, a single run makes up for them.
 
     Args:
         destination: the table.

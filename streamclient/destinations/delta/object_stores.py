@@ -1,7 +1,8 @@
 """The locations, options and properties that a Delta table may have; others are refused, as they lose rows silently.
 
 Exactly-once on a store depends on one thing: if two writers create the same object, one of them is refused. Stores of
-the schemes below do that, unless it is switched off. All others are refused with a message.
+the schemes below refuse the second writer, unless an option switches that off. All other stores are refused with a
+message.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-"""Properties of every table: the log is the proof, and only ``Maintenance`` cleans it, as it carries last commits
-on."""
+"""Properties that every table must have. The log is the proof, so delta-rs must not clean it: only ``Maintenance``
+does, after it has carried the last commits on."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
-"""Stores whose create-if-absent delta-rs uses. On others it looks first and then writes, which is a race."""
+"""Schemes of stores whose create-if-absent delta-rs uses. On other stores delta-rs looks first and then writes, which
+is a race."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -45,13 +47,13 @@ _REASONS = {
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
 _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
-"""Prefixes of environment variables that delta-rs takes for options of a scheme."""
+"""Prefixes of the environment variables that delta-rs takes for options of a scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _PASSING = ("not found",)
-"""Texts in delta-rs' errors about a file that was removed after it had listed the log."""
+"""Texts in delta-rs' errors about a file that was removed after delta-rs had listed the log."""
 _PASSING_HERE = ("does not exist", "is not a directory")
-"""Texts in its errors about a directory that is made, or removed by a probe, while it looks."""
+"""Texts in delta-rs' errors about a directory that another handle makes, or a probe removes, while delta-rs looks."""
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.2)
 """Seconds before each further try to open a table. An error that outlasts them is not due to concurrent clean-ups."""
 
@@ -59,8 +61,8 @@ _MISREAD = {
     "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
     "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
 }
-"""Characters that delta-rs misreads in a path. It aborts, decodes an escape, or escapes it again, and then looks for
-rows where it has not put them."""
+"""Characters that delta-rs misreads in a path: it aborts, decodes an escape, or escapes the character again, and then
+looks for rows where it has not put them."""
 _MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
@@ -180,7 +182,7 @@ def _refuse_misread(location: Location) -> None:
 def _refuse_files(location: Location) -> None:
     """Refuse a path on which there is a file, as a table is a directory in directories.
 
-    Each of these is looked at once, because other handles make and remove some.
+    Each directory of the path is looked at only once, because other handles make and remove some of them.
     """
     path = Path(os.path.abspath(location.path))
     for folder in (path, *path.parents):
@@ -216,10 +218,10 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
 
 
 def open_table(location: Location, *, version: int | None = None, is_awaited: bool = False) -> DeltaTable:
-    """Open a table; again, for about a second, while others make it or clear its log.
+    """Open a table; try again for about a second while other handles create it or clean its log.
 
-    ``is_awaited`` is for a caller that can do nothing without the table: then it is opened again, too, while there is
-    no more than the directory of its log.
+    ``is_awaited`` is for a caller that can do nothing without the table: opening is then also tried again while only
+    the directory of its log exists.
     """
     errors = load("deltalake.exceptions", "delta")
     moment = [*_PASSING, *(_PASSING_HERE if location.scheme == "file" else ())]
@@ -244,7 +246,7 @@ def check_table(handle: DeltaTable) -> None:
     """Refuse a table with properties under which rows or commits get lost.
 
     Raises:
-        ConfigurationError: it has such a property; the message names it and the remedy.
+        ConfigurationError: the table has such a property; the message names the property and the remedy.
     """
     metadata = handle.metadata()
     refuse_reading(metadata.configuration, handle.table_uri)

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 EMPTY = "_"
 NULL = "_-"
-"""Marks for values that escaping never yields: it puts two hexadecimal digits after each underscore."""
+"""The value that stands for null. Escaping never yields it, because escaping puts two hexadecimal digits after each
+underscore."""
 
 _DIGEST = "_."
-"""The prefix of a long value's digest, which escaping never yields either."""
+"""The prefix of a long value's digest. Escaping never yields it either."""
 
 _LETTERS_MAX = 128
-"""Longer values end in a digest: with ``_key=`` before it, the name of a directory has at most 255 bytes, and 143 on
-some encrypted disks."""
+"""The largest number of letters of a value; a longer value is cut and ends in a digest. With ``_key=`` before it, the
+value must fit in the name of a directory: at most 255 bytes, and 143 on some encrypted disks."""
 
 
 @frozen

@@ -11,10 +11,10 @@ The laws (those of a single row are in ``row_changes``):
    not depend on whether some were put earlier; if the row or the column was emptied, nothing before that matters. So
    a copied row is right as soon as the last change before its reading is applied, and until then it may be ahead of
    its position.
-3. *Doubt.* Only the deletion of a single version breaks law 2, as the version that it had displaced is lost too. If
-   such a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than the clocks may
-   differ), the row is in doubt. It is read from the table again, and law 2 holds for it from then on. The same applies
-   to a row whose key occurs more than once, as another writer can cause it.
+3. *Doubt.* Only the deletion of a single version breaks law 2, as the version that the deleted one had displaced is
+   lost too. If such a deletion may be in the copied row already (its time does not exceed ``_read_at`` by more than
+   the clocks may differ), the row is in doubt. It is read from the table again, and law 2 holds for it from then on.
+   The same applies to a row whose key occurs more than once, as another writer can cause it.
 4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is the last put
    among the greatest versions since the column was last emptied, or the present value if that has a greater version.
    This module computes that for all rows at once. Rows that need more are folded cell by cell, by ``row_changes``.
@@ -68,7 +68,7 @@ class Folded:
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
-    """Return the rows after a batch of changes. ``present`` has the rows before, all with keys of the changes."""
+    """Return the rows after ``batch``; ``present`` has the rows before it, all with keys that the batch changes."""
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
@@ -108,7 +108,7 @@ def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRul
 
 
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
-    """Return rows as read from the table: ``records`` are puts of them, ``columns`` are those of the mirror."""
+    """Return rows, as read from the table, in a mirror's layout; ``records`` put them, ``columns`` are the mirror's."""
     pa = pyarrow()
     placed = [
         evolve(record, sequence_info=SequenceInfo(0, read_at_micros, place)) for place, record in enumerate(records)
@@ -186,9 +186,10 @@ def _united(left: Table, right: Table) -> Table:
 
 @define(slots=False)
 class _Fold:
-    """One fold. It numbers the rows: present rows by their place, then new ones.
+    """One fold. It numbers the rows: first the present rows, each by its index in ``present``, then the new rows.
 
-    A *source* of a cell is a number below ``count`` for the present row, or ``count`` + place for a change.
+    The *place* of a change is its index in ``batch``. The *source* of a cell is the number of the present row that has
+    it (below ``count``), or ``count`` + place if a change put it.
     """
 
     present: Table
@@ -204,7 +205,7 @@ class _Fold:
 
     @cached_property
     def all_numbers(self) -> Array:
-        """Row numbers of the present rows, then of the changes."""
+        """The row number of each present row, followed by the row number of each change."""
         pa, pc = pyarrow(), compute()
         codes = integers([0]).take(pa.repeat(pa.scalar(0), self.count + self.batch.changes.count))
         for name in self.rule.key:
@@ -217,9 +218,9 @@ class _Fold:
 
     @property
     def has_doubles(self) -> bool:
-        """Whether a key occurs more than once.
+        """Whether a key occurs more than once among the present rows.
 
-        The numbers of present rows are then not their places, and each row would get the values of a neighbour.
+        If so, the numbers of present rows are not their indexes, and each row would get the values of a neighbour.
         """
         last = compute().max(self.all_numbers.slice(0, self.count)).as_py()
         return self.count > 0 and last != self.count - 1
@@ -266,7 +267,7 @@ class _Fold:
     # --- rows that are folded cell by cell --------------------------------------------------------------------------
 
     def to_be_folded_alone(self) -> set[int]:
-        """Return the numbers of the rows that whole columns cannot decide."""
+        """Return the numbers of the rows that must be folded cell by cell, because whole columns cannot decide them."""
         pc, changes = compute(), self.batch.changes
         if self.rule.max_versions > 1:
             return set(pc.unique(self.numbers).to_pylist())
@@ -343,18 +344,18 @@ class _Fold:
         return pc.is_in(self.every_row, value_set=makers)
 
     def _greatest(self, numbers: Array, places: Array) -> Array:
-        """Return for each row the last of the places that have the row's number."""
+        """Return for each row the greatest of ``places`` that has the row's number at its side in ``numbers``."""
         pa = pyarrow()
         found = pa.table({"row": numbers, "place": places}).group_by("row", use_threads=False)
         last = found.aggregate([("place", "max")])
         return self._spread(whole(last.column("row")), whole(last.column("place_max")))
 
     def _spread(self, numbers: Array, values: Array) -> Array:
-        """Return values as a whole column of rows: null for rows not in ``numbers``; each number occurs once."""
+        """Return ``values`` as a whole column of rows: null for rows not in ``numbers``; each number occurs once."""
         return values.take(compute().index_in(self.every_row, value_set=numbers))
 
     def _assembled(self, result: Array, last: Array) -> Table:
-        """Return the rows with these numbers; ``last`` is the place of the last change of each row."""
+        """Return the rows numbered in ``result``; ``last`` has the place of each row's last change."""
         pa, pc = pyarrow(), compute()
         kept = self._kept.take(result)
         versions = CellVersions(self.present, self._kept, result)

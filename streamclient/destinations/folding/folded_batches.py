@@ -39,7 +39,7 @@ class ChangeBatch:
 
     changes: ChangeColumns
     records: Sequence[StreamRecord]
-    """The same changes by place; used only for rows that are folded cell by cell."""
+    """The same changes as records, in the same order; used only for rows that are folded cell by cell."""
     shards: Array
     """The shard of each change."""
 

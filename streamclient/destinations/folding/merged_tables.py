@@ -2,8 +2,8 @@
 
 The fold works not on values but on the *sources* of the shown cells: the numbers of the changes that contain them. The
 values are then taken by these numbers, column by column. So a column that a user's transform has turned into decimals
-is folded like any other, and nothing is converted. An older version is not in a column but in a text next to them; its
-source is a number after those of the changes.
+is folded like any other, and nothing is converted. An older version is not in a column but in a text next to the
+columns; its source is a number after those of the changes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 SEQUENCE = (EPOCH, TIMESTAMP, ROW_INDEX)
 
 CHUNK_BYTES = 64 * 2**20
-"""Minimum of changes that are folded at once: enough to make columns worthwhile, and far below an executor's memory."""
+"""The smallest size, in bytes, of the changes that are folded at once: enough to make columns worthwhile, and far below
+an executor's memory."""
 
 _SOURCE = ColumnType.INTEGER
 """The type of the folded values, which are sources."""
@@ -151,7 +152,7 @@ class _Changes:
     table: Table
     key: Sequence[str]
     rule: TableRule
-    """The rule in which the key is a single number, that of the row."""
+    """A rule with a key of one number: the number of the row."""
     is_first: Array
     """Whether each change is the first of its row."""
 
@@ -173,7 +174,7 @@ class _Changes:
 
     @cached_property
     def last_places(self) -> Array:
-        """The place of each row's last change."""
+        """The place (index) of each row's last change."""
         is_last = pyarrow().concat_arrays([self.is_first[1:], self.is_first[: min(1, self.count)]])
         return compute().indices_nonzero(is_last).cast(pyarrow().int64())
 
@@ -207,7 +208,7 @@ class _Changes:
 
     @cached_property
     def deletions(self) -> dict[int, list[RecordColumn]]:
-        """Deletions that no put of the same change replaces, by place."""
+        """Deletions that no put of the same change replaces, by the place (index) of the change."""
         found: dict[int, list[RecordColumn]] = {}
         for place, name in self._entries(DELETED_COLUMNS):
             cell = RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
@@ -260,7 +261,7 @@ class _Changes:
 
     @cached_property
     def older(self) -> dict[str, list[Mapping[str, Any]]]:
-        """Older versions that count at all, by column; their sources are the numbers after those of the changes."""
+        """Older versions by column, if several are kept; their sources are the numbers after those of the changes."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for _, entry in self._older_entries:
             found.setdefault(entry["column"], []).append(entry)
@@ -306,7 +307,7 @@ class _Changes:
 
     @cached_property
     def _unfit(self) -> dict[str, dict[int, Any]]:
-        """Values that columns do not hold exactly, by name and source."""
+        """Values that columns do not hold exactly, by the column's name and the value's source."""
         found: dict[str, dict[int, Any]] = {}
         for place, (name, typed) in self._entries(UNFIT):
             found.setdefault(name, {})[place] = typed

@@ -52,19 +52,20 @@ if TYPE_CHECKING:
     from pyarrow import DataType, Table
 
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
-"""Columns of a mirror next to those of the table; null if they have nothing to say.
+"""Columns of a mirror next to those of the table; a column is null if it has nothing to say.
 
-``_version`` is the version of the row's cells that ``_versions`` does not name, and no cell has a smaller one; without
-cells it is when the row was last changed, or copied. The next four are the sequence of the last change, and its shard;
-null for a row as it was copied. ``_read_at`` is when a row was read from the table itself; null once a PUT has replaced
-it.
+``_version`` is the version of all the row's cells that ``_versions`` does not name, and no cell has a smaller version.
+For a row without cells, ``_version`` is the time when the row was last changed, or copied. Epoch, timestamp and row
+index are the sequence of the last change, and the next column is its shard; all four are null for a row as it was
+copied. ``_read_at`` is the time when the row was read from the table itself; null once a PUT has replaced the row.
 """
 
 CLOCKS_MARGIN_MICROS = 60_000_000
-"""The most by which this machine's clock and those of the service's servers may differ.
+"""The largest difference, in microseconds, between this machine's clock and those of the service's servers.
 
-Each comparison of both takes it into account: from when on changes are read that a copy may have missed, how long the
-stream has kept them, what has expired, and when an idle table is past the end of a replication.
+Each comparison of such times allows for this difference: the time from which changes are read that a copy may have
+missed, the time for which the stream has kept them, the expiry of cells, and the time from which an idle table is past
+the end of a replication.
 """
 
 
@@ -76,7 +77,7 @@ class TableRule:
     """Names of the key columns, in their order."""
     max_versions: int = 1
     ttl_millis: int | None = None
-    """``None`` keeps data for ever."""
+    """The table's time to live in milliseconds; ``None`` keeps data for ever."""
     declared: Mapping[str, ColumnType] = field(factory=dict)
     """Types of key columns and declared columns."""
 
@@ -90,13 +91,14 @@ class RowCells:
     cells: dict[str, dict[int, ColumnValue]] = field(factory=dict)
     """Values by column and version."""
     written_millis: int = 0
-    """The time of the row's last write; it matters for a row without cells."""
+    """The time of the row's last write, in milliseconds since 1970; it matters only for a row without cells."""
     sequence: SequenceInfo | None = None
     shard: str = ""
     read_at_micros: int | None = None
     is_in_doubt: bool = False
-    """Whether the row's content is unknown, because a change that the row may contain already deleted a single version.
-    The version that it had displaced is then unknown, so the row must be read from the table again."""
+    """Whether the row's content is unknown: a change deleted a single version of a column, and the row as it was read
+    from the table may have contained that change already. The version that the deleted one had displaced is then
+    unknown, so the row must be read from the table again."""
 
     def is_behind(self, record: StreamRecord, shard: str) -> bool:
         """Return whether the change is new to this row; older and repeated changes are not."""

@@ -18,7 +18,7 @@ class CellVersions:
     """The versions of all cells: those of present rows, and those that changes put."""
 
     def __init__(self, present: Table, kept: Array, result: Array) -> None:
-        """``kept`` has the number of each row that keeps cells, else null; ``result`` has those of the result."""
+        """Per row, ``kept`` has its number if it keeps cells, else null; ``result`` has the result's row numbers."""
         self._count = present.num_rows
         self._kept = kept
         self.late: set[int] = set()
@@ -31,7 +31,7 @@ class CellVersions:
         self._beside = _places_beside(present)
 
     def there(self, name: str, values: Array | None) -> Array | None:
-        """Return the version of a column in the present rows; null if the row has no such cell."""
+        """Return the version of column ``name`` in each present row; null for a row without such a cell."""
         pa, pc, count = pyarrow(), compute(), self._count
         if not count or (values is None and name not in self._beside):
             return None
@@ -60,8 +60,9 @@ class CellVersions:
     def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
         """Return both version columns.
 
-        ``sources`` are those of the changed columns, by row of the result; ``kept`` has the others. ``written`` is when
-        each row was changed last, the only known time of a row without cells.
+        ``sources`` has the sources of the cells of changed columns, by row of the result; ``kept`` is the source in all
+        other columns. ``written`` is the time of each row's last change in milliseconds, the only known time of a row
+        without cells.
         """
         pa, pc = pyarrow(), compute()
         size = len(self._result)
@@ -96,7 +97,7 @@ class CellVersions:
 
 
 def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
-    """Return the versions at each place by name; null without versions."""
+    """Return for each row a map from column names to versions; null for a row without entries."""
     pa, pc = pyarrow(), compute()
     kind = own_types()[VERSIONS]
     if not table.num_rows:
@@ -115,7 +116,7 @@ def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
 
 
 def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
-    """Return the entries of a map by name: places and versions."""
+    """Return for each name in the maps: the places (indexes) of the rows that have it, and their versions."""
     pa, pc = pyarrow(), compute()
     if maps.null_count == len(maps):
         return {}
@@ -142,7 +143,7 @@ def as_lists(array: Array) -> Any:
 
 
 def _places_beside(present: Table) -> dict[str, Array]:
-    """Return the places at which the map of unfit values has a column's value."""
+    """Return for each column the places (indexes) of the rows whose value of it is in the map of unfit values."""
     found: dict[str, list[int]] = {}
     maps = whole(present.column(UNFIT))
     for place, pairs in enumerate(maps.to_pylist() if maps.null_count < len(maps) else ()):

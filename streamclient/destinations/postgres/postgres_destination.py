@@ -52,7 +52,7 @@ _PAUSES = (0.2, 0.5, 1.0, 2.0)
 wait for at most a tenth of a second, which they hardly notice."""
 
 _LOOK, _STORE = "look", "store"
-"""Kinds of work: each takes about the same time on every call."""
+"""Kinds of work, for the limits of statements: work of one kind takes about the same time on every call."""
 
 
 @checks.explains_names
@@ -69,7 +69,7 @@ class PostgresDestination:
         table: the table of the rows, optionally with its schema before it, as in ``"lake.orders"``. The first commit
             creates it and the two next to it; reading creates nothing, and no other table is written to.
         application: the fleet that writes; one per status table.
-        answer_seconds: how long a commit is retried, how long the client waits for an answer, and how long the server
+        answer_seconds: seconds for which a commit is retried, the client waits for an answer, and the server
             lets a commit hold its locks while the writer is silent. Keep it below the lease's duration: a frozen writer
             holds up its successor for that long. If the server ended a statement of a commit at its limit, the next
             call doubles the limit, up to ten minutes.
@@ -410,7 +410,7 @@ class PostgresDestination:
         )
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
-        """Answer as ``is_stored``, even if a successor followed a commit that this call stored without an answer."""
+        """Answer as ``is_stored``, also for commits of an unanswered try that a successor has followed already."""
         shards = [commit.shard for commit in commits]
         try:
             return is_stored(self._lasts(cursor, shards, lock), commits)

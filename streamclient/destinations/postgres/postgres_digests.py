@@ -41,7 +41,8 @@ _log = logs.logger(__name__)
 _TITLE = b"streamclient-key-1\n"
 
 PIECE_ROWS = 5_000
-"""Rows whose digests one transaction renews: a fraction of a second, so that a failure loses little work."""
+"""The number of rows whose digests one transaction renews. It takes a fraction of a second, so that a failure loses
+little work."""
 
 _former, _digest = quoted(FORMER_DIGEST), quoted(DIGEST)
 
@@ -178,7 +179,7 @@ def renew_digests(
     asked: Callable[[Callable[[Cursor[Any]], Any], str], Any],
     insist: Callable[[Callable[[Cursor[Any]], bool], str], None],
 ) -> None:
-    """Renew the digests of a table, from whatever step was reached.
+    """Renew the digests of a table, beginning after the last step that was completed.
 
     ``asked`` does work of a given kind in a transaction. ``insist`` repeats work until it reports success or the time
     is over.

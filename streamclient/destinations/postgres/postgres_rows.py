@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, Field, Schema, Table
 
 NAME_BYTES_MAX = 63
-"""PostgreSQL truncates longer names, so two columns could become one."""
+"""The largest length of a name in bytes. PostgreSQL truncates longer names, so two columns could become one."""
 
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
-"""Every table has these columns, so no other column may have such a name: ``sql_name`` gives it another one."""
+"""Columns that every table has. No other column may have such a name, so ``sql_name`` gives a column of the rows
+another one."""
 
 COLUMNS_MAX = 400
 """The number of source columns that become columns here. Values of further columns are kept in ``_unfit``, with their
@@ -76,7 +77,7 @@ _WIDER = {
     "real": ("float8",),
     "text": ("varchar",),
 }
-"""Types that take all values of ours, and give them back unchanged."""
+"""For some of our SQL types, the wider types that take all of their values and give them back unchanged."""
 
 _DIGITS = 19
 """Digits of the longest whole number."""
@@ -103,7 +104,7 @@ def column_name(name: str) -> str:
 
 
 def sql_name(name: str) -> str:
-    """Return the same name quoted for a statement."""
+    """Return the name of the table column for the rows' column ``name``, quoted for a statement."""
     return quoted(column_name(name))
 
 

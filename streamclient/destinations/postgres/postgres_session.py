@@ -5,10 +5,10 @@ the column that another one has just added, and casts; another encoding; a text 
 digits. None of them may decide what is stored. A pool may give the connection to other clients after each transaction,
 and use another connection for the next one. So nothing is left on it, not even a prepared statement.
 
-Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. One that
-the server has ended for its time is given twice as much the next time: a batch that was promised cannot become smaller,
-and without more time it would never get in. Statements that read all rows take as long as they need, within an hour;
-they wait for locks no longer than others.
+Each statement has two limits: the server's, and a little later this side's, as a connection may fall silent. If
+the server has ended a statement at its limit, the statement gets twice the time on the next call: a batch that was
+promised cannot become smaller, and without more time it would never be stored. Statements that read all rows take as
+long as they need, within an hour; they wait for locks no longer than others.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _STATEMENT_SECONDS_MAX = 600.0
 """Largest limit of a statement: no mirror waits longer for a commit."""
 
 _LOCK_SHARE = 0.9
-"""Part of the limit of a statement that it may wait for a lock: then the error says that it was a lock."""
+"""The share of a statement's limit that the statement may wait for a lock: the error then says that it was a lock."""
 
 _READING_SECONDS_MAX = 3_600.0
-"""Longest statement of those that read all rows: a server that works for longer finds no end."""
+"""The longest time, in seconds, of a statement that reads all rows: a server that works for longer finds no end."""
 
 _IDLE_SECONDS_MAX = 7_200
-"""Linux itself probes the other side after this time. Far larger numbers are refused."""
+"""The largest time in seconds after which TCP probes a silent connection: Linux itself probes after this time. Far
+larger numbers are refused."""
 
 
 class PostgresSession:

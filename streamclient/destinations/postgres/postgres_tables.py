@@ -5,7 +5,8 @@ may later lead elsewhere. If tables that were seen once no longer exist, they we
 has their names now must not be taken for a new beginning.
 
 ``<table>_shards`` lists our columns, with the types that they were created with, as rows of an application name that no
-fleet can have. Others may add columns, which are left out, and widen ours, as long as they take our values.
+fleet can have. Other users may add columns, which are left out, and may widen our columns, as long as these take
+our values.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _COLUMN = "column "
 """Prefix of the name of a noted column."""
 
 _LOCK_MILLIS = 100
-"""The longest wait of a new column for users of the table. Users who come meanwhile must wait for both."""
+"""The longest time, in milliseconds, for which the addition of a column waits for users of the table. Users who come
+meanwhile must wait for these users and for the addition."""
 
 GONE = frozenset({"42P01", "3F000"})
 """PostgreSQL's error codes for a missing table or schema."""
@@ -98,12 +100,12 @@ class _Column:
     written: str
     """The type as PostgreSQL writes it, for messages."""
     is_made: bool
-    """Whether the server generates its values."""
+    """Whether the server generates the column's values."""
     is_plain: bool
-    """Whether it has no default and is not declared NOT NULL, as all of our columns are created."""
+    """Whether the column has no default and is not declared NOT NULL, as all of our columns are created."""
     number: int
     noted: str | None
-    """The type that it had when it was noted as ours."""
+    """The type that the column had when it was noted as ours; ``None`` without a note."""
 
 
 class PostgresTables:
@@ -114,7 +116,7 @@ class PostgresTables:
         self.names = self._given
         self.key: tuple[str, ...] = ()
         self.is_seen = False
-        """Whether the tables were seen; they are then never created again."""
+        """Whether this handle has seen the tables; if so, it never creates them again."""
         self.has_former_digests = False
         """Whether the digests of keys are those of an earlier version, as of the last look."""
         self._told: frozenset[str] = frozenset()
@@ -289,7 +291,7 @@ class PostgresTables:
         """Return the columns that are ours.
 
         Raises:
-            ConfigurationError: one of ours was given a type that cannot take our values.
+            ConfigurationError: one of our columns was given a type that cannot take our values.
         """
         ours: list[Field] = []
         others: set[str] = set()

@@ -15,19 +15,21 @@ from typing import Any
 from psycopg import Connection, OperationalError
 
 MARGIN_SECONDS = 1.0
-"""The time that this side waits longer than the server: a reachable server ends the statement first, and says why."""
+"""The seconds that this side waits longer than the server: a reachable server ends the statement first, and says
+why."""
 
 _TURN_SECONDS = 0.5
-"""Longest wait without a look at the interpreter's signals."""
+"""The longest time, in seconds, between two looks at the interpreter's signals."""
 
 
 class TimedConnection(Connection[Any]):
     """Closes the connection if an answer does not come in time; the server ends its side by its own limits."""
 
     answer_seconds: float = math.inf
-    """Longest wait for one answer, without ``MARGIN_SECONDS``."""
+    """The longest wait for one answer, in seconds, without ``MARGIN_SECONDS``."""
     is_working: Callable[[], bool] | None = None
-    """Asks whether the server works on the statement, where the server has no limit; if it does, the wait goes on."""
+    """For a statement on which the server sets no limit: asks whether the server works on it. If so, the wait goes
+    on."""
 
     def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:
         """Drive one of psycopg's generators, as its own ``wait`` does, to its end or to the limit."""

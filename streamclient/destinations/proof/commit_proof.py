@@ -23,7 +23,7 @@ class Flaw(Enum):
     ALTERED = "altered"
     """A commit's values do not give its digest."""
     EPOCH = "epoch"
-    """A commit of an earlier owner follows one of a later owner, or the log gives it two epochs."""
+    """A commit of an earlier owner follows one of a later owner, or the log gives a commit two epochs."""
     FENCE = "fence"
     """The fence of the shard does not name the last commit of its log."""
     TREE = "tree"
@@ -61,7 +61,7 @@ class Proof:
 
     commits: int = 0
     records: int = 0
-    """Number of records according to the commits."""
+    """The number of records according to the commits."""
     rows: int | None = None
     """Number of rows read; ``None`` if the rows were not read."""
     findings: list[Finding] = field(factory=list)
@@ -148,7 +148,8 @@ Chains = dict[tuple[str, str], Chain]
 def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
     """Return the number of the last commit of each application and shard.
 
-    It serves a second look at a log that writers are extending: entries before it may have been removed meanwhile.
+    This is for a second look at a log that writers are extending: entries from before that look may have been removed
+    meanwhile.
     """
     ends: dict[tuple[str, str], int] = {}
     for entry in entries:

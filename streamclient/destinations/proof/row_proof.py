@@ -29,7 +29,7 @@ class _Part:
     commits: list[Commit]
     """One commit; several if several applications write the shard into one table."""
     tables: list[Table] = field(factory=list)
-    """Dropped as soon as they are complete, so that memory holds only incomplete commits."""
+    """The rows, dropped as soon as the commit is complete, so that memory holds only incomplete commits."""
     rows: int = 0
     is_equal: bool | None = None
 

@@ -73,7 +73,7 @@ def refuse_mirror(destination: Destination) -> None:
     """Refuse a destination whose rows belong to no commit.
 
     Raises:
-        ConfigurationError: it is a mirror.
+        ConfigurationError: the destination is a mirror.
     """
     columns = destination.columns()
     if columns is not None and VERSION in columns.names:
@@ -143,7 +143,7 @@ def _check_tree(chains: Chains, parents: Mapping[str, Collection[str]], proof: P
 def _check_checkpoints(
     proof: Proof, chains: Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
 ) -> None:
-    """Check that the log has each checkpoint stored before it was read, and no later one is before those."""
+    """Check that the log has each checkpoint stored before it was read, and that no checkpoint went back since."""
     for shard in sorted({*earlier, *later}):
         before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
         last = proof.lasts.get((application, shard))

@@ -48,7 +48,7 @@ def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> No
     """Refuse a null in a field that the rows' schema declares not null: readers of Arrow do not look for one there.
 
     Raises:
-        UnfitValueError: there is one; ``place`` names the source of a row by the row's number.
+        UnfitValueError: there is such a null; ``place`` names the source of a row by the row's number.
     """
     for field, values in zip(rows.schema, rows.columns, strict=True):
         if not field.nullable and values.null_count:

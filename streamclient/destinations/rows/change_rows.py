@@ -196,7 +196,7 @@ def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
 
 
 ByPlace = dict[int, list[Any]]
-"""Entries of the few places that have any, by place."""
+"""Entries of the few records that have any, by the record's place (its index)."""
 
 
 def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
@@ -229,7 +229,7 @@ def settle_types(
 def column_values(
     changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: ByPlace
 ) -> Array:
-    """Return one column, with a value or null at each place; unfit values go to ``unfit``, by place."""
+    """Return one column, with a value or null for each record; add unfit values to ``unfit``, by place."""
     pa = pyarrow()
     held = by_type.get(kind)
     others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
@@ -278,7 +278,7 @@ def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, 
 
 
 def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
-    """Return the lists as a whole column: empty at the other places."""
+    """Return the lists as a whole column; records without a list get an empty one."""
     pa, kind = pyarrow(), added_types()[name]
     if not lists:
         return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
@@ -305,9 +305,9 @@ def _versions(changes: ChangeColumns) -> Array:
 
 
 def _ends(changes: ChangeColumns, places: Array) -> Array:
-    """Return the offsets at which the list of each place begins, and the end of the last one.
+    """Return the offset at which each record's list begins, and the end of the last list.
 
-    ``places`` has one item for each entry.
+    ``places`` has the place of the record for each entry.
     """
     pa, pc = pyarrow(), compute()
     counted = pc.value_counts(places)

@@ -1,6 +1,6 @@
 """Changes by column: the common source of a commit's digest and rows, whether records or pages came.
 
-Column by column, each cell has a *place*: the index of its record in the order of the digest. From records, every cell
+Each cell of a column has a *place*: the index of its record in the order of the digest. From records, every cell
 passes through Python once. From the pages of a stream (``page_columns``) whole columns are taken over unchanged, and
 only the few cells that need a decision pass through Python.
 """
@@ -26,7 +26,7 @@ NO_VERSION = -(2**63)
 """The number for an absent version; real versions are milliseconds since 1970."""
 
 Cell = tuple[int, int, str]
-"""Place, version, typed text."""
+"""The place, the version, and the text that ``typed_text`` makes of the value."""
 
 Column = tuple[str, str, ColumnType]
 """``key`` or ``value``, the name, and one type of its values."""
@@ -34,7 +34,7 @@ Column = tuple[str, str, ColumnType]
 
 @define
 class Cells:
-    """Places in ascending order, with their values and versions."""
+    """Places in ascending order, each with a value; in ``ChangeColumns.versions`` each value is a version."""
 
     places: Array
     values: Array
@@ -56,11 +56,12 @@ class ChangeColumns:
     values: Mapping[Column, Cells]
     versions: Mapping[str, Cells]
     deleted: Mapping[str, Array]
-    """Places of the records that delete all versions of a column, by its name."""
+    """For each column name, the places (indexes) of the records that delete all versions of that column."""
     lists: Mapping[tuple[str, str], Sequence[Cell]]
-    """Cells by ``older``, ``original`` or ``deleted version``, and the name; in ascending order."""
+    """All other cells, by their kind (``older``, ``original`` or ``deleted version``) and column name; in ascending
+    order."""
     originals: Array
-    """Places of the records that have previous values at all."""
+    """Indexes of the records that carry previous values, an empty list of values included."""
 
     @classmethod
     def of_records(cls, records: Iterable[StreamRecord]) -> ChangeColumns:
@@ -87,7 +88,7 @@ class ChangeColumns:
         return counted(self.count)
 
     def spread(self, cells: Cells) -> Array:
-        """Return the values as a whole column: null at the other places."""
+        """Return the values as a whole column: null for records without a value."""
         if len(cells.places) == self.count:
             return cells.values
         return cells.values.take(compute().index_in(self.everywhere, value_set=cells.places))
@@ -147,7 +148,7 @@ def version_number(version: int | None) -> int:
 
 
 def typed_text(value: ColumnValue | None) -> str:
-    """Return type and text of a value in one text; the empty text for no value."""
+    """Return a value's type and its text as one string; an empty string for no value."""
     return "" if value is None else f"{type_of(value).value}:{text_of(value)}"
 
 
@@ -162,7 +163,7 @@ def integers(values: Iterable[int]) -> Array:
 
 
 def counted(count: int) -> Array:
-    """Return the numbers from 0 to below ``count``."""
+    """Return the numbers from 0 up to, but not including, ``count``."""
     pa = pyarrow()
     return compute().cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
 
@@ -202,7 +203,7 @@ class Collector:
     _originals: list[int] = field(factory=list)
 
     def add(self, place: int, record: StreamRecord) -> None:
-        """Add all cells of a record. Places must come in ascending order, here and below."""
+        """Add all cells of a record. In this and all other methods places must come in ascending order."""
         for name, value in record.primary_key:
             self._value("key", name, place, value)
         self.cells(place, record.columns)
@@ -230,7 +231,7 @@ class Collector:
                 self._list("deleted version", place, (cell,))
 
     def original(self, place: int, cells: Iterable[RecordColumn]) -> None:
-        """Add the previous cells of one record, even without any."""
+        """Add the previous cells of one record; ``cells`` may be empty."""
         self._originals.append(place)
         self._list("original", place, cells)
 
@@ -266,7 +267,7 @@ class Collector:
     ) -> ChangeColumns:
         """Return the columns of ``count`` records.
 
-        ``ranks`` has each record's place in order, by the place under which its cells were added.
+        ``ranks`` gives each record's place in the order of the digest, by the place under which its cells were added.
         """
         for (kind, name), (places, values) in self._values.items():
             for value_type, cells in _by_type(places, values):

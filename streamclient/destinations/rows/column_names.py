@@ -2,7 +2,8 @@
 
 Tablestore distinguishes them; Delta Lake, Spark and Iceberg by default do not. A name is stored unchanged, unless it
 differs only in case from a stored one, or is one of the added columns. It then gets a suffix of two underscores and
-eight letters of its SHA-256, so that every writer derives the same name, and every reader finds the original in it.
+eight letters of its SHA-256, so that every writer derives the same name, and every reader finds
+the original name in it.
 """
 
 from __future__ import annotations

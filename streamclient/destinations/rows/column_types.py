@@ -23,7 +23,7 @@ from streamclient.errors import CodecError
 from streamclient.records import ColumnType, ColumnValue
 
 MAX_EXACT_INTEGER = 2**53
-"""Doubles hold each integer up to here, but not each larger one."""
+"""Doubles hold each integer up to this one exactly, but only some of the larger ones."""
 
 _TYPES: dict[type, ColumnType] = {
     int: ColumnType.INTEGER,

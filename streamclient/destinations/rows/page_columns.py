@@ -106,7 +106,7 @@ def _ascend(epochs: Array, stamps: Array, rows: Array) -> bool:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 _Beside = dict[str, dict[int, list[RecordColumn]]]
-"""Listed cells by column and by row of the page."""
+"""Cells that the page lists, by column and by row of the page."""
 
 
 def _add_page(collector: Collector, batch: RecordBatch, places: Array, first: int) -> None:

@@ -27,9 +27,9 @@ class RangeRead:
     table_name: str
     direction: Direction
     start: Key
-    """Inclusive."""
+    """The key at which the read starts, inclusive."""
     end: Key
-    """Exclusive."""
+    """The key at which the read ends, exclusive."""
     limit: int | None
     selection: Selection
     transaction_id: str | None

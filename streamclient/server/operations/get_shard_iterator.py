@@ -21,13 +21,14 @@ class GetShardIterator:
     stream_id: str
     shard_id: str
     timestamp_micros: int | None
-    """``None`` for the oldest retained record."""
+    """The time of the first record to read, in microseconds; ``None`` for the oldest retained record."""
 
 
 def _validate(request: Any, limits: Limits) -> GetShardIterator:
     """Return the shard and the requested position.
 
-    The request's token is refused like any foreign value: this server always answers at once, so it never issues one.
+    A request with a token is refused as invalid: this server never issues tokens, because it always answers
+    immediately.
     """
     if not request.stream_id:
         raise invalid("Invalid stream id: it is empty.")

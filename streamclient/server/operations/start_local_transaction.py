@@ -35,7 +35,7 @@ def _validate(request: Any, limits: Limits) -> StartLocalTransaction:
 
 
 def _act(state: ServerState, request: StartLocalTransaction) -> Any:
-    """Lock the partition key for a transaction, if the table allows transactions and no other one holds the key."""
+    """Lock the partition key for a transaction, if the table allows that and no other transaction holds the key."""
     table = state.table(request.table_name)
     if not table.definition.allows_transactions:
         raise invalid("Try to call method using explicit transaction on explicit-transaction-disabled table.")

@@ -13,9 +13,9 @@ from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelCh
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the number of channels for each client, ``total`` in all; clients with the most now get the odd ones.
+    """Return the number of channels for each client, ``total`` in all; clients with the most now get the odd channels.
 
-    Worked example: a holds 3 and b, just arrived, 0; of 3 channels a keeps 2 and b gets 1.
+    Worked example: client a holds 3 channels, and client b, just arrived, holds 0; then a keeps 2 and b gets 1.
     """
     if not held:
         return {}

@@ -32,13 +32,14 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 
 DEFAULT_TIMEOUT_SECONDS = 300
-"""The time-out of a session whose client names none: the clients' own default."""
+"""The time-out in seconds of a session whose client names none: the clients' own default."""
 
 MAX_TIMEOUT_SECONDS = SECONDS_PER_DAY
-"""The longest time-out, after which even a session that was not ended loses its channels."""
+"""The longest time-out in seconds, after which even a session that was not ended loses its channels."""
 
 START_MARGIN_MICROS = 5 * 60 * MICROS_PER_SECOND
-"""A start time must be at least this much younger than the oldest log, so that reading begins before it is lost."""
+"""The microseconds by which a start time must at least be younger than the oldest log, so that reading begins before
+the log at that time is lost."""
 
 
 # --- tunnels -------------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def create(state: ServerState, request: Any) -> Any:
 
 
 def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
-    """Return the start of the incremental data; ``None`` for now."""
+    """Return the start of the incremental data in microseconds; ``None`` for the present time."""
     if config.flag not in tuple(StartOffsetFlag):
         raise invalid(f"Invalid start offset flag: {config.flag}.")
     if config.end_offset and config.end_offset < config.start_offset:
@@ -246,10 +247,10 @@ def read_records(state: ServerState, request: Any) -> bytes:
 
 
 def checkpoint(state: ServerState, request: Any) -> Any:
-    """Store the checkpoint of a channel; ``finished`` ends it.
+    """Store the checkpoint of a channel; ``finished`` ends the channel.
 
-    It is refused if a later checkpoint is stored, if the channel has moved from this session to another, or if it is
-    over.
+    The checkpoint is refused if a later one is stored, if the channel has moved from this session to another, or if the
+    channel is over.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
@@ -322,7 +323,8 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 def _consume_point(tunnel: Tunnel) -> int:
     """Return the tunnel's consume point in nanoseconds.
 
-    It is that of the slowest unfinished stream channel, and 0 while one of them has none; the latest if all have ended.
+    It is the consume point of the slowest unfinished stream channel, and 0 while one of these channels has none. If all
+    stream channels have ended, it is the latest of theirs.
     """
     unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
     return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO

@@ -35,7 +35,7 @@ class Status(Enum):
     OPEN = "OPEN"
     CLOSING = "CLOSING"
     CLOSE = "CLOSE"
-    """No client holds it at present; it can be leased again."""
+    """No client holds the channel at present; it can be leased again."""
     TERMINATED = "TERMINATED"
 
     @property
@@ -87,35 +87,35 @@ class TunnelChannel:
     """The index of the channel, in the order in which the tunnel's channels appeared."""
     key_range: ChannelRange | None = None
     parent_ids: tuple[str, ...] = ()
-    """The channels of this tunnel that must end first."""
+    """The ids of the channels of this tunnel that must end first."""
     start_position: int = 0
     """For a stream channel: the position of its first record when the channel appeared."""
     version: int = 0
     client_id: str = ""
     is_suspended: bool = False
-    """Whether an operator has taken it from its holder; no client gets it until it is resumed."""
+    """Whether an operator has taken the channel from its holder; no client gets it until it is resumed."""
     checkpoint: str = ""
-    """The last stored token; empty before the first, when reading starts at the beginning."""
+    """The last stored token; empty before the first checkpoint, when reading starts at the beginning."""
     sequence_number: int = 0
     position: int = 0
     """For a stream channel: the position of the first record after the checkpoint."""
     record_count: int = 0
     consumed_micros: int = 0
-    """The time of the checkpoint in the log; 0 before the first checkpoint, and for full data."""
+    """The time of the checkpoint in the log, in microseconds; 0 before the first checkpoint, and for full data."""
     final_count: int | None = None
     """The number of all records, known once the last page was delivered, because ``finished`` contains no number."""
     final_micros: int = 0
-    """The time of that page's end in the log."""
+    """The time of the end of that last page in the log, in microseconds."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
-        """The part of the tunnel that stores it."""
+        """The stored part of the tunnel that holds this channel."""
         return PartKind.CHANNEL, self.channel_id
 
     @property
     def is_base(self) -> bool:
-        """Whether it delivers full data."""
+        """Whether the channel delivers full data."""
         return self.key_range is not None
 
     @property
@@ -125,12 +125,12 @@ class TunnelChannel:
 
     @property
     def is_over(self) -> bool:
-        """Whether all its records were consumed."""
+        """Whether all records of the channel were consumed."""
         return self.status is Status.TERMINATED
 
     @property
     def can_be_leased(self) -> bool:
-        """Whether a client may get it now."""
+        """Whether a client may get the channel now."""
         return self.status in (Status.OPEN, Status.CLOSE) and not self.client_id and not self.is_suspended
 
     @property
@@ -150,7 +150,7 @@ class TunnelChannel:
         self.client_id = client_id
 
     def release(self, version: int | None = None) -> None:
-        """Take the channel from its client, which may have set its own ``version``."""
+        """Take the channel from its client; ``version`` is the channel's new version, if the client has set one."""
         self.client_id = ""
         if self.is_over:
             return
@@ -202,12 +202,13 @@ class TunnelChannel:
 
 @define(on_setattr=noted)
 class Client:
-    """A session."""
+    """A session of a client."""
 
     client_id: str
     timeout_seconds: int
     seen_micros: int = field(default=0, on_setattr=NO_OP)
-    """The time of its last sign of life; not stored, because during a restart the server was away, not the client."""
+    """The time of the client's last sign of life, in microseconds; not stored, because during a restart the server was
+    away, not the client."""
     number: int = 0
     """The index of the session, in the order in which the tunnel's sessions began."""
     has_ended: bool = False
@@ -215,11 +216,11 @@ class Client:
 
     @property
     def part(self) -> Part:
-        """The part of the tunnel that stores it."""
+        """The stored part of the tunnel that holds this session."""
         return PartKind.SESSION, self.client_id
 
     def is_over(self, now_micros: int) -> bool:
-        """Return whether its heartbeats have stopped for longer than its time-out."""
+        """Return whether the client's heartbeats have stopped for longer than its time-out."""
         return now_micros - self.seen_micros > self.timeout_seconds * MICROS_PER_SECOND
 
     def to_json(self) -> str:
@@ -242,28 +243,29 @@ class Definition:
     table_name: str
     table_number: int
     stream_id: str
-    """Empty for full data only."""
+    """The stream's id; empty for a tunnel of full data only."""
     created_micros: int
     flag: StartOffsetFlag = StartOffsetFlag.LATEST
     start_nanos: int = 0
-    """0: as the flag says."""
+    """The start of the incremental data in nanoseconds; 0 if the flag states the start."""
     end_nanos: int = 0
-    """0: never."""
+    """The end of the incremental data in nanoseconds; 0 for no end."""
     has_config: bool = False
 
     @property
     def has_base(self) -> bool:
-        """Whether it delivers full data."""
+        """Whether the tunnel delivers full data."""
         return self.type is not TunnelTypeNumber.STREAM
 
     @property
     def has_stream(self) -> bool:
-        """Whether it delivers incremental data."""
+        """Whether the tunnel delivers incremental data."""
         return self.type is not TunnelTypeNumber.BASE_DATA
 
 
 FORMER_SESSIONS = 1_000
-"""The ended sessions that are remembered for late checkpoints; far more than any fleet restarts within a time-out."""
+"""The number of ended sessions that are remembered for late checkpoints: far more than any fleet restarts within a
+time-out."""
 
 
 @define(on_setattr=noted)
@@ -272,13 +274,13 @@ class Tunnel:
 
     definition: Definition
     start_micros: int
-    """The start of the tunnel: earlier records are not part of it."""
+    """The start of the tunnel, in microseconds: earlier records are not part of it."""
     stage: Stage = Stage.INIT
     is_expired: bool = False
     newest_shard: int = 0
     """The number of the last shard that was checked."""
     finished_micros: int = 0
-    """The furthest time up to which finished stream channels were consumed."""
+    """The furthest time, in microseconds, up to which finished stream channels were consumed."""
     forgotten_count: int = 0
     """The number of records of channels that are over and forgotten."""
     channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
@@ -303,11 +305,11 @@ class Tunnel:
 
     @property
     def part(self) -> Part:
-        """The part that stores it, without its channels and sessions."""
+        """The stored part that holds the tunnel, without its channels and sessions."""
         return PartKind.TUNNEL, ""
 
     def keep_journal(self, journal: ChangedParts) -> None:
-        """Note every change from now on."""
+        """Record every change in ``journal`` from now on."""
         self.journal = journal
         parts: list[TunnelChannel | Client] = [*self.channels.values(), *self.clients.values()]
         for part in (*parts, *self.former_clients.values()):
@@ -353,7 +355,7 @@ class Tunnel:
         self._hold(channel)
 
     def release(self, channel: TunnelChannel, version: int | None = None) -> None:
-        """Take a channel from its client, which may have set its own ``version``."""
+        """Take a channel from its client; ``version`` is the channel's new version, if the client has set one."""
         self._let_go(channel)
         channel.release(version)
 

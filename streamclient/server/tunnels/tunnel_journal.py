@@ -29,18 +29,18 @@ class ChangedParts:
         self._parts: set[Part] = set()
 
     def note(self, kind: PartKind, part_id: str = "") -> None:
-        """Note that a part is new, changed or deleted."""
+        """Record that a part is new, changed or deleted."""
         self._parts.add((kind, part_id))
         self._changed_tunnels.add(self._tunnel_id)
 
     def take(self) -> set[Part]:
-        """Return the parts to store, once."""
+        """Return the changed parts to store, and forget them."""
         parts, self._parts = self._parts, set()
         return parts
 
 
 def noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    """Note an assignment to a stored attribute; attrs calls it."""
+    """Record an assignment to a stored attribute; attrs calls this."""
     journal = instance.journal
     if journal is not None and value != getattr(instance, attribute.name):
         journal.note(*instance.part)

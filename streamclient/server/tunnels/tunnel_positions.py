@@ -108,5 +108,5 @@ def require_number(name: str, value: int, known: int) -> None:
 
 
 _FURTHEST_STEP = 2**32
-"""The largest step: far more than any client counts while the server does not hear of it; 2**31 such steps fit into 64
-bits."""
+"""The largest step between two numbers: far more than any client counts while the server does not hear of it; 2**31
+such steps fit into 64 bits."""

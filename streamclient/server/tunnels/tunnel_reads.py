@@ -30,7 +30,7 @@ _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
 _PUT_ROW = int(ActionType.PUT_ROW)
 _MOST_ROWS = 2**40
-"""The most rows in a token: far more than a table has here; sums over all channels fit into 64 bits."""
+"""The largest number of rows in a token: far more than a table has here; sums over all channels fit into 64 bits."""
 
 
 @frozen
@@ -44,7 +44,7 @@ class Page:
     total_count: int = 0
     """The number of the channel's records up to the end of this page."""
     reached_micros: int = 0
-    """The time of this page's end in the log."""
+    """The time of this page's end in the log, in microseconds."""
 
     def answer(self) -> bytes:
         """Return the serialized answer."""

@@ -33,8 +33,8 @@ def read_frame(data: bytes) -> Row:
 
 
 _UNCOUNTED_BYTES = 256 * 1024
-"""The size up to which cells are not counted first. A cell takes at least eleven bytes, so such a row has at most
-24,000 cells, which are read in a tenth of a second."""
+"""The size of a row up to which its cells are not counted first. A cell takes at least eleven bytes, so such a row has
+at most 24,000 cells, which are read in a tenth of a second."""
 
 
 def pay_for_cells(count: int) -> None:

@@ -1,4 +1,4 @@
-"""Changes as one Arrow table, and conversion between that and DataFrames.
+"""Changes as one Arrow table, and conversion between such tables and DataFrames.
 
 Rows never become tuples on the way: columns reach Spark through Arrow about four times as fast. The layout, and the
 treatment of a value whose type is not its column's, are those of every destination: ``rows.change_rows`` and
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PARTITION_ROWS = 10_000
-"""With fewer rows a second partition costs more than it saves (about 15 % of a small write)."""
+"""The fewest rows of a partition. With fewer rows a second partition costs more than it saves (about 15 % of a small
+write)."""
 
 _SPARK_NAMES = {
     "bigint": ColumnType.INTEGER,
@@ -59,7 +60,7 @@ def build_rows(
 
 
 def grown(columns: Schema | None, more: Schema) -> Schema:
-    """Return the columns, followed by those that only ``more`` has."""
+    """Return ``columns``, followed by the columns that only ``more`` has."""
     pa = pyarrow()
     known = [] if columns is None else list(columns)
     names = {column.name for column in known}
@@ -67,7 +68,7 @@ def grown(columns: Schema | None, more: Schema) -> Schema:
 
 
 def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]:
-    """Return the source's columns among those of a table, keys first and in key order."""
+    """Return those columns of a table that are the source's: keys first and in key order."""
     columns = [
         FrameColumn(column.name, kind, is_key=original_name(column.name) in key)
         for column in schema
@@ -80,9 +81,10 @@ def frame_columns(schema: Schema, key: Sequence[str]) -> tuple[FrameColumn, ...]
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
     """Make a DataFrame over an Arrow table, with a number of partitions that suits the rows.
 
-    Two settings decide the route: a threshold of one byte keeps the rows out of the query plan, and the rows per Arrow
-    batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is bound. The
-    user's own session is left alone and stays active for all other code. Spark Connect chooses the route by itself.
+    Two settings decide the route to Spark: a threshold of one byte keeps the rows out of the query plan, and the rows
+    per Arrow batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is
+    bound. The user's own session is left alone and stays active for all other code. Spark Connect chooses the route by
+    itself.
     """
     if is_connect(session):
         return session.createDataFrame(table)
@@ -97,9 +99,9 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
 def map_in_arrow(
     frame: DataFrame, work: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """Do the work of ``frame.mapInArrow`` without pandas, which that requires and does not use.
+    """Do the work of ``frame.mapInArrow`` without pandas, which that method requires and does not use.
 
-    Once pandas is installed, pyarrow imports it in each process that makes an array.
+    Once pandas is installed, pyarrow imports pandas in each process that makes an array.
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)
@@ -131,7 +133,7 @@ def to_table(frame: object) -> Table:
 
 
 def _plain(kind: DataType) -> DataType:
-    """Return the type that tables keep for the same values; Spark may name a time zone, or use large offsets."""
+    """Return the type that tables keep for the same values; Spark's may name a time zone, or use large offsets."""
     pa = pyarrow()
     types = pa.types
     if types.is_timestamp(kind) and kind.tz is not None:

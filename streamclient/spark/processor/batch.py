@@ -39,22 +39,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Sink = Callable[["DataFrame", BatchContext], None]
-"""Writes one batch completely before it returns, in such a way that a repeat of a range adds nothing."""
+"""A function that writes one batch completely before it returns, in such a way that a repeat of a range adds
+nothing."""
 
 Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
-"""Makes the rows to store from the changes of one batch."""
+"""A function that makes the rows to store from the changes of one batch."""
 
 Outcome = dict[ShardShare, StreamClientError | None]
-"""The reason why each shard of the batch ends; ``None`` if its checkpoint is stored."""
+"""For each shard of the batch, the reason why the shard ends; ``None`` if its checkpoint is stored."""
 
 _UNDECLARED = (
     " (a frame has the columns that changes had since this process began, and those that are declared: declare the "
     "columns that the transform or sink needs, by table= or schema=)"
 )
-"""The remedy for a column that is unknown to Spark; Spark's own text is long, and need not be read to its end."""
+"""The remedy for a column that is unknown to Spark. Spark's own text is long, and users should not have to read to its
+end."""
 
 _ANSWERS_MAX = 16
-"""Concurrent checkpoints: each waits for the status table, which takes many at once."""
+"""The most checkpoints that are stored at the same time: each waits for the status table, which takes many at once."""
 
 
 @frozen
@@ -67,7 +69,7 @@ class Piece:
 
 @frozen(eq=False)
 class Part:
-    """A piece, with the commit and the columns that are stored for it."""
+    """A shard's part of a batch, with the commit and the columns that are stored for it."""
 
     piece: Piece
     changes: ChangeColumns
@@ -75,7 +77,7 @@ class Part:
 
     @property
     def range(self) -> ShardRange:
-        """The range that a sink receives."""
+        """The range of records that a sink is told."""
         info, cut = self.piece.share.shard_info, self.piece.cut
         return ShardRange(
             shard_id=info.shard_id,
@@ -96,15 +98,15 @@ class Beginning:
 
     position: str
     last: Commit | None
-    """The last commit before the first batch."""
+    """The shard's last commit before the first batch."""
     prepared: PendingCheckpoint | None = None
-    """The first batch, if it was prepared."""
+    """The first batch, if an earlier owner prepared it."""
     is_past_loss: bool = False
     """Whether records after the position are lost, and the loss is accepted."""
 
 
 class Output(Protocol):
-    """The receiver of batches. The committing thread writes; any thread begins."""
+    """The receiver of batches. The committing thread calls ``write``; any thread may call ``begin``."""
 
     @property
     def application(self) -> str:
@@ -116,7 +118,7 @@ class Output(Protocol):
 
     @property
     def needs_spark(self) -> bool:
-        """Whether Spark is needed."""
+        """Whether the output needs Spark."""
 
     def open(self) -> None:
         """Check that the output can be written; may be called more than once."""
@@ -125,7 +127,7 @@ class Output(Protocol):
         """Return where the shard continues; complete a batch that an earlier owner stored and did not checkpoint."""
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """Store a batch; return what was refused, by shard.
+        """Store a batch; return the errors of the shards that were refused.
 
         Raises:
             FencedCommit: nothing was stored. Leave out the shards that it names, or all shards if it names none of
@@ -138,12 +140,12 @@ class Output(Protocol):
 
 @define
 class BatchWriter:
-    """Commits batches; used by the committing thread only."""
+    """Commits batches; only the committing thread uses it."""
 
     output: Output
 
     def commit(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
-        """Commit a batch. Never raises: the result has each shard, and its failure if it is not stored."""
+        """Commit a batch. Never raises: the result names each shard, with its error if its part is not stored."""
         outcome: Outcome = {}
         parts: list[Part] = []
         for piece in sorted(pieces, key=lambda piece: piece.share.shard_info.shard_id):

@@ -1,4 +1,4 @@
-"""Records of one shard that wait for their commit. Pure: no clock, no lock; callers pass the time."""
+"""Records of one shard that wait for their commit. Pure, without clock and lock; callers pass the time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class BufferedPage:
-    """The result of one read: the smallest unit of a batch, since only its end is a position."""
+    """The result of one read: the smallest unit of a batch, because only the end of a read is a position."""
 
     columns: RecordBatch | None
-    """The records by column, at least one; ``None`` for a mere end of a shard."""
+    """The records by column, at least one record; ``None`` for the mere end of a shard."""
     end_position: str
     arrived_at: float
 
@@ -31,7 +31,7 @@ class BufferedPage:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory of the records."""
+        """The estimated memory of the records, in bytes."""
         return 0 if self.columns is None else self.columns.nbytes
 
     def sequence(self, index: int) -> SequenceInfo:
@@ -59,17 +59,17 @@ class ShardBatch:
 
     @property
     def first(self) -> SequenceInfo | None:
-        """Sequence of its first record; ``None`` for a mere end of a shard."""
+        """The sequence of the batch's first record; ``None`` for the mere end of a shard."""
         return next((page.sequence(0) for page in self.pages if page.record_count), None)
 
     @property
     def last(self) -> SequenceInfo | None:
-        """Sequence of its last record; ``None`` for a mere end of a shard."""
+        """The sequence of the batch's last record; ``None`` for the mere end of a shard."""
         return next((page.sequence(page.record_count - 1) for page in reversed(self.pages) if page.record_count), None)
 
     @property
     def size_bytes(self) -> int:
-        """Memory that becomes free once the batch is settled."""
+        """The bytes of memory that become free once the batch is settled."""
         return sum(page.size_bytes for page in self.pages)
 
 
@@ -79,8 +79,8 @@ class ShardBuffer:
 
     start_position: str
     prepared: PendingCheckpoint | None = None
-    """A batch that an earlier processor cut and prepared: the next batch must be identical. A later owner may not cut
-    it otherwise, as the earlier owner may still be about to store it."""
+    """A batch that an earlier processor cut and prepared: the next batch must be identical. A later owner must not cut
+    it differently, because the earlier owner may still be about to store it."""
     pages: deque[BufferedPage] = field(factory=deque)
     record_count: int = 0
     size_bytes: int = 0
@@ -116,7 +116,7 @@ class ShardBuffer:
         return self.prepared is not None and self._prepared_pages is None
 
     def due_at(self, config: SparkConfig) -> float | None:
-        """Return when to commit the batch: ``None`` without a batch, at once if it is large enough, else by its age."""
+        """Return the time at which to commit the next batch; ``None`` if no complete batch waits."""
         if not self.pages or self.is_incomplete:
             return None
         arrived_at = self.pages[0].arrived_at

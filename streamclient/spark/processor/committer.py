@@ -1,7 +1,7 @@
-"""The thread that commits the batches of all shards of a worker, and the room that they share.
+"""The thread that commits the batches of all shards of a worker, and the memory that these shards share.
 
-One thread, because one job with many small shards is much cheaper than many jobs, and because it keeps the batches of
-each shard in order. It runs while there are processors, and ends by itself after the last one.
+There is one thread, because one job with many small shards is much cheaper than many jobs, and because one thread keeps
+the batches of each shard in order. It runs while there are processors, and ends by itself after the last one.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from streamclient.spark.processor.spark_config import SparkConfig
 _log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
-"""Share of ``max_age_millis`` after which a shard joins a job that runs anyway. It would be due during or soon after
-that job, and a file of half the size is cheaper than another job."""
+"""The share of ``max_age_millis`` after which a shard joins a job that runs anyway. The shard would be due during or
+soon after that job, and a file of half the size is cheaper than another job."""
 
 _PAGES_MAX = 4_000
-"""Reads that one shard may have waiting, however small. Twice as many, waiting and in flight, stay well below the
+"""The most reads of one shard that may wait, however small. Twice as many, waiting and in flight, stay well below the
 positions that a worker remembers as permitted checkpoints (10,000)."""
 
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""The interval at which a waiting thread checks for lost leases, its own and those of the present commit. No other
-thread may notice for minutes, because all of the worker's threads for user code may be waiting here."""
+"""The interval, in seconds, at which a waiting thread checks for lost leases, its own and those of the present commit.
+No other thread may notice for minutes, because all of the worker's threads for user code may be waiting here."""
 
 
 class Committer:
-    """Collects pages of many shards and commits what is due. Thread-safe."""
+    """Collects the pages of many shards, and commits the batches that are due. Thread-safe."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Committer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``commit`` runs its Spark jobs as ``CancellableJobs``; they are cancelled when all its shards are lost."""
+        """Make a committer. ``commit`` runs its jobs as ``CancellableJobs``, cancelled when all its shards are lost."""
         self._config = config
         self._commit = commit
         self._clock = clock
@@ -64,13 +64,13 @@ class Committer:
         self._waiting_for_room = 0
         self._is_closed = False
         self._suspects: dict[str, SequenceInfo] = {}
-        """Shards whose last batch failed, with its end. Until that position each page is committed in the call that
-        brings it. So a call meets the failure, and the worker counts it; a processor without records would not be
-        counted."""
+        """The shards whose last batch failed, each with the end of that batch. Until that position is passed, each page
+        is committed within the call that brings it. So the call itself meets a failure, and the worker counts it; a
+        failure of a processor without records would not be counted."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory of the records that wait or are being written."""
+        """The bytes of memory of the records that wait or are being written."""
         with self._changed:
             return self._buffered_bytes
 
@@ -84,9 +84,10 @@ class Committer:
             self._shares.append(share)
 
     def offer(self, share: ShardShare, page: BufferedPage) -> None:
-        """Add a page, once there is room for it; raise the shard's failure as soon as there is one.
+        """Add a page, once there is memory for it; raise the shard's failure as soon as there is one.
 
-        After a failure of the shard it returns only when the page is committed, until the failed position is passed.
+        After a failure of the shard, each call returns only when its page is committed, until the failed position is
+        passed.
         """
         with self._changed:
             self._wait_for_room(share, page)
@@ -102,9 +103,9 @@ class Committer:
                 share.raise_error()
 
     def flush(self, share: ShardShare) -> None:
-        """Commit all waiting records of the shard; return, or raise its failure, once that is settled.
+        """Commit all waiting records of the shard; return once they are committed, or raise the shard's failure.
 
-        Returns at once if the lease is lost meanwhile.
+        The call returns at once if the lease is lost meanwhile.
         """
         with self._changed:
             try:

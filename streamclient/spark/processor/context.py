@@ -12,7 +12,7 @@ from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
-"""128 bits of SHA-256: keys do not collide, and names of directories stay short."""
+"""The characters of a key, which hold 128 bits of SHA-256: keys do not collide, and names of directories stay short."""
 
 
 def _no_shards() -> frozenset[str]:
@@ -44,7 +44,7 @@ class ShardRange:
     end_position: str
     """The checkpoint that is stored once the sink has returned."""
     record_count: int
-    """Records of the shard in the frame; 0 for a mere end of a shard."""
+    """The number of the shard's records in the frame; 0 for the mere end of a shard."""
     first_sequence: SequenceInfo | None
     last_sequence: SequenceInfo | None
     epoch: int = 0
@@ -53,10 +53,11 @@ class ShardRange:
 
     @property
     def output_key(self) -> str:
-        """Key under which a repeat of this batch must overwrite; it depends on shard and start only.
+        """The key under which a repeat of this batch must overwrite; it depends on the shard and the start only.
 
         After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. So everything that
-        was written and not checkpointed has this key, and replacing all of it neither loses nor repeats a record.
+        was written and not checkpointed has this key, and replacing all of that output neither loses nor repeats a
+        record.
         """
         return output_key(self.stream_id, self.shard_id, self.start_position)
 
@@ -80,8 +81,9 @@ class BatchContext:
     columns: tuple[FrameColumn, ...]
     """The table's columns in the frame: keys first, then attributes."""
     commits: tuple[Commit, ...] = ()
-    """One commit per shard, sorted by shard id, for a destination to store with the rows. For a destination, each
-    follows its last commit; for a sink they follow each other as long as this factory reads the shard."""
+    """One commit per shard, sorted by shard id, for a destination to store with the rows. In a destination, each commit
+    follows the shard's last one there; for a sink, the commits follow each other as long as this factory reads the
+    shard."""
     _lost_shards: Callable[[], frozenset[str]] = field(default=_no_shards, eq=False, repr=False)
     _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
@@ -113,14 +115,14 @@ class BatchContext:
         return self._lost_shards()
 
     def refuse(self, shard_id: str, error: StreamClientError) -> None:
-        """Report that one shard's part was not stored, and why; the other shards go on, and are checkpointed.
+        """Report that one shard's part was not stored, and why. The other shards go on, and are checkpointed.
 
-        If a destination knows a greater epoch than ``ShardRange.epoch`` the error must be a ``FencedException``. The
+        If a destination knows a greater epoch than ``ShardRange.epoch``, the error must be a ``FencedException``. The
         shard's processor raises the error, and the owner of the lease reads the records again from the last checkpoint.
 
         Raises:
-            ConfigurationError: the batch does not have the shard, so it is unknown which part is not stored; or the
-                error does not belong to this package.
+            ConfigurationError: the batch does not have the shard, so the missing part is unknown; or ``error`` does not
+            belong to this package.
         """
         if not isinstance(error, StreamClientError):
             raise ConfigurationError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logs.logger(__name__)
 
 _AGAIN_SECONDS = 0.25
-"""Interval for repeating the cancellation of jobs: a transform may start a new one at any time."""
+"""The seconds between two cancellations of the jobs: a transform may start a new job at any time."""
 
 CANCELLED = "the batch was cancelled: none of its leases is held any more"
 
@@ -27,8 +27,8 @@ CANCELLED = "the batch was cancelled: none of its leases is held any more"
 class CancellableJobs:
     """All jobs that Spark runs for one batch: in its thread, and in any thread through the session of its frame.
 
-    Each batch has its own object, so that a late cancellation does not end another batch. It uses a tag and not a job
-    group, which a sink may set for itself.
+    Each batch has its own object, so that a late cancellation does not end another batch. The object marks its jobs
+    with a tag and not with a job group, because a sink may set a job group for itself.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class CancellableJobs:
     def of(self, session: SparkSession) -> Iterator[SparkSession]:
         """Make jobs that are started in this context cancellable; yield the session for the frame.
 
-        It is a copy, whose settings may be changed; with Spark Connect, it is the session itself.
+        This session is a copy, whose settings may be changed; with Spark Connect, it is ``session`` itself.
 
         Raises:
             ShutdownException: the jobs were cancelled; their own error is the cause.
@@ -87,7 +87,7 @@ class CancellableJobs:
             session.sparkContext.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel the running jobs, and those still to be started; do nothing if that is impossible. Any thread."""
+        """Cancel the running jobs and those still to be started, as far as possible. May be called from any thread."""
         with self._lock:
             end_jobs, is_over = self._end_jobs, self._is_over
             self._is_cancelled = True

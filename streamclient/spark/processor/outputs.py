@@ -45,7 +45,7 @@ _log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
 """The most times that rows are made anew because another writer's column came first. Each try sees the columns of the
-one before, so only a writer that adds a column each time could exhaust the tries."""
+try before, so only a writer that adds a column each time could exhaust the tries."""
 
 
 @define
@@ -55,7 +55,7 @@ class SourceFrames:
     session: Callable[[], SparkSession]
     declared: Mapping[str, ColumnType]
     key: tuple[str, ...] = ()
-    """Key columns by the table's definition, or else by the records."""
+    """The key columns by the table's definition, or, without a definition, by the records."""
     columns: Schema | None = None
     """All columns seen so far: a column keeps its type from batch to batch."""
 
@@ -71,8 +71,8 @@ class SourceFrames:
     def adopt(self, made: Schema, stored: Schema) -> bool:
         """Take over the destination's types that the rows in ``made`` did not fit; return whether a type has changed.
 
-        It concerns only columns that were not declared and that a transform has passed through. A column that the
-        transform itself has made under the same name does not determine the source column's type.
+        The change concerns only columns that were not declared and that a transform has passed through. A column that
+        the transform itself has made under the same name does not determine the source column's type.
         """
         if self.columns is None:
             return False
@@ -102,8 +102,8 @@ class SinkOutput:
     is_two_phase: bool = False
     needs_spark: bool = True
     _lasts: dict[str, Commit] = field(factory=dict)
-    """The last commit of each shard while this factory reads it: commits of a later processor follow an earlier
-    one's."""
+    """The last commit of each shard while this factory reads the shard: the commits of a later processor continue those
+    of an earlier one."""
 
     def open(self) -> None:
         """See ``Output``."""
@@ -144,10 +144,10 @@ class DestinationOutput:
     starts_anew: bool = False
     """Whether shards that were processed before may lack a commit in the destination."""
     is_own: bool = False
-    """Whether the destination was opened here, and is closed here."""
+    """Whether this object opened the destination, and so has to close it."""
     is_two_phase: bool = True
     _lock: threading.Lock = field(factory=threading.Lock)
-    """Held for each call, as a handle is for one thread at a time."""
+    """Held for each call of the destination, because a handle serves one thread at a time."""
 
     @property
     def application(self) -> str:
@@ -196,7 +196,7 @@ class DestinationOutput:
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
     def _require_commits(self, given: InitializationInput, stored: str) -> None:
-        """Refuse a shard without a commit here if its records were processed, or if those of others left no trace here.
+        """Refuse a shard without a commit here if it was processed, or if records of others left no trace here.
 
         Raises:
             StreamClientException: the destination has lost commits, or is another destination.
@@ -273,7 +273,7 @@ class DestinationOutput:
         return columns.empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
-        """Commit; return the shards whose commits are not stored, if those of others are."""
+        """Commit the rows; return the shards whose commits are not stored, if those of other shards are."""
         try:
             with self._lock:
                 self.destination.commit(rows, commits)
@@ -291,7 +291,7 @@ class DestinationOutput:
         return {}
 
     def _missing(self, commits: Sequence[Commit]) -> list[str]:
-        """Return the shards whose commit is not the destination's last; all shards if it does not answer."""
+        """Return the shards whose commit is not the destination's last; all shards if the destination is silent."""
         try:
             with self._lock:
                 lasts = self.destination.last_commits([commit.shard for commit in commits])
@@ -322,7 +322,7 @@ def _processed_records(given: InitializationInput) -> int:
 
 
 def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
-    """Return the commit that was prepared, if it was for a destination."""
+    """Return the commit that was prepared; ``None`` if the batch was not prepared for a destination."""
     try:
         return Commit.from_json(pending.state)
     except CodecError:
@@ -332,9 +332,9 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
 
 
 def _is_same(last: Commit, prepared: Commit | None) -> bool:
-    """Return whether a stored commit is the prepared one: by its position in the chain and its end.
+    """Return whether a stored commit is the prepared one: both have the same place in the chain and the same end.
 
-    Its content may be larger: records leave the stream, and a later preparation did not see them.
+    The stored commit may cover more records: some left the stream, and a later preparation did not see them.
     """
     return prepared is not None and (last.number, last.previous_digest, last.end) == (
         prepared.number,

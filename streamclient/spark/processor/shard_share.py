@@ -11,12 +11,12 @@ from streamclient.model import ShardInfo
 from streamclient.spark.processor.buffer import ShardBatch, ShardBuffer
 
 MOST_SHARDS = 10_000
-"""The most shards without a processor that are remembered; a worker never holds as many."""
+"""The most shards without a processor that are remembered; a worker never holds as many shards."""
 
 
 @define(eq=False)
 class ShardShare:
-    """State of one shard while one processor has it. Guarded by the committer's lock, except where noted."""
+    """The state of one shard while one processor has it. Guarded by the committer's lock, except where noted."""
 
     shard_info: ShardInfo
     buffer: ShardBuffer
@@ -28,9 +28,10 @@ class ShardShare:
     """Thread-safe by its contract; used by the committing thread when a batch failed and no further call may come to
     report it."""
     last: Commit | None = None
-    """The shard's last commit. Used by the committing thread once the processor is registered."""
+    """The shard's last commit. After the processor is registered, only the committing thread uses this field."""
     is_past_loss: bool = False
-    """Whether records before the next batch are lost, and the loss is accepted. Used as ``last`` is."""
+    """Whether records before the next batch are lost, and the loss is accepted. Used by the same threads as
+    ``last``."""
     in_flight: ShardBatch | None = None
     """The batch that is being committed: at most one, so that a shard's batches stay in order."""
     is_flushing: bool = False
@@ -45,7 +46,7 @@ class ShardShare:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether its batch may be neither published nor checkpointed; known before the processor is told."""
+        """Whether the shard's batch may be neither published nor checkpointed; known before the processor is told."""
         return self.is_lost or self.checkpointer.is_closed
 
     @property
@@ -55,13 +56,13 @@ class ShardShare:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing to wait for. A part of a batch that was prepared as a whole is not committed."""
+        """Whether there is nothing to wait for. An incomplete part of a prepared batch is not committed."""
         if self.in_flight is not None:
             return False
         return self.is_ended or not self.buffer.pages or self.buffer.is_incomplete
 
     def raise_error(self) -> None:
-        """Raise the error, if there is one, and note that the worker knows it."""
+        """Raise the shard's error, if there is one, and remember that the worker knows it."""
         if self.error is not None:
             self.is_error_raised = True
             raise self.error

@@ -8,7 +8,7 @@ from streamclient.base import checks
 from streamclient.errors import ConfigurationError
 
 _millis = checks.whole(1, 10**12)
-"""Some thirty years. For much longer waits Python raises an error."""
+"""The check of a time in milliseconds, up to some thirty years. For much longer waits Python raises an error."""
 
 
 @checks.explains_names
@@ -24,12 +24,12 @@ class SparkConfig:
     max_age_millis: int = field(default=5_000, validator=_millis)
     """A shard's batch is committed once its first record waited this long, whether or not more records come."""
     max_buffered_bytes: int = field(default=256 * 1024 * 1024, validator=checks.positive)
-    """Limit of the memory of records that all shards of one factory hold, waiting or being written. At the limit
-    ``process_records`` blocks and all waiting records become due. Spark and Arrow hold a second copy of the batch that
-    is being written."""
+    """The most memory, in bytes, of the records that all shards of one factory hold, waiting or being written. At this
+    limit ``process_records`` blocks and all waiting records become due. Spark and Arrow hold a second copy of the batch
+    that is being written."""
     max_wait_millis: int = field(default=600_000, validator=_millis)
-    """Longest time that ``process_records`` waits for room, or ``shutdown`` for its last batch, before it raises. Ten
-    minutes: longer than a healthy sink takes, short enough to reveal a stuck one."""
+    """The longest time that ``process_records`` waits for memory, or ``shutdown`` for its last batch, before it raises.
+    Ten minutes: longer than a healthy sink takes, short enough to reveal a stuck one."""
 
     def __attrs_post_init__(self) -> None:
         if self.max_bytes > self.max_buffered_bytes:

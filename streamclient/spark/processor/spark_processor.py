@@ -57,7 +57,8 @@ class SparkRecordProcessor(IRecordProcessor):
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Join the committer; the first batch starts at the stored checkpoint.
 
-        If an earlier owner's batch is in the destination and only its checkpoint is missing, that is stored first.
+        If an earlier owner's batch is in the destination and only its checkpoint is missing, that checkpoint is stored
+        first.
 
         Raises:
             ConfigurationError: this is a replay of parked records.
@@ -85,11 +86,11 @@ class SparkRecordProcessor(IRecordProcessor):
         self._committer.register(self._share)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer the records; wait for room if the buffers are full.
+        """Buffer the records; wait until there is room if the buffers are full.
 
-        Every error is first marked as a restart: no record of this call is to blame. So a failure policy must neither
-        repeat the call on this processor, which has ended, nor cut it, nor park its records. Pieces of a read would
-        also begin at one position, and replace each other in a sink.
+        The processor requests its restart before it raises an error: no record of this call is to blame. So a failure
+        policy must neither repeat the call on this processor, which has ended, nor divide the call, nor park its
+        records. Parts of a read would also begin at one position, and replace each other in a sink.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
@@ -114,7 +115,7 @@ class SparkRecordProcessor(IRecordProcessor):
         """Write and checkpoint the buffered records, unless the lease is lost or a batch has failed.
 
         Raises:
-            StreamClientError: the last batches were not committed, and no earlier call said so.
+            StreamClientError: the last batches were not committed, and no earlier call reported that.
         """
         if self._share is None:
             return  # initialize has not succeeded
@@ -169,7 +170,7 @@ _session = checks.Check(
 
 @checks.explains_names
 class SparkRecordProcessorFactory(IRecordProcessorFactory):
-    """Makes the Spark processors of one worker; they share a session, a committing thread and the room for records.
+    """Makes the Spark processors of one worker; they share a session, a committing thread and the memory for records.
 
     Give each worker of a process its own factory. Use it as a context manager, or call ``close`` after the worker has
     stopped. No thread and no session exists before the first processor is made. Without a transform and without a sink
@@ -180,16 +181,16 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
             Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
             it returns; a repeat must add nothing.
         transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
-            with a destination, which without it gets the changes unchanged (``destinations.change_rows``).
+        for a destination. Without a transform, a destination gets the changes unchanged (``destinations.change_rows``).
         session: a session, or a function that makes one, which is called again if the session was stopped. The default
-            is ``local_session()``, shared by all factories of a process that are given none.
+        is ``local_session()``, shared by all factories of a process that are given no session.
         schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column without a known type
             takes the type of its first value; a value of another type goes to ``_unfit``.
-        table: key and declared columns, so that the first frame has them all. Recommended.
-        config: limits.
+        table: key and declared columns, so that the first frame has all of them. Recommended.
+        config: the limits of batches and of waiting records.
         starts_anew: whether the destination may lack commits of a shard that was processed before, because it is to
-            hold only later records. By default that is an error, as the destination has lost them. Remove it again once
-            each shard has a commit there.
+        hold only later records. By default that is an error: the destination has lost commits. Remove the argument
+        again once each shard has a commit there.
 
     Raises:
         ConfigurationError: an argument has a wrong type, or a package is missing.
@@ -248,8 +249,9 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     def close(self) -> None:
         """Let the present batch finish, and drop the buffered records (they will be read again). Final.
 
-        The last factory of this process stops the session that factories started for themselves. Other sessions stay:
-        one that was given, that ran before, or that ``local_session`` returned to a user. So does a given destination.
+        The last factory of this process stops the session that factories started for themselves. Other sessions stay: a
+        session that was given, that ran before, or that ``local_session`` returned to a user. A given destination stays
+        open, too.
         """
         self._committer.close()
         with self._lock:

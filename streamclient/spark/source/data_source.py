@@ -1,8 +1,8 @@
 """The classes that Spark calls: a data source, its readers and its writers. The other modules of this room do the work.
 
-Spark pickles these objects from process to process: driver, planner, executors. So they hold options and schemas, and
-open connections only in the process that uses them. Only this module derives from pyspark's classes, and its import
-needs pyspark.
+Spark pickles these objects from process to process: driver, planner, executors. So they hold options and schemas; they
+hold open connections only in the process that uses them. Only this module derives from pyspark's classes, and its
+import needs pyspark.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from streamclient.spark.source.tunnel_planner import TunnelService
 
 NO_LIMIT = 2**62
-"""The records per batch if no option limits them. Then the limit per shard applies; ``Trigger.Once`` has neither."""
+"""The number of records per batch if no option limits a batch. Then the limit per shard applies; ``Trigger.Once`` has
+neither."""
 
 
 class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
     """A table of Tablestore: its change stream for ``readStream``, its rows for ``read`` and ``write``.
 
-    Register it once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or later.
+    Register the class once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or
+    later.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -122,7 +124,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         """Return the writer for ``write`` in mode ``append``.
 
         Raises:
-            ConfigurationError: the mode is another one, or the frame cannot be written to the table.
+            ConfigurationError: the mode is not ``append``, or the frame cannot be written to the table.
         """
         if overwrite:
             raise ConfigurationError(
@@ -196,7 +198,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return a mark of the beginning. Spark asks again after a crash in the first batch, so it has no content."""
+        """Return a mark of the beginning, without content: Spark asks again after a crash in the first batch."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         return StreamOffset().to_json()
@@ -224,7 +226,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         self._plan().stop_at_present()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
-        """Return the ranges of a batch, without a call."""
+        """Return the ranges of a batch, without a call to the service."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         slices = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
@@ -243,7 +245,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         return RangeReader(pages, self._columns).read(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that Spark has stored ``end``: a tunnel is told its new positions."""
+        """Handle the news that Spark has stored ``end``: tell a tunnel its new positions."""
         from streamclient.spark.source.offsets import StreamOffset  # noqa: PLC0415
 
         self._plan().committed(StreamOffset.from_json(end))
@@ -291,8 +293,9 @@ class TableReader(spark.DataSourceReader):  # type: ignore[misc]
 class FilteringTableReader(TableReader):
     """A ``TableReader`` that uses Spark's filters, for one query with one filter.
 
-    Spark keeps one reader for a frame and all frames derived from it, and each filter that it hands over replaces the
-    filter before. So an option of the frame selects this reader. Spark refuses it if it hands over no filters.
+    Spark keeps one reader for a frame and all frames derived from it, and each filter that Spark hands over replaces
+    the filter before. So an option of the frame selects this reader. Spark refuses this reader if it has no filters to
+    hand over.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
@@ -334,7 +337,10 @@ class RowsWritten(spark.WriterCommitMessage):  # type: ignore[misc]
 
 @define(eq=False)
 class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes a frame. Rows are in the table as soon as a task has sent them, so it has nothing to commit or to undo."""
+    """Writes a frame.
+
+    Rows are in the table as soon as a task has sent them, so there is nothing to commit or to undo.
+    """
 
     rows: Any = field()
 
@@ -346,7 +352,7 @@ class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
 
 @define(eq=False)
 class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Writes each batch of a query like ``TableWriter``."""
+    """Writes each batch of a query as ``TableWriter`` writes a frame."""
 
     rows: Any = field()
 

@@ -6,8 +6,8 @@ Three rules make a repeated batch equal to the first one.
 * Spark stores the end of a batch, not the beginning of the first one, and asks for the beginning again after a crash.
   So the beginning is a mark without content. The end of a batch also holds the batch's beginning, if that differs from
   the end of the batch before: in the first batch, for a new shard, and for a shard whose records were lost.
-* The end holds the number of records that each shard has delivered, and the last of them. A task that repeats a batch
-  reads the same number and compares the last record: it gives the same rows, or an error.
+* The end holds the number of records that each shard has delivered, and the last of these records. A task that repeats
+  a batch reads the same number and compares the last record: it gives the same rows, or an error.
 
 A shard is read once all of its parents were read to their ends in *earlier* batches, because the partitions of one
 batch run side by side.
@@ -42,7 +42,7 @@ class ShardOffset:
     last: SequenceInfo | None = None
     """The last of these records."""
     parents: frozenset[str] = frozenset()
-    """The shards that must be read first."""
+    """The parents of the shard, which must be read first."""
     ended_micros: int | None = None
     """The time when the end of the shard was reached, by the planner's clock."""
 
@@ -75,10 +75,11 @@ class StreamOffset:
     stream_id: str = ""
     shards: Mapping[str, ShardOffset] = field(factory=dict)
     begins: Mapping[str, str] = field(factory=dict)
-    """The beginning of the batch that ends here, by shard, if it differs from the end of the batch before."""
+    """The beginning of each shard's part of the batch that ends here, if it differs from the end of the batch
+    before."""
     listed_micros: int | None = None
-    """The time, by the planner's clock, after which every shard outside this offset was opened. ``None`` in offsets of
-    versions that did not store it."""
+    """The time, by the planner's clock, after which every shard that is not in this offset was opened. ``None`` in
+    offsets of versions that did not store it."""
 
     @property
     def is_beginning(self) -> bool:
@@ -152,9 +153,9 @@ class ShardSlice:
     last: SequenceInfo
     """The last record of the range."""
     until: str | None = None
-    """The iterator after that record; ``None`` at the end of the shard."""
+    """The iterator after the last record of the range; ``None`` at the end of the shard."""
     after: SequenceInfo | None = None
-    """The last record of the shard that was read before the range; ``None`` if no record was read."""
+    """The last record of the shard that was read before the range; ``None`` if none was read."""
 
 
 def ranges_between(

@@ -50,19 +50,19 @@ BATCH_RECORDS = 16_000
 more memory than it needs."""
 
 BATCH_BYTES = 64 * 1_024 * 1_024
-"""The most bytes of pages for one Arrow batch, so that large records do not fill the memory of a task, nor exceed the
+"""The most bytes of pages for one Arrow batch, so that large records neither fill the memory of a task nor exceed the
 two gigabytes of text that a column may have."""
 
 LAYOUT_COLUMNS_MAX = 1_024
-"""The most columns of the layout, wanted or not: a write has no more, and each takes about twenty bytes of memory in
-every record."""
+"""The most columns of the layout, wanted or not: a write has no more columns, and each takes about twenty bytes of
+memory in every record."""
 
 SPARSE = 16
-"""The rarity from which listed cells take less memory than a column: fewer than one of this many records of a page have
-a value."""
+"""The rarity of values at which listed cells take less memory than a column: fewer than one in this number of records
+of a page have a value."""
 
 MOST_CONNECTIONS = 8
-"""The most instances for which one process keeps clients; a query reads one instance."""
+"""The most instances of Tablestore for which one process keeps clients; a query reads one instance."""
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)
@@ -88,7 +88,7 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
 
 @cache
 def _repeater() -> Repeater:
-    """Return the process's repeater: making one costs as much as a look at a page."""
+    """Return the process's repeater: to make a repeater costs as much as to look at a page."""
     return Repeater(ReadRetry())
 
 
@@ -110,7 +110,7 @@ def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls
 
 
 def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
-    """Refuse a column whose name differs from a key column's only by case: it would be null in each row.
+    """Refuse a column whose name differs from a key column's name only by case: it would be null in each row.
 
     Raises:
         ConfigurationError: the schema has such a column and lacks the key column.
@@ -127,7 +127,7 @@ def check_key(columns: Schema, key: Iterable[str], owner: str) -> None:
 
 @frozen
 class StreamService:
-    """The service from which planner and executors read. It is pickled for them, and connects when it is first used."""
+    """The service from which planner and executors read. It is pickled for them, and connects at its first use."""
 
     connection: Connection
 
@@ -248,7 +248,7 @@ class StreamPages:
         return _repeater().call("GetStreamRecord", attempt)
 
     def _remaining(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
-        """Yield pages after an accepted loss: the remaining records after ``last``, up to the end of the range."""
+        """Yield the pages after an accepted loss: the remaining records after ``last``, up to the end of the range."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
         empty, seen = 0, None
         while iterator is not None and empty < MOST_EMPTY_PAGES:
@@ -284,7 +284,7 @@ def _last_of(page: DecodedPage | None) -> SequenceInfo | None:
 
 @frozen
 class RangeReader:
-    """Reads ranges as batches of one schema. It is pickled for the executors with the query."""
+    """Reads ranges as batches of one schema. The reader is pickled for the executors with the query."""
 
     pages: Callable[[ShardSlice], Iterator[DecodedPage | TunnelPage]]
     """A function that reads the pages with a range's records and no others."""
@@ -304,7 +304,7 @@ class RangeReader:
             yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
 
     def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
-        """Yield the pages of one batch of rows, by column, and whether they hold values alone."""
+        """Yield the pages of one batch of rows, by column, and whether these columns hold values alone."""
         types = self._types()
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
@@ -335,7 +335,7 @@ class RangeReader:
 
     def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
         if all(batch.schema == batches[0].schema for batch in batches):
-            # Join each column: most of the work is per piece, not per value.
+            # Join each column: most of the work is per batch, not per value.
             batches = [pyarrow().concat_batches(batches)]
         table = rows_of_schema(columns_of_pages(batches, keeps_order=True), shard=shard_id, columns=self.columns)
         yield from table.combine_chunks().to_batches()
@@ -345,8 +345,8 @@ class RangeReader:
 class PageDecoder:
     """Converts pages to columns, in a layout that soon fits all pages of a range.
 
-    A cell of a column outside the layout is listed, and costs as much as making a record. So the layout begins with the
-    wanted columns, and other columns join it when they first occur, each with the type of its first value.
+    A cell of a column outside the layout is listed, and costs as much as to make a record. So the layout begins with
+    the wanted columns, and other columns join it when they first occur, each with the type of its first value.
     """
 
     types: dict[str, ColumnType]
@@ -363,7 +363,7 @@ class PageDecoder:
         return pyarrow().record_batch(page.arrow(self.types))
 
     def _met(self, made: RecordBatch) -> set[str]:
-        """Return the columns that occur often enough for the layout and are not in it yet."""
+        """Return the columns of ``made`` that occur often enough for the layout and are not in it yet."""
         listed = made.column("other_cells").flatten()
         if not len(listed) or len(self.types) >= LAYOUT_COLUMNS_MAX:
             return set()

@@ -1,8 +1,8 @@
 """The planning of micro-batches: walk the stream, count, and remember the position after each shard's last record.
 
 The planner runs in one Python process beside Spark's driver. It requests each page that executors will read, but looks
-only at the number of records and the position of the last. While Spark works on a batch, the planner requests the pages
-of the next. It keeps no state that a restart would need: offsets hold it all.
+only at the number of records and the position of the last record. While Spark works on a batch, the planner requests
+the pages of the next batch. It keeps no state that a restart would need: offsets hold all of that.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ IDLE_SECONDS = 0.5
 """The pause before a shard without new records is read again. Spark asks up to a hundred times a second."""
 
 READERS = 8
-"""The number of shards that are walked side by side; a read is mostly waiting."""
+"""The number of shards that are read side by side; a read is mostly waiting."""
 
 MOST_SKEW_MICROS = 15 * 60 * 1_000_000
-"""The largest difference between clocks with which the SDK still trusts an answer. A record stamped later than this
-after the beginning of a query was surely written after the beginning."""
+"""The largest difference between clocks with which the SDK still trusts an answer. A record whose stamp is later than
+the beginning of a query by more than this was surely written after the beginning."""
 
 MOST_EMPTY_PAGES = 10
 """The number of consecutive empty pages after which a shard counts as caught up. The service may skip records, which
@@ -68,7 +68,7 @@ class _Seen:
     """The planner's knowledge of a shard beyond its offset, for pauses and for the reported lag."""
 
     read_up_micros: int
-    """The time when the shard was last caught up, or else was first seen."""
+    """The time when the shard was last caught up; before that, the time when it was first seen."""
     caught_up_count: int | None = None
     """The number of records that had been read when the shard was last caught up; ``None`` if it never was."""
     until: float = 0.0
@@ -97,14 +97,14 @@ class StreamPlanner:
     _listed_at: float = field(init=False, default=float("-inf"))
     _listed_micros: int = field(init=False, default=0)
     _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
-    """The last time when each shard was not listed yet; 0 for shards of the first listing."""
+    """The last time when each shard was not listed yet, in microseconds; 0 for shards of the first listing."""
     _seen: dict[str, _Seen] = field(init=False, factory=dict)
     _chain: list[StreamOffset] | None = field(init=False, default=None)
-    """The ends of all batches of a query that reads up to the present; ``None`` for a query that goes on."""
+    """The ends of all batches of a query that ends at the present; ``None`` for a query that goes on."""
     _wants_chain: bool = field(init=False, default=False)
     _latest: StreamOffset | None = field(init=False, default=None)
     _partition_ends: dict[str, dict[int, ShardOffset]] = field(init=False, factory=dict)
-    """The passed positions at which a partition has its most records, by shard and count."""
+    """The passed positions at which a partition has its most records: by shard, and then by count of records."""
     _asked: dict[str, list[int]] = field(init=False, factory=dict)
     """The page sizes that were requested of each shard in the last batch."""
     _ahead: PagesAhead = field(init=False, default=Factory(lambda self: PagesAhead(self.summary, self.pool), True))
@@ -133,10 +133,10 @@ class StreamPlanner:
         return end
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[ShardSlice]:
-        """Return the ranges that the tasks of a batch read, without a call.
+        """Return the ranges that the tasks of a batch read, without a call to the service.
 
-        A shard's part is cut by ``maxRecordsPerPartition`` if this planner walked it. In a batch that was planned
-        before a restart, it is one range: the same records, in one task.
+        A shard's part is cut by ``maxRecordsPerPartition`` if this planner has read it. In a batch that was planned
+        before a restart, the part is one range: the same records, in one task.
         """
         for shard, before in start.shards.items():
             borders = self._partition_ends.pop(shard, {})
@@ -150,7 +150,7 @@ class StreamPlanner:
         self._wants_chain = True
 
     def committed(self, end: StreamOffset) -> None:
-        """Note that Spark will not repeat records before ``end``. A stream needs no such note."""
+        """Handle the news that Spark will not repeat records before ``end``. A stream needs no such news."""
 
     def close(self) -> None:
         """End the threads."""
@@ -213,7 +213,7 @@ class StreamPlanner:
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
     def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
-        """Return whether it is time for an empty batch that stores another look at the shards."""
+        """Return whether it is time for an empty batch, which stores a new listing of the shards."""
         looked = start.listed_micros
         return looked is None or self.now_micros() > next_look(looked, described.expiration_time_hours)
 
@@ -321,7 +321,7 @@ class StreamPlanner:
     def _walk(
         self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
     ) -> StreamOffset:
-        """Read a page of each shard in turn until all are caught up, or have their share; return the end."""
+        """Read a page of each shard in turn until all shards are caught up or have their share; return the end."""
         taken = dict.fromkeys(readable, 0)
         left, partition = most, self.options.max_per_partition
         active = list(readable)
@@ -358,7 +358,7 @@ class StreamPlanner:
         return end
 
     def _doubt(self, shard: str, at: str | None, last: SequenceInfo | None, page: PageSummary) -> str:
-        """Return why a page cannot be true; empty if it can be."""
+        """Return why ``page`` cannot be true; empty if it can be true."""
         why = no_progress(at or "", page.next_shard_iterator, page.last, page.last, last)
         if not why and page.next_shard_iterator is None and not self._has_ended(shard):
             why = NOT_SHOWN

@@ -17,17 +17,19 @@ from streamclient.wire.page_parts import PageSummary
 _log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
-"""The pauses before a shard whose page cannot be true is read again: a list of shards may lag by a second."""
+"""The pauses, in milliseconds, before a shard whose page cannot be true is read again: a list of shards may lag by a
+second."""
 
 MOST_DOUBTS = 6
-"""The number of consecutive pages that cannot be true after which a query that must end fails, half a minute in all."""
+"""The number of consecutive pages that cannot be true after which a query that must end fails; they take half a minute
+in all."""
 
 
 @define(eq=False)
 class PagesAhead:
     """Requests pages of the next batch while Spark works on the present one.
 
-    It keeps only pages that others follow: the last page of a shard will have grown by the time that it is needed.
+    The object keeps only pages that others follow: the last page of a shard will have grown by the time it is needed.
     """
 
     summary: Callable[[str, str, int], PageSummary]
@@ -51,10 +53,11 @@ class PagesAhead:
         self._is_over.set()
 
     def page(self, shard: str, iterator: str, size: int) -> PageSummary:
-        """Return a page, read ahead or now. It waits until no thread reads ahead in its shard.
+        """Return a page, read ahead or now. The call first waits until no thread reads ahead in this shard.
 
         Raises:
-            StreamClientError: the page cannot be read now. Errors of an earlier read are ignored: they may be over.
+            StreamClientError: the page cannot be read now. Errors of an earlier read are ignored, as their cause may be
+            over.
         """
         walk = self._walks.pop(shard, None)
         if walk is not None:
@@ -63,7 +66,7 @@ class PagesAhead:
         return self.summary(shard, iterator, size) if page is None else page
 
     def forget(self, shard: str) -> None:
-        """Forget the pages of a shard, because a page of it is in doubt."""
+        """Forget the pages of a shard, because one of its pages is in doubt."""
         self._pages = {key: page for key, page in self._pages.items() if key[0] != shard}
 
     def _walk(
@@ -93,7 +96,7 @@ class DoubtedPages:
     """The counts by shard, for shards whose last page was in doubt."""
 
     def forget(self, shard: str) -> None:
-        """Note that a page of the shard can be true."""
+        """End the count of a shard, because a page of it can be true."""
         self.counts.pop(shard, None)
 
     def add(self, shard: str, why: str, *, ends_by_itself: bool) -> float:

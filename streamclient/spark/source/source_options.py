@@ -96,7 +96,7 @@ def _starting(text: str) -> Mapping[str, str] | str:
 
 
 def _of_spark(setting: Setting) -> Setting:
-    """Return a connection's setting in the spelling of Spark's options; the EMR connector's is accepted too."""
+    """Return a connection's setting in the spelling of Spark's options; the EMR connector's is also accepted."""
     first, *rest = setting.name.split("_")
     emr = {"instance": ("instance.name", "instanceName")}.get(setting.name, (setting.name.replace("_", "."),))
     return evolve(setting, name=first + "".join(map(str.capitalize, rest)), others=emr)
@@ -146,10 +146,10 @@ OPTIONS: Mapping[frozenset[Use], tuple[Setting, ...]] = {
         _numbers("batchRows", "rows of one request; 200 by default", check=checks.whole(1, MOST_BATCH_ROWS)),
     ),
 }
-"""All options, by the uses that take them."""
+"""All options, for each use the ones that it accepts."""
 
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark uses itself, and passes to the source too."""
+"""Options that Spark uses itself, and passes to the source as well."""
 
 _SECTION = Section(
     'format("tablestore")',
@@ -166,13 +166,13 @@ _SECTION = Section(
 
 @frozen(kw_only=True)
 class SourceOptions:
-    """Checked options, made in the driver. Executors get a copy, so they do not read their own environment."""
+    """Checked options, made in the driver. Executors get a copy, so that they do not read their own environment."""
 
     connection: Connection
     table: str
     starting: Mapping[str, str] | str = EARLIEST
     starting_micros: int | None = None
-    """The time from which records are read, instead of ``starting``."""
+    """The time from which on records are read, in microseconds since 1970, instead of ``starting``."""
     max_per_trigger: int | None = None
     max_per_shard: int = 100_000
     """The most records of each shard in one batch. The planner reads each page to count it, so a batch without a limit
@@ -184,7 +184,7 @@ class SourceOptions:
     """The tunnel that a query reads instead of the stream."""
     layout: Layout | None = None
     sample_rows: int = 1_000
-    """The number of rows in which undeclared columns are sought."""
+    """The number of rows in which columns that are not declared are sought."""
     split_megabytes: int = 100
     pushes_filters: bool = False
     """Whether Spark's filters narrow the read rows, which is safe only for one query with one filter."""

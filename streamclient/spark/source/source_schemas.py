@@ -78,7 +78,7 @@ def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
 
 
 def check_once(columns: Iterable[Field], owner: str) -> None:
-    """Refuse two columns of a frame, or schema, that are the same column of the table.
+    """Refuse two columns of a frame, or of a schema, that are the same column of the table.
 
     Raises:
         ConfigurationError: ``owner``, the frame or schema, has two such columns.

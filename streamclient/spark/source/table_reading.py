@@ -66,7 +66,7 @@ class PushedComparison:
     column: str
     comparator: ComparatorType
     values: tuple[Any, ...]
-    """The value, or several values one of which must be equal."""
+    """The value; or several values, of which the column must equal one."""
 
 
 @frozen
@@ -229,7 +229,7 @@ def _is_safe(condition: PushedComparison, types: Mapping[str, ColumnType]) -> bo
 def _filter_of(conditions: Sequence[PushedComparison]) -> bytes | None:
     """Return the service's filter, in which all conditions must hold; ``None`` without conditions.
 
-    A condition for which the filter has no room is left to Spark.
+    A condition for which the filter has no room is left to Spark alone.
     """
     filters: list[Any] = []
     count = 0
@@ -267,7 +267,7 @@ def _composite(operator: LogicalOperator, filters: Sequence[Any]) -> Any:
 def _narrowed(
     start: list[Any], end: list[Any], conditions: Iterable[PushedComparison]
 ) -> tuple[list[Any], list[Any]] | None:
-    """Return the part of a range that conditions on the first key column leave; ``None`` if they leave no key."""
+    """Return the part of a range that conditions on the first key column leave; ``None`` if no key is left."""
     rest = len(start) - 1
     for condition in conditions:
         if condition.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 5_000
 MOST_FAILURES = 20
-"""The number of consecutive attempts without a written row after which the task fails and Spark decides. Their pauses
-take about a minute and a half."""
+"""The number of consecutive attempts without a written row after which the task fails and Spark decides what to do. The
+pauses between them take about a minute and a half."""
 
 _KINDS = {
     WriteMode.PUT: OperationType.PUT,
@@ -95,7 +95,7 @@ class RowWriter:
 
     options: SourceOptions
     columns: tuple[str, ...]
-    """The frame's names of the columns to write; only those of the key for a frame that deletes."""
+    """The frame's names of the columns to write; for a frame that deletes, only those of the key."""
     key: tuple[str, ...]
     """The frame's names of the key columns, in key order."""
 

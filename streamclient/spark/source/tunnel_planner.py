@@ -1,13 +1,13 @@
 """The source over a tunnel: channels instead of shards, tokens instead of iterators, full data before the changes.
 
 A tunnel is read without a session, as the connector of EMR reads it: by tokens, which Spark's checkpoint holds. The
-tunnel's own checkpoints follow later: the planner stores the position of a channel there once Spark will not repeat the
-records before it. So the tunnel opens channels after those that are read to their ends, and its consume point moves.
-The query reads a checkpoint of the tunnel only for a channel that it does not know.
+tunnel's own checkpoints follow later: the planner stores the position of a channel in the tunnel once Spark will not
+repeat the records before that position. So the tunnel opens the channels that follow channels read to their ends, and
+its consume point moves. The query reads a checkpoint of the tunnel only for a channel that it does not know.
 
-The changes of a channel are the same each time they are read. Full data is read from the living table. A range that is
-read again has the same keys, except for rows that were added or deleted, and each row has its present values. The
-changes that follow make up for that.
+The changes of a channel are the same each time they are read. Full data is read from the living table. A range of full
+data that is read again has the same keys, except for rows that were added or deleted, and each row has its present
+values. The changes that follow make up for these differences.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from streamclient.wire.tunnel import decode_token
 _log = logs.logger(__name__)
 
 CLIENT_ID = "spark-client"
-"""The client id in calls for data, which need no session; the connector of EMR uses the same."""
+"""The client id in calls for data, which need no session; the connector of EMR uses the same client id."""
 
 OPENING_SECONDS = 30.0
-"""The time that a query that ends at the present waits for channels to open after those that it has read. The service
-needs seconds for that, and longer only during an outage."""
+"""The seconds that a query which ends at the present waits for channels to open after those that it has read. The
+service needs seconds to open them, and longer only during an outage."""
 
 OPENING_PAUSE_SECONDS = 0.5
 
 IDLE_MOVE_SECONDS = 600.0
-"""The time between two batches that hold only later tokens of channels without records. Each empty read gives another
-token. A query that stored each token would run empty batches without end. A query that stored none would begin again
-with an old token after months."""
+"""The seconds between two batches that hold only later tokens of channels without records. Each empty read gives
+another token. A query that stored each token would run empty batches without end. A query that stored none would begin
+again with an old token after months."""
 
 ALL_OF_A_PAGE = 2**31
-"""The number of records to request: the service alone decides how many a page of a tunnel has."""
+"""The number of records to request, which means all: the service alone decides how many a page of a tunnel has."""
 
 _READABLE = frozenset({ChannelStatus.OPEN, ChannelStatus.CLOSE})
 """The states of channels that do not wait and are neither stopped nor finished. CLOSE means that no client holds the
@@ -76,7 +76,7 @@ def _client_of(connection: Connection) -> TunnelClient:
 
 @frozen
 class TunnelService:
-    """The service from which planner and executors read. It is pickled for them, and connects when it is first used."""
+    """The service from which planner and executors read. It is pickled for them, and connects at its first use."""
 
     connection: Connection
     table: str
@@ -133,9 +133,9 @@ class TunnelChannels:
 
     service: TunnelService
     is_opening: bool = field(init=False, default=True)
-    """Whether channels wait to be opened, by the last description."""
+    """Whether channels wait to be opened, according to the last description of the tunnel."""
     listed: frozenset[str] = field(init=False, default=frozenset())
-    """The channels that can be read, by the last description."""
+    """The channels that can be read, according to the last description of the tunnel."""
     _name: str = field(init=False, default="")
     _numbers: dict[str, int] = field(init=False, factory=dict)
     """The known sequence numbers of the stored checkpoints, by channel."""
@@ -228,7 +228,7 @@ class TunnelPlanner(StreamPlanner):
     _told: dict[str, str] = field(init=False, factory=dict)
     """The tokens that the tunnel has stored, by channel."""
     _until_micros: int | None = field(init=False, default=None)
-    """The stamp of the last wanted records, for a query that ends at the present."""
+    """The stamp up to which records are wanted, for a query that ends at the present."""
     _done: frozenset[str] = field(init=False, default=frozenset())
     """The channels that were read up to that stamp."""
     _opening_since: float = field(init=False)

@@ -13,17 +13,17 @@ Answer = TypeVar("Answer")
 ScenarioT = TypeVar("ScenarioT", bound=Callable[..., None])
 
 RACE_SECONDS = 300.0
-"""Time limit for the threads of a scenario; far above any healthy store."""
+"""Time limit for the threads of a scenario, in seconds; far above the time that any healthy store needs."""
 
 
 def expect(rule: str, actual: object, expected: object) -> None:
-    """Raise ``AssertionError`` with the rule's name unless both values are equal."""
+    """Raise ``AssertionError`` with the rule's name unless ``actual`` equals ``expected``."""
     if actual != expected:
         raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
 def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
-    """Return the error of type ``kind`` that an attempt raises; raise ``AssertionError`` if it raises none."""
+    """Return the error of type ``kind`` that ``attempt`` raises; raise ``AssertionError`` if it raises none."""
     try:
         attempt()
     except kind as error:
@@ -34,7 +34,7 @@ def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> 
 
 
 def named(*scenarios: ScenarioT) -> Mapping[str, ScenarioT]:
-    """Return scenarios by the rules that their names state."""
+    """Return the scenarios by their names, which state the rules."""
     return {scenario.__name__.strip("_"): scenario for scenario in scenarios}
 
 

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 MakeDestination = Callable[[str, str], Destination]
-"""Opens a handle for a table and an application. The same name is the same table, empty when first named. Names consist
-of letters and digits. The suite closes the handles."""
+"""A function that opens a handle for a table and an application. The same name always means the same table, which is
+empty when it is first named. Names consist of letters and digits. The suite closes the handles."""
 
 Open = Callable[..., Destination]
 Scenario = Callable[[Open], None]
 
 ROUNDS = 10
-"""Commits that each of two racing writers tries; most of them collide."""
+"""The number of commits that each of two racing writers tries; most of them collide."""
 
 MANY_COLUMNS = 1_000
 MANY_SHARDS = 20
@@ -84,7 +84,7 @@ def change(number: int, **columns: ColumnValue) -> StreamRecord:
 def batch(
     last: Commit | None, records: Sequence[StreamRecord], *, shard: str = "shard-1", epoch: int = 1, **changes: Any
 ) -> Commit:
-    """Return the commit of these records after ``last``, from position to position."""
+    """Return the commit of ``records`` that follows ``last``, from position to position."""
     start = CheckpointPosition.TRIM_HORIZON if last is None else last.end
     values: dict[str, Any] = {
         "application": "default",
@@ -104,7 +104,7 @@ def rows_for(destination: Destination, records: Sequence[StreamRecord], commit: 
 
 
 def store(destination: Destination, last: Commit | None, records: Sequence[StreamRecord], **changes: Any) -> Commit:
-    """Commit these records after ``last``."""
+    """Commit ``records`` as the successor of ``last``; return the commit."""
     commit = batch(last, records, **changes)
     destination.commit(rows_for(destination, records, commit), [commit])
     return commit
@@ -185,7 +185,7 @@ def _an_owner_that_wakes_after_its_successor_is_refused(open_handle: Open) -> No
 
 
 def _only_what_follows_is_taken(open_handle: Open) -> None:
-    """Refuse a commit whose position another writer of the same epoch has taken, and a commit after a hole."""
+    """Refuse a commit whose position another writer of the same epoch has used already, and a commit after a hole."""
     destination = open_handle()
     one = store(destination, None, [change(1)])
     two = store(destination, one, [change(2)])
@@ -235,7 +235,7 @@ def _a_position_moves_without_rows(open_handle: Open) -> None:
 
 
 def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
-    """Let two owners commit that both believe to have the shard, each with a handle of its own."""
+    """Let two owners commit at the same time, each with a handle of its own and the belief that it has the shard."""
     start = Barrier(2)
     acknowledged: dict[int, list[int]] = {1: [], 2: []}
 
@@ -290,7 +290,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
-    """Refuse rows made before another writer added the column; silently cast, 2.5 would become 2."""
+    """Refuse rows made before another writer added the column: if 2.5 were silently cast, it would become 2."""
     late, quick = open_handle(), open_handle()
     one = store(late, None, [change(1)])
     commit = batch(one, [change(2, v=2.5)])
@@ -305,7 +305,7 @@ def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
 
 
 def _columns_come_and_stay(open_handle: Open) -> None:
-    """Add columns whose names differ only in case or look like ours, and store batches without them."""
+    """Add columns whose names differ only in case or look like our own columns, and store batches without them."""
     destination, last, records = open_handle(), None, []
     for number, name in enumerate(["a", "A", "_operation", "a b", "公司", "x.y", 'q"`', "_Day", "a"]):
         records.append(change(number, **{name: number}))

@@ -16,21 +16,24 @@ from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint
 from streamclient.testing.contracts.contract import at_once, expect, named, scenario_named
 
 MakeLeaseManager = Callable[[str], ILeaseManager]
-"""Makes a manager for the leases of the stream with the given id. Its store may be shared with other streams."""
+"""A function that makes a manager for the leases of the stream with the given id. The manager's store may be shared
+with other streams."""
 
 Scenario = Callable[[ILeaseManager, str], None]
 
 CONTENDERS = 8
-"""Threads that want the same row at the same time: enough to collide, few enough for any connection pool."""
+"""The number of threads that want the same row at the same time: enough to collide, few enough for any connection
+pool."""
 
 DRAWERS = 3
-"""Threads that draw an epoch of one shard at the same time: as many workers as may acquire it at once, and one more."""
+"""The number of threads that draw an epoch of one shard at the same time: as many as workers may acquire it at once,
+and one more."""
 
 ROUNDS = 12
-"""Tries of each thread in the mixed scenario; with eight threads, most of them collide."""
+"""The number of tries of each thread in the mixed scenario; with eight threads, most of the tries collide."""
 
 MANY_LEASES = 123
-"""More than one page of a small store, as in the Java client's own test."""
+"""More leases than one page of a small store holds, as in the Java client's own test."""
 
 
 def check_lease_manager(make_manager: MakeLeaseManager) -> None:
@@ -172,7 +175,7 @@ def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) 
 
 
 def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, stream_id: str) -> None:
-    """Check the pending checkpoint, unless the manager refuses it because it does not store any."""
+    """Check the pending checkpoint, unless the manager refuses it because it stores no pending checkpoints."""
     if type(manager).prepare_lease is ILeaseManager.prepare_lease:
         return
     pending = PendingCheckpoint("next", b"\x00transaction 7", records=12, epoch=3)
@@ -271,7 +274,7 @@ def _of_rival_writes_exactly_one_wins(manager: ILeaseManager, stream_id: str) ->
 
 
 def _the_counter_counts_accepted_writes(manager: ILeaseManager, stream_id: str) -> None:
-    """Let threads checkpoint, renew and take one lease from sights of it; no write may be lost or doubled."""
+    """Let threads checkpoint, renew and take one lease, as each has seen it; no write may be lost or counted twice."""
     _new(manager, stream_id, counter=0)
 
     def work(name: str) -> tuple[int, int]:

@@ -49,11 +49,11 @@ def check_merging_scenario(name: str, make_destination: Callable[[str, str], Mer
 _OpenMerging = Callable[[], MergingDestination]
 
 _NEW = 1_000
-"""A key that no row has at first."""
+"""An id that no row has at first."""
 
 
 def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
-    """Return rows of (id, part, text)."""
+    """Return rows with the columns id, part and text."""
     pa = pyarrow()
     ids, parts, texts = zip(*rows, strict=True) if rows else ((), (), ())
     return pa.table(
@@ -64,7 +64,7 @@ def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
 def _merge(
     destination: MergingDestination, last: Commit | None, after: Table, *keys: tuple[int, str], **changes: Any
 ) -> Commit:
-    """Merge ``after`` in place of the rows with these keys."""
+    """Merge the rows ``after`` in place of the rows with these keys; return the commit."""
     commit = batch(last, [], **changes)
     destination.merge(_keyed(*((*key, None) for key in keys)).select(["id", "part"]), lambda present: after, [commit])
     return commit

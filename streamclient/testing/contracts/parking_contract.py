@@ -12,7 +12,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.worker.parking.parked_frames import record_id
 
 MakeStore = Callable[[], IParkingStore]
-"""Opens the same store each time, as a restarted process does; the store is empty at first."""
+"""A function that opens the same store each time, as a restarted process does; the store is empty at first."""
 
 _KINDS = (
     RecordColumn("number", ColumnOperation.PUT, -(2**63), 1),
@@ -63,7 +63,7 @@ def check_records_survive_unchanged(make_store: MakeStore) -> None:
 
 
 def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
-    """Check the order: by stream and shard, then in the order of the shard, whatever the order of parking."""
+    """Check that records are in the order of stream, shard and position in the shard, whatever the order of parking."""
     records = [
         parked_record(key, number, stream=stream, shard=shard)
         for stream in ("orders_1", "orders_2")
@@ -80,7 +80,7 @@ def check_order_is_that_of_the_shards(make_store: MakeStore) -> None:
 
 
 def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
-    """Check that a crashed worker may park the same records again, perhaps found elsewhere; the first ones stay."""
+    """Check that a crashed worker may park the same records again, perhaps from another place; the first ones stay."""
     first = parked_record("a", 1)
     store = make_store()
     store.park([first, first])
@@ -91,7 +91,7 @@ def check_parking_again_changes_nothing(make_store: MakeStore) -> None:
 
 
 def check_keys_are_named_by_shard(make_store: MakeStore) -> None:
-    """Check the keys of one stream: once for each shard, each with its first record there and its generation."""
+    """Check that a stream's keys are listed once for each shard, with the first record there and the generation."""
     later, first = parked_record("a", 6, generation=1), parked_record("a", 3, generation=1)
     records = [
         later,
@@ -129,7 +129,7 @@ def check_removing_takes_what_is_named(make_store: MakeStore) -> None:
 
 
 def check_many_and_large_records(make_store: MakeStore) -> None:
-    """Check more records than one request of a service takes, and a record larger than a cell of it."""
+    """Check more records than one request of a service takes, and a record larger than one of the service's cells."""
     many = [parked_record("k", number) for number in range(250)]
     photo = RecordColumn("photo", ColumnOperation.PUT, b"x" * (3 * 1024 * 1024), 1)
     record = evolve(many[-1].record, columns=(photo,), sequence_info=SequenceInfo(1, 250, 0))

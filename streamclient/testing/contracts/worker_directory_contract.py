@@ -25,7 +25,7 @@ from streamclient.worker.lease.lease_store import WorkerDirectory, as_worker_dir
 Scenario = Callable[["_Directory"], None]
 
 MANY_WORKERS = 230
-"""More rows than one request may read or write."""
+"""More worker rows than one request may read or write."""
 
 
 def check_worker_directory(make_manager: MakeLeaseManager) -> None:
@@ -52,7 +52,7 @@ def check_worker_directory_scenario(name: str, make_manager: MakeLeaseManager) -
 
 
 class _Directory:
-    """The store under test, with short methods for the steps of every scenario."""
+    """The store under test, with short methods for the steps that all scenarios share."""
 
     def __init__(self, store: WorkerDirectory, manager: ILeaseManager, stream_id: str) -> None:
         self.store = store
@@ -74,7 +74,7 @@ class _Directory:
         return answer.outcome
 
     def accept(self, write: WorkerWrite) -> WorkerRow:
-        """Send a write that must be accepted; return the row that it leaves, or a fresh one if it leaves none."""
+        """Send a write that must be accepted; return the row that it leaves, or a fresh row if it leaves no row."""
         expect(str(write), self.send(write), WriteOutcome.ACCEPTED)
         return write.result or self.row()
 
@@ -187,7 +187,7 @@ def _nothing_but_a_restoring_beat_or_a_registration_brings_a_row_back(directory:
 
 
 def _workers_and_leases_do_not_mix(directory: _Directory) -> None:
-    """Check that one request answers both kinds of rows one by one, and that they are listed apart."""
+    """Check that one request with both kinds of rows is answered row by row, and that both kinds are listed apart."""
     lease = Lease("w1", directory.stream_id, owner="w1")
     row, taken = directory.row(), leases.take(lease, "w2")
     beat = membership.beat(evolve(row, beat=9))

@@ -18,10 +18,11 @@ from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
-"""Seeds that a process gets at once: seconds of work, so that the transfer costs nothing and progress shows."""
+"""The number of seeds that a process gets at once: seconds of work, so that the transfer costs nothing and progress
+shows."""
 
 Judged = tuple[HistoryVerdict, float]
-"""A verdict and the processor seconds that it took."""
+"""A verdict, and the processor time, in seconds, that its history took."""
 
 
 @define(eq=False)
@@ -36,7 +37,7 @@ class Summary:
     """How often an excuse prevented a violation, by law and excuse."""
     simulated_seconds: float = 0.0
     work_seconds: Counter[str] = field(factory=Counter)
-    """Processor time, by size of the fleet."""
+    """Processor time in seconds, by size of the fleet."""
     events: int = 0
     slowest_recovery_durations: float = 0.0
     violations: dict[int, str] = field(factory=dict)
@@ -117,7 +118,7 @@ def _listed(numbers: Mapping[str, int]) -> str:
 
 
 def run_seeds(seeds: Sequence[int], size: Size | None = None) -> list[Judged]:
-    """Run the histories of some seeds in this process."""
+    """Run the histories of ``seeds`` in this process."""
     judged = []
     for seed in seeds:
         began = time.process_time()
@@ -161,7 +162,7 @@ def _all(seeds: range, processes: int, size: Size | None) -> Iterator[Judged]:
 
 @contextmanager
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes that end with the block, and at once if an exception, Ctrl-C or SIGTERM leaves it.
+    """Start processes that end with the block, and at once if an exception, Ctrl-C or SIGTERM ends the block.
 
     The executor by itself waits for running tasks, which may be a minute of histories.
     """

@@ -16,7 +16,8 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rate
 from streamclient.testing.simulation.simulated_faults import Do
 
 HISTORY_DURATIONS = 20
-"""Lease durations of storm in a history. Recovery and rest afterwards take half a dozen more, or many."""
+"""The number of lease durations for which the storm of a history lasts. Recovery and rest afterwards take half a dozen
+more, or many."""
 
 
 class Size(Enum):
@@ -33,10 +34,11 @@ class Size(Enum):
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
-"""Upper ends of the ranges of a number between 0 and 1 that select each size."""
+"""The upper ends of the ranges of a number between 0 and 1: the range that the drawn number is in selects the size."""
 
 FULL_STORM_DURATIONS = 3
-"""Storm of a history of full size; twenty workers meet as many faults in it as two workers do in thirty."""
+"""The number of lease durations for which the storm of a history of full size lasts. Twenty workers meet as many faults
+in them as two workers do in thirty."""
 
 FAMILIES: dict[str, tuple[Do, ...]] = {
     "crashes": (Do.CRASH, Do.CRASH, Do.START),
@@ -56,13 +58,13 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
     "operators": (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE),
     "programs": (Do.HOLD, Do.HOLD, Do.HOLD_ALL),
 }
-"""Kinds of faults that occur together."""
+"""The families of faults: kinds of faults that occur together, by the name of the family."""
 
 TUNNEL_FAMILIES = {
     **{name: FAMILIES[name] for name in ("crashes", "stops", "freezes", "cuts", "load", "splits")},
     "sessions": (Do.END_SESSION,),
 }
-"""The same for clients of tunnels."""
+"""The families of faults for clients of tunnels."""
 
 TUNNEL_ACTION_SECONDS = 5.0
 
@@ -76,26 +78,26 @@ FAMILY_SHARES = {
     "operators": 0.3,
     "programs": 0.2,
 }
-"""Share of histories in which a family occurs; half of them for a family that is not named here."""
+"""The share of histories in which a family of faults occurs; one half for a family that is not named here."""
 
 DESTRUCTIVE = ("java", "vandals")
-"""Families that are left out in two cases. If shards start at the latest record, a row that no living worker has seen
-would start there again, and rightly. With two-phase checkpoints, a row that is put anew has lost the prepared
-checkpoint."""
+"""The families of faults that delete or replace rows. They are left out in two cases. If shards start at the latest
+record, a shard whose row was deleted before any living worker saw the row would start there again, and that would be
+right. With two-phase checkpoints, a row that is created again has lost the prepared checkpoint."""
 
 SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
-"""Looks at other workers every 400 ms, the default, are most of a small fleet's work. Few histories can afford them,
-and none needs them: the consequences of a look are the same."""
+"""The intervals at which workers look at other workers. Looks every 400 ms, the default, are most of a small fleet's
+work. Few histories can afford them, and none needs them: the consequences of a look are the same."""
 
 MOST_SHARDS = 12
-"""Shards of a small fleet at the beginning."""
+"""The most shards of a small fleet at the beginning."""
 
 SECONDS_PER_ACTION = 12.0
-"""Usual time between two events from outside."""
+"""The usual time between two events from outside."""
 
 
 def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
-    """Return the plan of a seed; the same on every machine."""
+    """Return the plan of a seed, which is the same on every machine."""
     dice = Dice.of(seed, "plan")
     number = dice.random()
     size = size or next(size for size, end in SHARES if number < end)
@@ -186,10 +188,11 @@ MOST_RATES = {
     "false_refusal": 0.08,
     "throttled": 0.1,
 }
-"""Largest probabilities with which single calls fail."""
+"""The greatest probabilities with which single calls fail."""
 
 TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
-"""Answers after the end of a call do not reach a tunnel's client, so late ones are left out."""
+"""The greatest probabilities for clients of tunnels. Answers after the end of a call do not reach these clients, so
+late answers are left out."""
 
 
 def _draw_rates(dice: Dice, most_rates: Mapping[str, float]) -> Rates:
@@ -226,7 +229,7 @@ class _ActionDrawing:
         self._names = names
         self._most = len(names) + 1
         self._present = len(names)
-        """Number of living workers if each action succeeds."""
+        """The number of living workers if each action succeeds."""
 
     def storm(self, kinds: list[Do], seconds: float, *, crowd: float = 1.0) -> list[Action]:
         """Return one action of these kinds after the other, usually ``seconds`` apart, divided by ``crowd``."""
@@ -240,7 +243,7 @@ class _ActionDrawing:
         return actions
 
     def draw(self, do: Do, now: float) -> list[Action]:
-        """Return an action and its later parts; nothing if it does not fit now."""
+        """Return an action with its later parts; return no action if it does not fit now."""
         dice = self._dice
         who, where = dice.choice(self._names), round(dice.random(), 3)
         seconds = round(self._duration * 2.0 * dice.random() * dice.random(), 3)
@@ -297,5 +300,5 @@ class _ActionDrawing:
 
 
 def _next_name(who: str) -> str:
-    """Return a new name: a Java worker that returns under its old name may hold a marked lease for ever."""
+    """Return a new name. A Java worker that returned under its old name could hold a requested lease for ever."""
     return f"{who}x" if who.startswith("j") else who

@@ -1,4 +1,4 @@
-"""The events that laws are told during a history."""
+"""The events of a history of which laws are told."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
 
 
 class Hooks:
-    """One method for each event. They do nothing; an event that a law does not override costs nothing."""
+    """One method for each event. These methods do nothing; an event costs nothing if no law overrides its method."""
 
     def row_changed(self, change: LeaseChange) -> None:
-        """Take a change of a lease row."""
+        """Handle a change of a lease row. ``write`` in it is ``None`` unless the production core made the change."""
 
     def worker_row_changed(
         self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
     ) -> None:
-        """Take a change of a worker row, except a wake."""
+        """Handle a change of a worker row, except a wake."""
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """Take the start of a consumer of this package."""
+        """Handle the start of a consumer of this package."""
 
     def event_handled(self, process: ProcessRole) -> None:
-        """Take a handled event, while some shard has consumers in several processes."""
+        """Handle the news that a process has handled an event, while some shard has consumers in several processes."""
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Take the end of a consumer, of which nothing runs any more."""
+        """Handle the end of a consumer: no part of it runs any more."""
 
     def processor_started(self, consumer: ConsumerRole) -> None:
-        """Take the news that a consumer is about to make a processor."""
+        """Handle the news that a consumer is about to make a processor."""
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
-        """Take the beginning of a call into user code, or into the parking store."""
+        """Handle the beginning of a call into user code, or into the parking store."""
 
     def call_ended(self, consumer: ConsumerRole) -> None:
-        """Take the end of the call, which has returned or raised."""
+        """Handle the end of the present call, which has returned or raised."""
 
     def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
-        """Take a processor's error; ``places`` are the records of its batch in the shard."""
+        """Handle a processor's error; ``places`` are the numbers of the records of its batch in the shard."""
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
-        """Take records that are now in the parking store."""
+        """Handle the news that records are now in the parking store."""
 
     def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """Take parked records that reach the sink after all, in this order: shard, key and number."""
+        """Handle parked records that reach the sink after all, in this order: shard, key and number of each."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
-        """Take records of a shard that the sink accepted."""
+        """Handle the news that the sink accepted records of a shard, from ``start`` to before ``end``."""
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
-        """Take records that a Java worker processed, which are not judged."""
+        """Handle the news that a Java worker processed records, which are not judged."""
 
     def write_refused(self, consumer: ConsumerRole) -> None:
-        """Take the sink's refusal of a writer's epoch."""
+        """Handle the sink's refusal of a writer's epoch."""
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
-        """Take the answer that waiting user code got."""
+        """Handle the answer that waiting user code got."""
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """Take a worker's report."""
+        """Handle a worker's report."""
 
     def recovered(self, unread: Container[str]) -> None:
-        """Take the news that all faults have ended and the fleet rests; shards in ``unread`` may be unread."""
+        """Handle the news that all faults have ended and the fleet rests; shards in ``unread`` may be unread."""
 
 
 HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))

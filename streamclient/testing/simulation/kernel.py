@@ -1,7 +1,7 @@
 """The kernel of all simulations: dice, simulated time, the network, the trace, processes, and the history they make.
 
-Fleets of cores, clients of tunnels and trials of user code are played on it. The seed decides everything: a plan gives
-the same history on every machine and on every version of Python.
+Simulations of fleets, of clients of tunnels and of user code all use it. The seed decides everything: a plan gives the
+same history on every machine and on every version of Python.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LONG_SHARE = 0.1
 """Share of delays that are much longer than usual, as in real networks."""
 
 LONGEST_FACTOR = 6.0
-"""The longest of those delays, in usual delays."""
+"""The longest of these delays, as a multiple of the usual delay."""
 
 
 class Dice(Random):
-    """The dice of one purpose, for example the network of one worker: removing another worker does not change them.
+    """The dice of one purpose, for example the network of one worker: they stay the same if another worker is removed.
 
     Law: nothing here calls the platform's mathematics library, whose logarithms differ in their last digit. Seeds are
     texts, which ``Random`` digests by SHA-512 everywhere.
@@ -66,12 +66,12 @@ class Agenda:
     _asked: int = 0
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call later; with 0 seconds, after everything that is already due now."""
+        """Call ``call`` after ``seconds``; with 0, after everything that is already due now."""
         self._asked += 1
         heapq.heappush(self._heap, (self.now + seconds, self._asked, call, arguments))
 
     def at(self, moment: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call at a moment; if that has passed, now."""
+        """Call ``call`` at ``moment``; if that has passed, now."""
         self._asked += 1
         heapq.heappush(self._heap, (max(moment, self.now), self._asked, call, arguments))
 
@@ -90,7 +90,7 @@ class Agenda:
         self.now = max(self.now, moment)
 
     def wait(self, missing: Callable[[], Left], seconds: float, interval: float) -> Left:
-        """Let time pass until nothing is missing, at most ``seconds``; return what is still missing."""
+        """Let time pass until ``missing`` returns nothing, at most ``seconds``; return its last answer."""
         limit = self.now + seconds
         while (left := missing()) and self.now < limit:
             self.run_until(self.now + interval)
@@ -100,17 +100,17 @@ class Agenda:
 # --- the trace ---------------------------------------------------------------------------------------------------
 
 Entry = tuple[float, str, str, str, object]
-"""Time, actor, event, lease (or nothing), and further detail."""
+"""The time, the actor, the event, the lease (or an empty text), and a further detail."""
 
 
 class Observer(Protocol):
     """An observer of a running history."""
 
     def noted(self, entry: Entry) -> None:
-        """Take an entry from outside the cores."""
+        """Handle an entry that does not come from the cores."""
 
     def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
-        """Take an event that the core of the process ``label`` handled, with the commands of its answer."""
+        """Handle an event that the core of the process ``label`` has handled, with the commands of its answer."""
 
 
 @define(eq=False)
@@ -118,7 +118,7 @@ class Trace:
     """Every change of a row, start and end of a consumer, answer, report and fault, in order."""
 
     listener: Callable[[Entry], None] | None = None
-    """Called with every entry as it is made."""
+    """A function that is called with every entry as the entry is made."""
     entries: list[Entry] = field(factory=list)
 
     def note(self, now: float, actor: str, what: str, lease_key: str = "", detail: object = "") -> None:
@@ -129,12 +129,12 @@ class Trace:
             self.listener(entry)
 
     def about(self, lease_key: str, last: int) -> list[str]:
-        """Return the last ``last`` lines about a lease, and about no lease at all."""
+        """Return the last ``last`` lines that are about a lease or about no lease at all."""
         found = [entry for entry in self.entries if entry[3] in ("", lease_key)]
         return [line_of(entry) for entry in found[-last:]]
 
     def digest(self) -> str:
-        """Return a short text that is equal only if the same things happened at the same times."""
+        """Return a short text that two traces share only if the same things happened at the same times."""
         return sha256("\n".join(map(line_of, self.entries)).encode()).hexdigest()[:16]
 
 
@@ -148,14 +148,14 @@ def line_of(entry: Entry) -> str:
 # --- the network -------------------------------------------------------------------------------------------------
 
 EVERYBODY = ""
-"""Stands for all workers in the target of a fault."""
+"""Stands for all workers when it is the target of a fault."""
 
 NO_ANSWER = DependencyException("no answer came in time", kind=ErrorKind.AMBIGUOUS)
 ERRORS: Mapping[Fate, DependencyException] = {
     Fate.THROTTLED: DependencyException("the service is too busy", kind=ErrorKind.THROTTLED, code="OTSServerBusy"),
     Fate.CUT: DependencyException("the service is unreachable", kind=ErrorKind.AMBIGUOUS),
 }
-"""The errors of calls without an answer, if another one than ``NO_ANSWER``."""
+"""The errors of calls without an answer, for outcomes whose error is not ``NO_ANSWER``."""
 
 DISTURBANCES = (Do.CUT, Do.DEAFEN, Do.SLOW, Do.THROTTLE)
 """Faults of the network that last for a while."""
@@ -164,13 +164,14 @@ UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, 
 """Outcomes after which a read has failed. A read cannot be refused."""
 
 TIMEOUT_SHARE = 0.15
-"""Share of the lease duration after which a caller gives up waiting, as the lease calls of the real client do."""
+"""The time after which a caller stops waiting, as a share of the lease duration: as the lease calls of the real client
+do."""
 
 LATEST_SHARE = 1.5
-"""Late requests are carried out, and late answers come, after up to this many lease durations."""
+"""Late requests are carried out, and late answers come, after at most this number of lease durations."""
 
 CALM_DELAY_SECONDS = 0.01
-"""Usual time of a message once the storm is over."""
+"""The usual time of a message once the storm is over."""
 
 
 @define(eq=False)
@@ -180,12 +181,12 @@ class Network:
     agenda: Agenda
     plan: HistoryPlan
     injected: Counter[str]
-    """Number of deliberate faults, by kind."""
+    """The number of deliberate faults, by kind."""
     delay_seconds: float = field(init=False)
     _until: dict[tuple[Do, str], tuple[float, float]] = field(factory=dict)
-    """The end of a fault and its amount, by fault and worker."""
+    """The end of each fault and its amount, by fault and worker."""
     _ladder: list[tuple[float, Fate]] = field(factory=list)
-    """Upper ends of the ranges of a number between 0 and 1 that select each outcome."""
+    """The upper ends of the ranges of a number between 0 and 1, each with the outcome that the range selects."""
 
     def __attrs_post_init__(self) -> None:
         self.delay_seconds = self.plan.delay_seconds
@@ -216,7 +217,7 @@ class Network:
         return fate
 
     def delay(self, who: str, dice: Dice) -> float:
-        """Return the time of one message, one way."""
+        """Return the time that one message takes, one way."""
         seconds = dice.delay(self.delay_seconds)
         if self._until:
             seconds *= self._amount(Do.SLOW, who) or 1.0
@@ -259,27 +260,27 @@ class Network:
 
 
 class PlayedHistory:
-    """A history of any kind: its time, network and trace, and what is counted in it."""
+    """A history of any kind: its time, network and trace, and the counts of its events."""
 
     def __init__(self, plan: HistoryPlan, observer: Observer | None = None) -> None:
         self.plan, self.observer = plan, observer
         self.agenda = Agenda()
         self.trace = Trace(None if observer is None else observer.noted)
         self.injected: Counter[str] = Counter()
-        """Number of deliberate faults, by kind."""
+        """The number of deliberate faults, by kind."""
         self.counts: Counter[str] = Counter()
-        """Number of other events, by kind."""
+        """The number of other events, by kind."""
         self.excused = Excused()
         self.dice = Dice.of(plan.seed, "world")
         self.network = Network(self.agenda, plan, self.injected)
         self.events = 0
-        """Number of events that the cores handled."""
+        """The number of events that the cores handled."""
         self.recovery_seconds: float | None = None
         """Time from the end of the storm to the recovery; ``None`` if the recovery was not reached."""
 
     @property
     def now(self) -> float:
-        """True time."""
+        """The true time, which no worker's clock shows."""
         return self.agenda.now
 
     def note(self, actor: str, what: str, lease_key: str = "", detail: object = "") -> None:
@@ -297,7 +298,7 @@ class PlayedHistory:
 
 
 class SimulatedProcess:
-    """A process: its life, clock and network. Nothing of it runs while it is frozen, or after it has died."""
+    """A process: its life, clock and network. No part of it runs while it is frozen, or after it has died."""
 
     def __init__(self, history: PlayedHistory, name: str, label: str, dice: Dice) -> None:
         self.name, self.label, self.dice = name, label, dice
@@ -312,7 +313,7 @@ class SimulatedProcess:
         self.clock_rate = 1.0 + drift * (2.0 * self.dice.random() - 1.0)
 
     def local(self) -> float:
-        """Return the time of its monotonic clock."""
+        """Return the time of the process's monotonic clock."""
         return self.clock_offset + self.agenda.now * self.clock_rate
 
     def crash(self) -> None:
@@ -329,11 +330,11 @@ class SimulatedProcess:
         return self.frozen_until > self.agenda.now
 
     def later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call after ``seconds``, as ``when_awake`` does."""
+        """Call ``call`` after ``seconds``, in the way of ``when_awake``."""
         self.agenda.after(seconds, self.when_awake, call, *arguments)
 
     def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call at once, when the process continues, or never."""
+        """Call ``call`` at once, or when the process continues after a freeze, or never if the process has died."""
         if not self.is_alive:
             return
         if self.frozen_until > self.agenda.now:

@@ -21,25 +21,25 @@ from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
 from streamclient.testing.simulation.simulated_faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
-"""An idle shard is read less and less often, down to once in this many rounds."""
+"""An idle shard is read less and less often, but at least once in this number of rounds."""
 
 PARKED_SHARE, PARKED_WINDOW = 0.2, 50
-"""A shard stops rather than park more than a fifth of its last fifty records: ten, few enough that it does happen."""
+"""A shard stops rather than park more than a fifth of its last fifty records: ten, few enough that this does happen."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
 
 @frozen(kw_only=True)
 class Action:
-    """One event at a time."""
+    """One event of a plan, at its time."""
 
     at: float
     """Seconds since the beginning."""
     do: Do
     who: str = ""
-    """Name of the worker; empty for none, or for all."""
+    """Name of the worker; empty if the event concerns no worker, or all workers."""
     where: float = 0.0
-    """The shard, as a share of the list of shards that fit at that moment: the middle one is 0.5."""
+    """The shard, as a share of the list of the shards that fit at that moment: the middle one is 0.5."""
     seconds: float = 0.0
     """Duration of the event."""
     amount: float = 0.0
@@ -57,17 +57,17 @@ class Rates:
     """The probabilities of faults of a single call."""
 
     lost_request: float = 0.0
-    """Not carried out; the caller gets no answer."""
+    """The request is not carried out, and the caller gets no answer."""
     lost_answer: float = 0.0
-    """Carried out; the caller gets no answer."""
+    """The request is carried out, and the caller gets no answer."""
     late_request: float = 0.0
     """The caller gets no answer, and the request is carried out afterwards."""
     late_answer: float = 0.0
-    """Carried out; the answer comes after up to one and a half lease durations."""
+    """The request is carried out; the answer comes after up to one and a half lease durations."""
     false_refusal: float = 0.0
-    """Carried out by a first try; its retry is refused, and the caller sees only the refusal."""
+    """The first try is carried out; its retry is refused, and the caller sees only the refusal."""
     throttled: float = 0.0
-    """Refused for load; certainly not carried out, and the error says so."""
+    """The request is refused for load; it is certainly not carried out, and the error says so."""
 
 
 @frozen(kw_only=True)
@@ -79,14 +79,14 @@ class HistoryPlan(ABC):
     """Actions, by time."""
     rates: Rates = field(factory=Rates)
     delay_seconds: float = 0.05
-    """Usual time of a message, one way."""
+    """The usual time of a message, one way."""
     shards: int = 1
     storm_seconds: float = 480.0
     """The time when all faults end."""
     drift: float = 0.0
-    """Largest error of a process's clock, as a share."""
+    """The largest error of a process's clock, as a share of the time."""
     CALMER: ClassVar[Sequence[tuple[str, Any]]] = (("drift", 0.0), ("delay_seconds", 0.02))
-    """Names of fields, and values that may replace the drawn ones when a plan is cut down."""
+    """The names of fields, each with the value that may replace the drawn one when a plan is cut down."""
 
     @property
     @abstractmethod
@@ -142,13 +142,13 @@ class Plan(HistoryPlan):
     then: str = "RESTART"
     """The last resort of the failure policy: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
     retries: int = 1
-    """How often the same records are retried before that."""
+    """The number of retries of the same records before that last resort."""
     has_strategy: bool = False
     """Whether the user's own retry strategy decides."""
     trimmed: str = "STOP_SHARD"
-    """The reaction of a consumer to a loss: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
+    """The reaction of a consumer to lost records: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
     position: str = "oldest"
-    """The start of shards without a row: ``oldest`` or ``latest``."""
+    """The position at which shards without a row start: ``oldest`` or ``latest``."""
     has_sessions: bool = True
     """Whether the status table has worker rows as well as lease rows."""
     balance_by: str = "count"
@@ -178,7 +178,7 @@ class Plan(HistoryPlan):
         return any(action.java for action in self.actions)
 
     def config(self, parking: IParkingStore) -> ClientConfig:
-        """Return the settings that all its workers share, with a store for parked records."""
+        """Return the settings that all workers of the plan share, with a store for parked records."""
         then, round_millis = OnFailure(self.then), int(1_000 * self.round_seconds)
         return ClientConfig(
             worker_idle_time_millis=round_millis,
@@ -203,10 +203,10 @@ class Plan(HistoryPlan):
 
 
 def plan_from_json(text: str) -> HistoryPlan:
-    """Return the plan of a text; it is a tunnel plan if the text names a tunnel.
+    """Return the plan in a text; it is a plan for a tunnel if the text names a tunnel.
 
     Raises:
-        ValueError: the text is not a plan; the message names what does not fit.
+        ValueError: the text is not a plan; the message names the part that does not fit.
     """
     entry = json.loads(text)
     if not isinstance(entry, dict) or "seed" not in entry:
@@ -234,7 +234,7 @@ class FewRetries(IRetryStrategy):
 
 
 ALWAYS_TOLD = ("seed", "at", "do", "tunnel")
-"""Fields that are written even with their defaults: required ones, and those that distinguish the kinds of plans."""
+"""Fields that are written even with their defaults: required fields, and those that distinguish the kinds of plans."""
 
 
 def _action(entry: Mapping[str, Any]) -> Action:

@@ -24,17 +24,17 @@ class ProcessRole(Actor, Protocol):
     frozen_until: float
     holdings: Holdings
     is_selective: bool
-    """Whether one of its processors marked itself done, so that it does not take that lease again."""
+    """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
     held_by_program: dict[str | None, None]
-    """The shards that its own program paused; ``None`` stands for the whole worker."""
+    """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
     decided: dict[str, LeaseWrite]
-    """The last write of each lease; other writes that arrive under its name are late."""
+    """The last write of each lease; other writes that arrive under this process's name are late."""
 
     def local(self) -> float:
-        """Return the time of its monotonic clock."""
+        """Return the time of the process's monotonic clock."""
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Return whether it relies on the lease under which a consumer reads, and on its session."""
+        """Return whether the worker relies on the lease under which a consumer reads, and on the worker's session."""
 
     def deliver(self, event: Event) -> None:
         """Let an event reach the process: at once, when the process continues, or never."""
@@ -53,44 +53,44 @@ class ConsumerRole(Protocol):
     identifier: str
     epoch: int
     checkpoint: str
-    """The checkpoint at which it began."""
+    """The checkpoint at which the consumer began."""
     pending: PendingCheckpoint | None
     shard: SimulatedShard
     is_made: bool
-    """Whether its processor was made."""
+    """Whether the consumer's processor was made."""
     is_given_up: bool
-    """Whether it has reported that an operator must decide, and none has."""
+    """Whether the consumer has reported that an operator must decide, and no operator has decided yet."""
 
     @property
     def process(self) -> ProcessRole:
-        """The process in which it runs."""
+        """The process in which the consumer runs."""
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have its processor request its own end."""
+        """Have the consumer's processor request its own end."""
 
     def handle(self, event: ConsumerEvent) -> None:
         """Have the machine handle an event."""
 
     def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let user code take its time; it may hang meanwhile."""
+        """Let user code work for ``seconds``, and longer if it hangs; then continue with ``call``."""
 
     def returns(self, error: BaseException | None = None, value: object = None) -> None:
         """Let the present call of user code return, or raise."""
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """Take the core's answer to one of its requests."""
+        """Hand over the core's answer to one of the consumer's requests."""
 
 
 @frozen(eq=False)
 class Request:
-    """One checkpoint on its way, or the first phase of one."""
+    """One checkpoint that waits for its answer, or the first phase of such a checkpoint."""
 
     consumer: ConsumerRole
     value: str
     progress: Progress
     pending: PendingCheckpoint | None
     answered: Callable[[CheckpointOutcome], None]
-    """Continues the user code."""
+    """A function that continues the user code."""
 
     @property
     def asked(self) -> tuple[str, str, bool]:

@@ -19,7 +19,7 @@ from streamclient.testing.simulation.tunnels.tunnel_world import TunnelWorld
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30
-"""Number of the last lines about a lease that a violation shows."""
+"""The number of the last lines about a lease that a violation shows."""
 
 RAISED = "the core does not raise"
 """Name of the law that any exception breaks."""
@@ -34,7 +34,7 @@ class Violation:
     at: float
     text: str
     lines: tuple[str, ...]
-    """The last events of the lease."""
+    """The last events about the lease."""
 
 
 @frozen(kw_only=True)
@@ -45,11 +45,12 @@ class HistoryVerdict:
     violation: Violation | None
     digest: str
     seconds: float
-    """Simulated time."""
+    """How long the history lasted, in simulated seconds."""
     events: int
-    """Events that the cores handled."""
+    """The number of events that the cores handled."""
     recovery_seconds: float | None
-    """Time from the end of the storm, and of the freezes that began in it, until everything was held, even and read."""
+    """Seconds from the end of the storm, and of the freezes that began in it, until every shard was held, even and
+    read."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
     excused: Excused = field(factory=Excused)
@@ -88,7 +89,7 @@ def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerd
 
 
 def run_fleet(world: SimulatedWorld) -> None:
-    """Run the whole history of a fleet: its storm, then calm."""
+    """Run the whole history of a fleet: its storm, then the time after all faults."""
     storm = Storm(SimulatedFleet(world))
     world.agenda.run_until(world.plan.storm_seconds)
     storm.calm()

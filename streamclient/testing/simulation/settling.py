@@ -14,17 +14,17 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.storm import SimulatedFleet
 
 RECOVERY_DURATIONS = 20.0
-"""Lease durations after the storm within which every shard is held, even and read. They cover two expiries, then
-balancing at a third of the need per pass, then reading the backlog."""
+"""The number of lease durations after the storm within which every shard must be held, even and read. They cover two
+expiries, then balancing at a third of the need per pass, then reading the backlog."""
 
 LEVEL_DURATIONS = 3.0
-"""Time in which moves that were already decided are carried out."""
+"""The time, in lease durations, in which moves that were already decided are carried out."""
 
 QUIET_DURATIONS = 2.0
-"""Time without any move afterwards."""
+"""The time, in lease durations, without any move afterwards."""
 
 LOOK_DURATIONS = 0.25
-"""Interval of checks for the recovery."""
+"""The interval of checks for the recovery, in lease durations."""
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value, WriteKind.CREATE.value)
 
@@ -34,7 +34,8 @@ class Settling:
 
     Laws: "recovery" (every shard has one owner, leases and work are within one of each other, all records were
     delivered, within the bound) and "rest" (no lease moves after that). Shards that a Java worker reads are excused
-    from recovery. Whenever it reaches the end of a shard, work is uneven and children begin, so rest begins anew.
+    from recovery. Whenever a Java worker reaches the end of a shard, work is uneven and children begin, so rest begins
+    anew.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
@@ -58,7 +59,7 @@ class Settling:
         world.laws.recovered(self._excused())
 
     def _unrest(self) -> tuple[str, str] | None:
-        """Let time pass in which nothing may move; return a move or a gap, as (lease, reason)."""
+        """Let time pass in which nothing may move; return a move, or an unrecovered part, as (lease, reason)."""
         world, duration = self.world, self.world.plan.duration_seconds
         world.agenda.run_until(world.now + LEVEL_DURATIONS * duration)
         before = self._moves()
@@ -76,7 +77,7 @@ class Settling:
         return {key for key, row in self.world.table.rows.items() if row.is_finished}
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
-        """Let time pass until nothing is missing, at most ``durations``; return what is still missing."""
+        """Let time pass until nothing is missing, at most ``durations``; return the parts that are still missing."""
         duration = self.world.plan.duration_seconds
         return self.world.agenda.wait(self.unsettled, durations * duration, LOOK_DURATIONS * duration)
 
@@ -109,7 +110,7 @@ class Settling:
         return reasons + ([] if reasons else self._unevenness(held))
 
     def _excused(self) -> set[str]:
-        """Return the leases of living Java workers, and of shards that wait for them: they may stay unread."""
+        """Return the leases of living Java workers, and of shards that wait for these leases: they may stay unread."""
         javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()
@@ -131,9 +132,9 @@ class Settling:
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
         """Return leases and work that differ by more than one.
 
-        Without sessions, a worker that has no lease is invisible to the others, and may stay without one if all is
-        done. The Java client does not distinguish finished leases: it may keep too many of them, and never gives any
-        away. Balancing by load leaves the numbers of leases as they are.
+        Without sessions, a worker that has no lease is invisible to the others, and may stay without a lease if all
+        shards are done. The Java client does not distinguish finished leases: it may keep too many of them, and never
+        gives any away. Balancing by load leaves the numbers of leases as they are.
         """
         finished = self._finished()
         javas = {java.name for java in self.fleet.living_javas()}

@@ -15,7 +15,7 @@ from streamclient.testing.simulation.plan import Action, HistoryPlan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
-"""Histories that one reduction may take: a few minutes at most, and far more than most need."""
+"""The most histories that one reduction may run: a few minutes at most, and far more than most reductions need."""
 
 Progress = Callable[[HistoryVerdict], None]
 
@@ -64,7 +64,7 @@ def _with_actions(plan: HistoryPlan, actions: list[Action]) -> HistoryPlan:
 
 
 def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
-    """Yield plans with less time. Later actions are cut off."""
+    """Yield plans with less time, whose later actions are cut off."""
     for share in (0.5, 0.75, 0.9):
         end = round(plan.storm_seconds * share, 3)
         if end >= plan.duration_seconds / 4:

@@ -1,7 +1,7 @@
 """The vocabulary of faults: the faults of every kind of simulation, and the violations that they excuse.
 
 A law is judged first. An excuse is looked for only if the law would be broken. So ``excused`` in a summary counts how
-often a law would have failed but for a fault after which it cannot be kept.
+often a law would have failed without an excuse: after some faults the law cannot be kept.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Do(Enum):
     DELETE_ROW = "delete row"
     """The row of a lease is deleted without a condition, as Java's shard sync does with a stale list."""
     RESET_ROW = "reset row"
-    """The row of a lease is put anew without a condition, as Java's shard sync does when two of them race."""
+    """The row of a lease is created anew without a condition, as Java's shard sync does when two of them race."""
     FAIL = "fail"
-    """The processors of a shard raise, each time."""
+    """The processors of a shard raise each time they are called."""
     POISON = "poison"
-    """A record that comes soon is poisoned: every processor that gets it raises."""
+    """A record that comes soon is poisoned: every processor that gets this record raises."""
     DRAG = "drag"
     """The processors of a shard take ``amount`` times as long."""
     HANG = "hang"
@@ -64,8 +64,8 @@ class Do(Enum):
     PAUSE = "pause"
     """An operator pauses a shard, and resumes it afterwards; with an ``amount``, the pause ends by itself."""
     REWIND = "rewind"
-    """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount``
-    of what was processed, and resumes it."""
+    """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount`` of the
+    processed records, and resumes the shard."""
     RELEASE = "release"
     """An operator takes a lease from its owner, once the owner obeys a pause."""
     MOVE = "move"
@@ -89,9 +89,9 @@ class Fate(Enum):
     FALSE_REFUSAL = "false refusal"
     THROTTLED = "throttled"
     CUT = "cut off"
-    """Lost like a request, because the way is cut for a while."""
+    """The request is lost, because the way to the service is cut for a while."""
     DEAF = "answer cut off"
-    """Lost like an answer, because the way back is cut for a while."""
+    """The answer is lost, because the way back is cut for a while."""
     FAILING_READ = "failing read"
     """The stream does not deliver a page."""
 
@@ -105,17 +105,18 @@ class Excuse(Enum):
     """A reason why a law need not hold."""
 
     ROW_DESTROYED = "row destroyed"
-    """The row of the lease was destroyed since the process's last accepted write, which it cannot know yet."""
+    """The row of the lease was destroyed since the process's last accepted write, and the process cannot know that
+    yet."""
     ROW_ANEW = "row begun anew"
-    """Its counter began anew a short time ago, so a frozen process may take the row for the former one."""
+    """The counter of the row began anew a short time ago, so a frozen process may take the row for the former one."""
     NAME_TAKEN = "name taken over"
-    """Another process has registered under the name so recently that this one may not know it."""
+    """Another process has registered under the name so recently that the excused process may not know it."""
     TOUCHED = "changed from outside"
     """The row was changed from outside, so the shard is read again."""
     JAVA = "Java worker"
     """A Java worker has no epochs, does not wait for children, and leaves shards unread."""
     LOSS_GIVEN_UP = "reported loss"
-    """Records had left the stream, which was reported, and reading went on after them."""
+    """Records had left the stream, which was reported, and reading went on after these records."""
     LEFT_UNSEEN = "left unseen"
     """A shard left the stream before any worker knew of it."""
     BEGINS_LATER = "begins later"
@@ -130,7 +131,7 @@ class Excuse(Enum):
 
 @frozen
 class Excusing:
-    """The origin of an excuse, and the laws that it excuses."""
+    """The faults that an excuse comes from, and the laws that it excuses."""
 
     faults: tuple[Do, ...]
     """The faults of which at least one must have happened. An empty tuple allows any event that moves a channel."""

@@ -1,7 +1,7 @@
 """The simulated stream: shards with ranges of keys, records with numbers, splits, merges, expiry, old lists.
 
 Every record has a key and a number, which counts the changes of that key. A split gives one half of the keys to each
-child, a merge joins the ranges of two neighbours, so a key's changes are in a chain of shards.
+child, and a merge joins the ranges of two neighbours. So the changes of a key are in a chain of shards.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ KEY_SPACE = 1 << 30
 """Keys are whole numbers below this: enough for thirty splits, one within the other."""
 
 KEYS_PER_SHARD = 4
-"""Different keys written to one open shard: few, so that each has many changes whose order can be wrong."""
+"""The number of different keys written to one open shard: few, so that each has many changes whose order can be
+wrong."""
 
 
 @define(eq=False)
 class SimulatedShard:
-    """One shard. Its records are columns: key, number and time of writing of each."""
+    """One shard. Its records are stored as columns: the key, the number and the time of writing of each record."""
 
     shard: Shard
     low: int
     high: int
-    """Keys from ``low`` up to, not including, ``high``."""
+    """The upper end of the shard's keys: they run from ``low`` up to, not including, ``high``."""
     keys: list[int] = field(factory=list)
     numbers: list[int] = field(factory=list)
     times: list[float] = field(factory=list)
@@ -48,26 +49,26 @@ class SimulatedShard:
     poisoned: set[int] = field(factory=set)
     """Numbers of poison records."""
     is_listed: bool = True
-    """Whether the stream still lists it; its records disappear when it leaves."""
+    """Whether the stream still lists the shard; the records of a shard disappear when it leaves the list."""
 
     @property
     def shard_id(self) -> str:
-        """Its id."""
+        """The id of the shard."""
         return self.shard.shard_id
 
     @property
     def size(self) -> int:
-        """Number of records that were written to it."""
+        """The number of records that were written to the shard."""
         return len(self.keys)
 
 
 class PartOfShard(Sequence[StreamRecord]):
-    """Consecutive records of a shard; each is made on access."""
+    """Consecutive records of a shard; each record is made when it is accessed."""
 
     def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
         self._shard = shard
         self.places = range(start, end)
-        """Their numbers in the shard."""
+        """The numbers of the records in their shard."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -118,7 +119,7 @@ class SimulatedStream:
     written: dict[int, int] = field(factory=dict)
     """Number of changes of each key."""
     _listings: list[tuple[float, tuple[Shard, ...]]] = field(factory=list)
-    """The lists of the stream, each with the time from which it holds."""
+    """The lists of shards, each with the time from which on it holds."""
     _names: count[int] = field(factory=lambda: count(1))
 
     def open_first(self, shards: int) -> None:
@@ -184,7 +185,7 @@ class SimulatedStream:
         return self._listings[max(place - 1, 0)][1]
 
     def place_at(self, shard_id: str, moment: float) -> int:
-        """Return the number of a shard's first record that was written at or after a moment."""
+        """Return the number of the shard's first record that was written at or after a moment."""
         return bisect_left(self.shards[shard_id].times, moment)
 
     def ancestors(self, shard_id: str) -> set[str]:

@@ -18,14 +18,14 @@ class Actor(Protocol):
     """An actor that changes rows."""
 
     name: str
-    """Its name in rows."""
+    """The actor's name in rows."""
     label: str
-    """Its name in the history: with the number of its life."""
+    """The actor's name in the history: its name in rows with the number of its life."""
     kind: str
-    """Its kind: ``worker``, ``java``, ``operator`` or ``outside``."""
+    """The kind of actor: ``worker``, ``java``, ``operator`` or ``outside``."""
     is_alive: bool
     is_python: bool
-    """Whether its writes are the production core's, so that the laws bind it."""
+    """Whether the actor's writes are the production core's, so that the laws apply to the actor."""
 
 
 @define(eq=False)
@@ -50,19 +50,20 @@ class LeaseChange:
     before: Lease | None
     after: Lease | None
     write: LeaseWrite | None = None
-    """The write, if the production core made it."""
+    """The write; ``None`` unless the production core made it."""
 
 
 WorkerWatcher = Callable[[Actor, WorkerWrite, WorkerRow | None, WorkerRow | None], None]
-"""Takes every accepted write of a worker row, except wakes: the actor, the write, the row before and after."""
+"""A function that gets every accepted write of a worker row, except wakes: actor, write, and the row before and
+after."""
 
 
 @define(eq=False)
 class SimulatedTable:
-    """Lease rows by key, the greatest epoch drawn for each, and worker rows by name."""
+    """Lease rows by key, the greatest epoch given out for each lease, and worker rows by name."""
 
     watch: Callable[[LeaseChange], None]
-    """Told of every change of a lease row."""
+    """A function that is told of every change of a lease row."""
     watch_workers: WorkerWatcher
     rows: dict[str, Lease] = field(factory=dict)
     epochs: dict[str, EpochRow] = field(factory=dict)
@@ -92,7 +93,7 @@ class SimulatedTable:
         return True
 
     def put(self, actor: Actor, what: str, lease_key: str, after: Lease | None) -> None:
-        """Change a row without any condition of ours."""
+        """Change a row without any condition of this package."""
         before = self.rows.get(lease_key)
         self._store(lease_key, after)
         self.watch(LeaseChange(actor, what, lease_key, before, after))

@@ -20,19 +20,19 @@ from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
-"""A history stops splitting at this many times its initial shards."""
+"""A history stops splitting shards once it has this number of times its initial shards."""
 
 FEWEST_SHARDS_CAP = 12
-"""A history does not stop splitting before it has this many shards."""
+"""A history does not stop splitting shards before it has this number of shards."""
 
 MEND_DURATIONS = 3.0
-"""Interval, in lease durations, at which an operator lets stopped shards continue."""
+"""The interval, in lease durations, at which an operator lets stopped shards continue."""
 
 HELD_SECONDS = 1.0
-"""For this long a shard is paused to make it start anew."""
+"""The number of seconds for which a shard is paused to make it start anew."""
 
 POISON_AHEAD = 8
-"""A poisoned record is one of the next records of its shard, at most this far ahead."""
+"""A poisoned record is one of the next records of its shard, at most this number of records ahead."""
 
 OUTSIDER = Outsider("outsider", "outside", "outside")
 
@@ -50,7 +50,7 @@ class SimulatedFleet:
         """The last life of each worker, by name."""
         self.everybody: list[PythonProcess | JavaWorker] = []
         self.java_client: type[JavaWorker] = JavaWorker
-        """The model of a Java worker; measurements put one that counts its calls here."""
+        """The model of a Java worker; measurements put a model here that counts its calls."""
         self._lives: Counter[str] = Counter()
 
     def start(self, name: str, *, java: bool = False) -> None:
@@ -92,8 +92,8 @@ class Storm:
     def calm(self) -> None:
         """End every fault: from now on everything works, and the fleet has to recover.
 
-        A freeze that has begun is not shortened: events that reached the process since then wait for its end, and
-        later events would overtake them.
+        A freeze that has begun is not shortened: events that reached the process since the beginning of the freeze wait
+        for its end, and later events would overtake them.
         """
         world = self.world
         world.note("outside", "calm")
@@ -120,7 +120,7 @@ class Storm:
         self.world.agenda.after(MEND_DURATIONS * self.world.plan.duration_seconds, self._mend)
 
     def _flush(self) -> None:
-        """Replace processors at intervals: records that they keep for the next batch would wait for ever."""
+        """Replace processors at intervals: otherwise records that they keep for the next batch would wait for ever."""
         for process in self.fleet.living():
             for consumer in process.consumers.values():
                 consumer.mark(ShutdownReason.PROCESS_RESTART)
@@ -134,7 +134,7 @@ class Storm:
             self.world.agenda.after(HELD_SECONDS, process.let_go, consumer.lease_key)
 
     def last_thaw(self) -> float:
-        """Return the time when the last frozen process continues; it may be past."""
+        """Return the time when the last frozen process continues, which may be in the past."""
         everybody: list[PythonProcess | JavaWorker] = [*self.fleet.living(), *self.fleet.living_javas()]
         return max((worker.frozen_until for worker in everybody), default=0.0)
 
@@ -161,7 +161,7 @@ class Storm:
             self.fleet.start("last")
 
     def _is_replaced(self, process: PythonProcess) -> bool:
-        """Return whether another process was started under its name: it then has no leases."""
+        """Return whether another process was started under the process's name: ``process`` then has no leases."""
         return self.fleet.workers[process.name] is not process
 
     # --- workers -----------------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ class Storm:
     def _trim(self, action: Action) -> bool:
         """Trim a shard, preferably one with a backlog.
 
-        Only shards qualify whose checkpoint is a position, or of which a batch is prepared: if a shard was never read,
-        its remaining records are all that readers will ask for.
+        Only shards qualify whose checkpoint is a position, or of which a batch is prepared. If a shard was never read,
+        its remaining records are all that readers will request.
         """
         rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
         ends = (TRIM_HORIZON, SHARD_END)
@@ -254,7 +254,7 @@ class Storm:
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
         """Destroy a row, but not twice within a short time.
 
-        A late write that was to mend the first change would fit the second.
+        A late write that was to repair the first destruction would also fit the second.
         """
         key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None or self.world.has_begun_anew(key):
@@ -294,7 +294,7 @@ class Storm:
                 consumer.process.deliver(event)
 
     def _shard(self, action: Action) -> str:
-        """Return the shard of an action, among all that ever were; there is at least one."""
+        """Return the shard of an action, among all shards that ever existed; there is at least one."""
         shards = sorted(self.world.stream.shards)
         return shards[min(int(action.where * len(shards)), len(shards) - 1)]
 
@@ -326,7 +326,7 @@ class Storm:
         return key is not None and worker is not None and self.operator.move(key, worker.name)
 
     def _hold(self, action: Action) -> bool:
-        """Let a worker's program pause it, unless its process is frozen."""
+        """Let a worker's program pause the worker, unless its process is frozen."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False

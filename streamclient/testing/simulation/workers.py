@@ -1,4 +1,4 @@
-"""Workers on virtual time: nothing happens unless the caller lets it, and only one thing at a time.
+"""Workers on virtual time: nothing happens unless the caller lets time pass, and only one thing at a time.
 
 ``Simulation`` owns the clock. Its pools queue calls instead of running them. Each step takes the owners' turns,
 continues one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
@@ -25,10 +25,10 @@ SMALLEST_STEP_SECONDS = 0.001
 """Time advances by at least this much when nothing can run, so that a deadline in the past does not block it."""
 
 MOST_STEPS = 400_000
-"""Limit of one wait. An hour of a small fleet takes some tens of thousands."""
+"""The most steps of one wait. An hour of a small fleet takes some tens of thousands of steps."""
 
 STARTED_AT_SECONDS = 1_000.0
-"""Initial time of the monotonic clock: not zero, which could pass for an unset value."""
+"""The initial time of the monotonic clock, in seconds: not zero, which could pass for an unset value."""
 
 STARTED_AT_WALL_MICROS = 1_600_000_000_000_000
 
@@ -44,10 +44,10 @@ class QueuedPool(Executor):
         self.simulation = simulation
         self.name = name
         self.is_frozen = False
-        """Whether its process is frozen: nothing of it runs."""
+        """Whether the pool's process is frozen: no part of a frozen process runs."""
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.may_wait = not name.endswith(("-scan", "-status", "-fetch"))
-        """Whether its calls are user code, which may wait for a checkpoint; other calls never wait."""
+        """Whether the pool's calls are user code, which may wait for a checkpoint; other calls never wait."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a call."""
@@ -98,7 +98,7 @@ class SimulatedCall:
         self._theirs.acquire()
 
     def wait(self, event: threading.Event, limit: float) -> None:
-        """Wait in the thread of the call until the event is set or the time has come."""
+        """Wait in the thread of the call until the event is set or the time ``limit`` has come."""
         self.event, self.limit = event, limit
         self._theirs.release()
         self._mine.acquire()
@@ -106,7 +106,7 @@ class SimulatedCall:
             raise TrialOver
 
     def can_go_on(self, now: float) -> bool:
-        """Return whether the awaited event has happened, in a process that is not frozen."""
+        """Return whether the awaited event or time has come, in a process that is not frozen."""
         return not self.pool.is_frozen and self.event is not None and (self.event.is_set() or now >= self.limit)
 
     def _run(self) -> None:
@@ -122,7 +122,7 @@ class Simulation:
     def __init__(self, seed: int = 1) -> None:
         self.is_closed = False
         self.agenda = Agenda(STARTED_AT_SECONDS)
-        """Calls from outside of every worker; its time is that of all workers."""
+        """The calls from outside of every worker; the time of this agenda is the time of all workers."""
         self.pools: list[QueuedPool] = []
         self.workers: list[SimulatedWorker] = []
         self.simulated_calls: dict[int, SimulatedCall] = {}
@@ -146,7 +146,7 @@ class Simulation:
         )
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Let everything else continue until the event is set or the time is over; return whether it is set."""
+        """Let everything else go on until the event is set or ``seconds`` have passed; return whether it is set."""
         simulated_call = self.simulated_calls.get(threading.get_ident())
         if simulated_call is None:
             self.until(event.is_set, seconds, required=False)
@@ -155,11 +155,11 @@ class Simulation:
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Run everything that happens within ``seconds``."""
+        """Advance the clock by ``seconds``, and run everything that falls due."""
         self.until(lambda: False, seconds, required=False)
 
     def until(self, condition: Callable[[], bool], seconds: float = 600.0, *, required: bool = True) -> None:
-        """Let everything continue until a condition holds."""
+        """Let everything continue until ``condition`` returns true, for at most ``seconds``."""
         limit = self.now + seconds
         for _ in range(MOST_STEPS):
             if condition():
@@ -204,9 +204,9 @@ class Simulation:
         return pool
 
     def pool(self, name: str) -> QueuedPool:
-        """Return the pool of a name.
+        """Return the pool called ``name``.
 
-        It is the worker's name followed by ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``.
+        A pool's name is the worker's name followed by ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``.
         """
         return next(pool for pool in self.pools if pool.name == name)
 
@@ -221,7 +221,7 @@ class SimulatedWorker:
         self.frozen_until = float("-inf")
         self._due = float("-inf")
         self.error: BaseException | None = None
-        """The error that its owner thread would have raised."""
+        """The error that the worker's owner thread would have raised."""
         made_before = len(simulation.pools)
         (self.coordinator,) = worker.prepare()
         self._pools = simulation.pools[made_before:]
@@ -234,11 +234,11 @@ class SimulatedWorker:
 
     @property
     def holdings(self) -> Holdings:
-        """Its decisions about leases; to be read and never to be changed."""
+        """The worker's decisions about leases; to be read and never to be changed."""
         return self.coordinator.holdings
 
     def turn(self) -> None:
-        """Take one turn of the owner thread, if it has something to do and its process is not frozen."""
+        """Take one turn of the owner thread, if there is work for it and its process is not frozen."""
         if self.is_over or self.coordinator.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
@@ -256,18 +256,18 @@ class SimulatedWorker:
         return self.simulation.now
 
     def kill(self) -> None:
-        """End it as ``kill -9`` does: nothing of it happens any more."""
+        """End the worker as ``kill -9`` does: no part of it runs any more."""
         self.is_over = True
         self._set_frozen(True)
 
     def freeze(self, seconds: float) -> None:
-        """Freeze it as SIGSTOP does, and continue it after ``seconds`` as SIGCONT does, as if nothing had happened."""
+        """Freeze the worker as SIGSTOP does, and continue it after ``seconds`` as SIGCONT does."""
         if not self.is_over:
             self.frozen_until = self.simulation.now + seconds
             self._set_frozen(True)
 
     def thaw(self) -> None:
-        """Continue, if the time has come."""
+        """Continue the worker, if its freeze is over."""
         if not self.is_over and self.frozen_until <= self.simulation.now and self.frozen_until != float("-inf"):
             self.frozen_until = float("-inf")
             self._set_frozen(False)
@@ -301,6 +301,6 @@ class SimulatedWorker:
 
     @property
     def reads(self) -> set[str]:
-        """Shards whose consumer has a processor or will have one."""
+        """The shards whose consumer has a processor or will have one."""
         states = (ShardState.PROCESSING, ShardState.INITIALIZING)
         return {key for key, status in self.statuses().items() if status.has_consumer and status.state in states}

@@ -24,13 +24,14 @@ from streamclient.testing.simulation.simulated_table import Actor, LeaseChange, 
 from streamclient.worker.parking.parking_memory import MemoryParkingStore
 
 WALL_START_MICROS = 1_600_000_000_000_000
-"""The time of the wall clocks when a history begins."""
+"""The time that the wall clocks show when a history begins, in microseconds since 1970."""
 
 MOST_RECORDS_AT_ONCE = 4
-"""One write to a shard adds fewer records than this."""
+"""One write adds at most three records to a shard: this number is the exclusive upper bound."""
 
 ANEW_DURATIONS = 4.0
-"""Lease durations during which a destroyed row may be taken for its former self: longer than any process is frozen."""
+"""The number of lease durations during which a destroyed row may be taken for its former self: longer than any process
+is frozen."""
 
 QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 """Writes that are too frequent for the trace of a history."""
@@ -38,14 +39,15 @@ QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 
 @frozen
 class Habits:
-    """The behaviour of user code while no fault affects it."""
+    """The behaviour of user code in the absence of faults."""
 
     checkpointed_share: float = 0.8
-    """Share of batches that processors write and checkpoint at once; they keep the others until the next such batch."""
+    """The share of batches that processors write and checkpoint at once; they keep the others until the next such
+    batch."""
     prompt_seconds: float = 0.02
-    """Duration of a call that does nothing."""
+    """The duration, in seconds, of a call that does nothing."""
     queued_share: float = 0.05
-    """Share of calls that wait for a thread, and can be taken back meanwhile."""
+    """The share of calls that wait for a thread, and can be taken back meanwhile."""
 
 
 @define(eq=False)
@@ -55,13 +57,13 @@ class Sink:
     laws: Laws
     counts: Counter[str]
     newest: dict[str, int] = field(factory=dict)
-    """Greatest epoch that wrote, by shard."""
+    """The greatest epoch that wrote, by shard."""
     processed: dict[str, int] = field(factory=dict)
-    """Number of the first unprocessed record, by shard."""
+    """The number of the first unprocessed record, by shard."""
     committed: dict[str, str] = field(factory=dict)
-    """The last transaction of each shard, by its end position."""
+    """The end position of the last transaction of each shard, by which it is identified."""
     aside: dict[str, set[int]] = field(factory=dict)
-    """Numbers of parked records, by shard."""
+    """The numbers of parked records, by shard."""
 
     def fence(self, consumer: ConsumerRole) -> bool:
         """Refuse all older epochs from now on; return whether the writer's own epoch was accepted."""
@@ -93,13 +95,13 @@ class Sink:
         return True
 
     def advance(self, lease_key: str, start: int, end: int) -> None:
-        """Note that records were processed, or need not be."""
+        """Record that records were processed, or need not be."""
         if start <= self.processed.get(lease_key, 0) < end:
             self.processed[lease_key] = end
             self._pass_over(lease_key)
 
     def set_aside(self, lease_key: str, places: Iterable[int]) -> None:
-        """Note that records were parked."""
+        """Record that records were parked."""
         self.aside.setdefault(lease_key, set()).update(places)
         self._pass_over(lease_key)
 
@@ -242,7 +244,7 @@ class SimulatedWorld(PlayedHistory):
         return found is not None and self.excused.note(law, found)
 
     def destroyed(self, lease_key: str) -> None:
-        """Note that a change from outside deletes the row of a lease or puts it anew."""
+        """Record that a change from outside deletes the row of a lease, or creates it anew."""
         self._destroyed_at[lease_key] = self.now
         self.touched.add(lease_key)
 
@@ -276,10 +278,10 @@ class SimulatedWorld(PlayedHistory):
         self.laws.worker_row_changed(actor, write, before, after)
 
     def is_dismissed(self, row: Lease) -> bool:
-        """Return whether no session of the owner can rely on the lease, as one ended and none has taken it since.
+        """Return whether the owner's session has ended, and no later session of the owner has taken the lease.
 
-        A lease that was handed over to a worker whose session has ended was never its own. A request of an ended
-        session that arrives late takes nothing.
+        Then no session of the owner can rely on the lease. A lease that was handed over to a worker whose session has
+        ended was never that worker's own. A request of an ended session that arrives late takes nothing.
         """
         present = self.table.workers.get(row.owner)
         if row.owner not in self._dismissed_at:
@@ -288,11 +290,11 @@ class SimulatedWorld(PlayedHistory):
         return is_over or row.is_handed_over or self._moved_at[row.lease_key] < self._registered_at[row.owner]
 
     def was_replaced(self, process: Actor) -> bool:
-        """Return whether another process has registered under its name."""
+        """Return whether another process has registered under this process's name."""
         return process in self._replaced_at
 
     def is_being_replaced(self, process: Actor) -> bool:
-        """Return whether another process registered under its name so recently that it may not know it yet."""
+        """Return whether another process registered under its name so recently that the process may not know it yet."""
         replaced_at = self._replaced_at.get(process)
         return replaced_at is not None and self.now - replaced_at < self.plan.duration_seconds
 
@@ -309,7 +311,7 @@ class SimulatedWorld(PlayedHistory):
         return self._creators.get(lease_key)
 
     def _row_created(self, actor: Actor, row: Lease) -> None:
-        """Note a shard's first row: nothing before its starting position is required."""
+        """Record a shard's first row: no change before its starting position is required."""
         key = row.lease_key
         self._creators.setdefault(key, actor)
         if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
@@ -325,7 +327,7 @@ class SimulatedWorld(PlayedHistory):
         return self._consumers.get(lease_key, [])
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        """Note that a worker of this package starts to read a shard."""
+        """Handle the news that a worker of this package starts to read a shard."""
         key = consumer.lease_key
         self.counts["started"] += 1
         self.note(consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
@@ -334,7 +336,7 @@ class SimulatedWorld(PlayedHistory):
         self._judge_contest(key)
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        """Note that no user code of a consumer runs any more."""
+        """Handle the news that no user code of a consumer runs any more."""
         key = consumer.lease_key
         self.note(consumer.process.label, "ends reading", key, consumer.identifier)
         self._consumers[key].remove(consumer)
@@ -357,12 +359,12 @@ class SimulatedWorld(PlayedHistory):
         return bool(poisoned) and any(place in poisoned for place in places)
 
     def loss_given_up(self, lease_key: str) -> None:
-        """Note that a consumer has reported a loss to retention, and goes on after it."""
+        """Handle the news that a consumer has reported a loss to retention, and goes on after it."""
         self.stream.shards[lease_key].is_given_up = True
         self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
-        """Note that a shard is read from its oldest record; lost records before it are not required if reported."""
+        """Record that a shard is read from its oldest record; lost records before it are not required if reported."""
         shard = self.stream.shards[lease_key]
         if shard.is_given_up or lease_key in self.touched:
             self.sink.advance(lease_key, 0, shard.trimmed)
@@ -393,7 +395,7 @@ class SimulatedWorld(PlayedHistory):
         return number
 
     def checkpoint_answered(self, process: ProcessRole, answer: AnswerCheckpoint) -> None:
-        """Take the core's answer to a request; user code continues in a moment."""
+        """Hand over the core's answer to a request; user code continues in a moment."""
         request = self._requests.pop(answer.request_id)
         key, outcome = request.consumer.lease_key, answer.outcome
         self.counts[f"checkpoint {outcome.value}"] += 1
@@ -402,7 +404,7 @@ class SimulatedWorld(PlayedHistory):
         request.consumer.checkpoint_answered(request, outcome)
 
     def reported(self, process: ProcessRole, report: Report) -> None:
-        """Note a worker's report."""
+        """Handle a worker's report."""
         self.counts[f"report {report.severity.value}"] += 1
         if report.severity is not Severity.INFO:
             self.note(process.label, report.severity.value, report.lease_key, report.text)
@@ -411,7 +413,7 @@ class SimulatedWorld(PlayedHistory):
     # --- workers -----------------------------------------------------------------------------------------------
 
     def started(self, worker: Actor) -> None:
-        """Note that a worker starts, or its next life."""
+        """Record that a worker starts, or its next life."""
         self._born_at[worker] = self.now
         self.note(worker.label, "starts")
 
@@ -420,7 +422,7 @@ class SimulatedWorld(PlayedHistory):
         return next((process for process in reversed(self.processes) if process.name == name), None)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
-        """Note that a Java worker processed records of a shard."""
+        """Handle the news that a Java worker processed records of a shard."""
         self.counts["java batches"] += 1
         self.laws.java_wrote(lease_key, start, end)
         self.sink.advance(lease_key, start, end)
@@ -439,5 +441,5 @@ class Law(Hooks):
         return LawBroken(self.name, lease_key, text)
 
     def excuses(self, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
-        """Return whether one of these excuses a process that would break the law; if so, count it."""
+        """Return whether one of these excuses a process that would break the law; if so, count that excuse."""
         return self.world.excuses(self.name, process, lease_key, *candidates)

@@ -79,5 +79,5 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait or are under way now, over all shards. Any thread."""
+        """Bytes that wait or are under way now, over all shards. Usable from any thread."""
         return self._lane_pool.pending.used_bytes

@@ -14,7 +14,7 @@ from streamclient.worker.keyed.keyed_settings import KeyedSettings
 from streamclient.worker.keyed.pending_records import PendingBytes
 
 LOOKS_PER_WARNING = 4
-"""The searches for slow records within the time after which such records are reported."""
+"""The number of searches for slow records within the time after which such records are reported."""
 
 MOST_FAILED = 10_000
 """Number of failed shards that are remembered, far more than a worker holds. A lost shard may have no further processor
@@ -52,7 +52,7 @@ class LanePool:
             self._members.add(look_around)
 
     def leave(self, look_around: Callable[[], object]) -> None:
-        """Remove a processor that is done, and of whose work nothing is left."""
+        """Remove a processor that is done and has no work left; the last one that leaves ends the threads."""
         with self._lock:
             self._members.discard(look_around)
             if not self._members and self._pool is not None:
@@ -81,7 +81,7 @@ class LanePool:
     # --- which shards have to be careful ---------------------------------------------------------------------------
 
     def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
-        """Note that the record at ``at`` of this shard was given up."""
+        """Record that the record at ``at`` of this shard was given up."""
         with self._lock:
             self._failed[shard.stream_id, shard.shard_id] = at
             if len(self._failed) > MOST_FAILED:
@@ -92,6 +92,6 @@ class LanePool:
         return self._failed.get((shard.stream_id, shard.shard_id))
 
     def passed(self, shard: ShardInfo) -> None:
-        """Note that the shard has passed its failed record, or is read by another worker."""
+        """Record that the shard has passed its failed record, or is read by another worker."""
         with self._lock:
             self._failed.pop((shard.stream_id, shard.shard_id), None)

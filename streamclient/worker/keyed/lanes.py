@@ -58,21 +58,21 @@ class _Lane:
     """Whether the first item is being processed."""
     is_dropped: bool = False
     started_at: float = 0.0
-    """Time at which that began, in monotonic seconds."""
+    """Time at which the processing of the first item began, in monotonic seconds."""
     thread_id: int = 0
     warn_at: float = 0.0
     """Time of the next warning."""
 
 
 class Lanes:
-    """Takes batches in, has their records processed, and knows the position before which all are done. Thread-safe.
+    """Queues batches, has their records processed, and knows the position before which all are done. Thread-safe.
 
     Each lane has one step waiting or running in the pool, which processes the lane's first record. After a failure or
     ``drop`` no further record begins; records under way end.
     """
 
     def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
-        """Make lanes; a thread of the pool calls ``failed`` for a record that is given up, and ``moved`` after each."""
+        """Make lanes; a pool thread calls ``failed`` for a record that is given up, and ``moved`` after each record."""
         self._lane_pool = lane_pool
         self._settings = lane_pool.settings
         self._failed = failed
@@ -96,7 +96,7 @@ class Lanes:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record that was ever taken in is done."""
+        """Whether every record that was ever queued is done."""
         with self._changed:
             return not self._watermark.unfinished
 
@@ -108,7 +108,7 @@ class Lanes:
     def take_in(self, records: Sequence[tuple[Hashable, StreamRecord]], position: str) -> int:
         """Queue the records of a batch that ends at ``position``, with their keys; return the batch's number.
 
-        Waits for room. A halt ends it early, with records left out and the batch unfinished.
+        The call waits for room. A halt ends the call early; then records are left out, and the batch stays unfinished.
         """
         with self._changed:
             batch = self._watermark.begin(position, len(records))
@@ -141,7 +141,7 @@ class Lanes:
             self._changed.wait_for(lambda: not self._lanes)
 
     def start_again(self, batch: int) -> None:
-        """Forget a failure and its batch, the last one, with no record under way; the batch will be taken in again."""
+        """Forget a failure and its batch, which is the last, while no record is under way; the batch comes again."""
         with self._changed:
             self._watermark.withdraw(batch)
             self.failure = None

@@ -1,4 +1,4 @@
-"""The bound of records that are taken in and not processed yet."""
+"""The bound of the records that are queued or being processed, in bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from streamclient.records import ColumnValue, RecordColumn, StreamRecord
 
 OVERHEAD_BYTES = 64
-"""Bytes of a record, and of each cell, beside their content; about those of the plain-buffer format for a record."""
+"""The bytes of a record, and of each cell, in addition to their content; about as many as the plain-buffer format needs
+for a record."""
 
 
 class PendingBytes:
@@ -20,13 +21,13 @@ class PendingBytes:
         self.used_bytes = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
-        """Add bytes as soon as they have room or ``may_enter`` returns that this caller need not wait."""
+        """Add bytes as soon as they have room, or as soon as ``may_enter`` says that this caller need not wait."""
         with self._changed:
             self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
             self.used_bytes += size_bytes
 
     def remove(self, size_bytes: int) -> None:
-        """Give bytes back."""
+        """Subtract the bytes of records that are done or dropped."""
         with self._changed:
             self.used_bytes -= size_bytes
             self._changed.notify_all()

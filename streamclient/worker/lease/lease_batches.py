@@ -65,7 +65,7 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
 
 
 def batch_message(request: BatchWriteRowRequest) -> bytes:
-    """Encode a request of the SDK whose rows ``lease.rows`` made.
+    """Encode a request of the SDK whose rows ``lease_rows`` made.
 
     It is encoded by hand, because nested messages of a library, like these, take three times as long.
     """

@@ -29,7 +29,7 @@ CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
 
 DRAWS_AT_MOST = 4
 """The most attempts to draw a number while other workers draw for the same shard. Only workers that acquire the shard
-at the same time do so, and each once. After more collisions in a row, the service probably never accepts a write."""
+at the same time do so, and each once. After more consecutive collisions, the service probably never accepts a write."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class EpochRows:
         return drawn
 
     def _try(self, lease_keys: Sequence[str]) -> Mapping[str, int | Exception]:
-        """Try once; leave out keys for which another worker was faster."""
+        """Try once to draw a number for each key; leave out keys for which another worker was faster."""
         rows = self._read(lease_keys)
         drawn: dict[str, int | Exception] = {key: row for key, row in rows.items() if isinstance(row, Exception)}
         writes = [write_rules.draw(key, row) for key, row in rows.items() if not isinstance(row, Exception)]

@@ -51,7 +51,8 @@ ROW_OVERHEAD_BYTES = 512
 """The bytes of column names, tags, checksums and conditions of one row in a request; measured below 400."""
 
 OWN_CELL_BYTES = 64
-"""The bytes of name, tags and checksums of one column of our own, or its number; names have at most 16 letters."""
+"""The bytes of the name, tags and checksums of one column of our own, with its value if that is a number; names have at
+most 16 letters."""
 
 RETRIES_AT_MOST = 100
 """The bound for retry strategies that never give up."""
@@ -132,13 +133,14 @@ class LeaseManager(WritingLeaseManager):
 
     @property
     def table_problem(self) -> Exception | None:
-        """The last error of creating or awaiting the table; ``None`` once that succeeded. Any thread."""
+        """The last error of creating or awaiting the table; ``None`` once that succeeded. Usable from any thread."""
         return self._table.problem
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases of the stream, by lease key: every page, latest versions. Not a snapshot.
+        """Return all leases of the stream, sorted by lease key. The result is not an atomic snapshot.
 
-        Rows that are not leases are left out, and logged when they are first seen.
+        All pages are read, with the latest version of each column. Rows that are not leases are left out, and logged
+        when they are first seen.
         """
         rows = self._retried(RetryableAction.LEASE_ACTION_LIST_LEASES, lambda: list(self._scan()))
         parsed = [parse_row(row) for row in rows]
@@ -190,7 +192,7 @@ class LeaseManager(WritingLeaseManager):
             _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows of the stream, by worker; ``info`` only with ``with_info``. Not a snapshot."""
+        """Return all worker rows of the stream, sorted by worker; ``info`` only with ``with_info``. Not a snapshot."""
         action = RetryableAction.LEASE_ACTION_LIST_LEASES
         return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
 

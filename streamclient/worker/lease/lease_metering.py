@@ -1,7 +1,7 @@
 """Counts of requests to the status table, made where the SDK sends them: the base of every statement about its cost.
 
-Callers do not notice it. Rows are counted as the service bills them: the rows in answers, and the rows that answered
-requests wanted to write, whether or not their conditions were met.
+Callers do not notice the counting. Rows are counted as the service bills them: the rows in answers, and the rows that
+answered requests wanted to write, whether or not their conditions were met.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class LeaseStore(Protocol):
     """The leases of one stream, as the worker uses them. Implementations are thread-safe."""
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases, by lease key, read from the store during this call. Raises ``DependencyException``."""
+        """Return all leases, sorted by lease key, as the store has them now. Raises ``DependencyException``."""
 
     def get_lease(self, lease_key: str) -> Lease | None:
         """Return the lease, or ``None`` if its row does not exist. Raises ``DependencyException``."""
@@ -60,11 +60,11 @@ class LeaseStore(Protocol):
 class WorkerDirectory(Protocol):
     """The rows of the workers of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe.
 
-    A store need not have them. Without them, workers know each other by their leases alone.
+    A store need not have such rows. Without them, workers know each other by their leases alone.
     """
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows, by worker, read from the store during this call; ``info`` only with ``with_info``.
+        """Return all worker rows, sorted by worker, as the store has them now; ``info`` only with ``with_info``.
 
         Raises ``DependencyException``.
         """
@@ -72,7 +72,7 @@ class WorkerDirectory(Protocol):
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
         """Return the rows of the different ``worker_ids``, without ``info``, in any order; absent rows are left out.
 
-        It is tried once, because a worker that watches others asks again soon. Raises ``DependencyException``.
+        The read is tried once, because a worker that watches others asks again soon. Raises ``DependencyException``.
         """
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
@@ -94,14 +94,14 @@ def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
 
 
 def as_lease_store(manager: ILeaseManager) -> LeaseStore:
-    """Return the manager itself if it is a ``LeaseStore``, otherwise a translation to its verbs."""
+    """Return the manager itself if it is a ``LeaseStore``, otherwise an adapter that calls its methods."""
     if all(callable(getattr(manager, name, None)) for name in ("write_many", "draw_epochs", "forget_epochs")):
         return cast(LeaseStore, manager)
     return _VerbStore(manager)
 
 
 class _VerbStore:
-    """Calls one verb per write; only renewals are sent together."""
+    """Calls one method of an ``ILeaseManager`` per write; only renewals are sent together."""
 
     def __init__(self, manager: ILeaseManager) -> None:
         self._manager = manager

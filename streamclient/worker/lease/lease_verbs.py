@@ -67,7 +67,7 @@ class WritingLeaseManager(ILeaseManager):
         return self._write(rule.delete(lease))
 
     def draw_epoch(self, lease_key: str) -> int:
-        """Return a number greater than all numbers drawn for this key before, even if the lease's row was put anew."""
+        """Return a number greater than all numbers drawn for this key before, even if the row was created again."""
         (drawn,) = self.draw_epochs([lease_key])
         if isinstance(drawn, Exception):
             raise drawn
@@ -94,7 +94,7 @@ class WritingLeaseManager(ILeaseManager):
 def check_write(write: LeaseWrite, stream_id: str) -> None:
     """Raise ``ConfigurationError`` if the write would leave a row that this or the Java client cannot read.
 
-    Every Java worker fails on every scan while one row is malformed, so nothing doubtful may reach the table.
+    Every Java worker fails on every scan while one row is malformed, so nothing doubtful may reach the status table.
     """
     if write.seen.stream_id != stream_id:
         raise ConfigurationError(

@@ -24,7 +24,7 @@ class MemoryLeaseManager(WritingLeaseManager):
     """Keeps the leases of one stream in this process, and loses them with it.
 
     Several workers of one process may share one instance, and then divide the shards exactly as with a status table.
-    Without ``stream_id`` it belongs to the stream of the first lease that it gets. Thread-safe.
+    Without ``stream_id`` the manager belongs to the stream of the first lease that it gets. Thread-safe.
     """
 
     def __init__(self, stream_id: str | None = None) -> None:
@@ -44,7 +44,7 @@ class MemoryLeaseManager(WritingLeaseManager):
         return True
 
     def list_leases(self) -> Sequence[Lease]:
-        """Return all leases, by lease key. Unlike with a table, they are a snapshot."""
+        """Return all leases, sorted by lease key; unlike with a table, they are a snapshot."""
         with self._held():
             return [self._rows[key] for key in sorted(self._rows)]
 
@@ -69,7 +69,7 @@ class MemoryLeaseManager(WritingLeaseManager):
                 self._epochs.pop(key, None)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
-        """Return all worker rows, by worker; a snapshot."""
+        """Return all worker rows, sorted by worker, as a snapshot."""
         with self._held():
             rows = [self._workers[name] for name in sorted(self._workers)]
         return rows if with_info else [evolve(row, info="") for row in rows]

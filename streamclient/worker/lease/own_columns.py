@@ -1,7 +1,7 @@
 """Columns of our own on a lease row, which the Java client does not know.
 
-Java workers leave them unchanged when they update a row, and drop them when they put a row anew. So they are hints: a
-worker that finds none continues from the checkpoint. Laws:
+Java workers leave them unchanged when they update a row, and drop them when they create a row again. So these columns
+are hints: a worker that finds none of them continues from the checkpoint. Laws:
 
 * the lease stays readable with any content of these columns; a column that cannot be read is named and counts as
   absent;
@@ -28,7 +28,7 @@ PENDING_BESIDE = "PendingBeside"
 """The column of the checkpoint beside which the pending one was prepared."""
 PENDING_LAST = "PendingLast"
 """The column of the batch's last record, with the prepared position once more: a worker that does not know this column
-leaves it unchanged, and the position shows whether it is out of date."""
+leaves it unchanged, and the position shows whether this column is out of date."""
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"

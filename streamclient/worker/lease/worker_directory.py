@@ -1,6 +1,7 @@
 """Rows of workers in the status table: the stored form of a session, and the condition of a ``WorkerWrite``.
 
-They are in the same table as the leases, under a status type of their own, so that Java workers never read them. Laws:
+These rows are in the same table as the leases, under a status type of their own, so that Java workers never read them.
+Laws:
 
 * a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
   that neither a late beat nor a wake brings back a deleted row;
@@ -45,7 +46,7 @@ INFO = "Info"
 BALANCE_BY = "BalanceBy"
 
 SIGNALS = (NONCE, BEAT, STATE, WAKE, BALANCE_BY)
-"""The columns by which workers decide."""
+"""The columns on which the decisions of workers depend."""
 
 CELLS: Cells[WorkerRow] = {
     "nonce": lambda row: {NONCE: row.nonce},
@@ -74,7 +75,7 @@ class WorkerRows:
         self._reported: dict[str, None] = {}
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
-        """Return all rows, by worker. Not a snapshot. Errors are those of the SDK."""
+        """Return all rows, sorted by worker. The result is not a snapshot. Errors are those of the SDK."""
         columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
         rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
         return [row for row in map(self._parsed, rows) if row is not None]
@@ -95,7 +96,11 @@ class WorkerRows:
         return [row for row in read if row is not None]
 
     def wake(self, names: Sequence[str]) -> None:
-        """Wake the different workers ``names``; ignore absent rows. Raises ``DependencyException`` if that failed."""
+        """Wake the workers ``names``, which must all be different; skip workers that have no row.
+
+        Raises:
+            DependencyException: some workers may not have been woken.
+        """
         for start in range(0, len(names), ROWS_PER_BATCH):
             items = [self._wake_item(name) for name in names[start : start + ROWS_PER_BATCH]]
             for answer in send_rows(self._client, self._table_name, items):
@@ -130,7 +135,7 @@ class WorkerRows:
 
 
 def parse_worker(row: Any) -> WorkerRow | str:
-    """Return the session in a row that the SDK read, or the reason why it is not one."""
+    """Return the session that a row read by the SDK holds, or the reason why the row holds none."""
     key = {name: value for name, value, *_ in row.primary_key}
     cells = {name: value for name, value, *_ in row.attribute_columns or ()}
     name = key[STATUS_VALUE]

@@ -52,7 +52,7 @@ class FileParkingStore(IParkingStore):
             raise ConfigurationError(f"{self._directory} cannot be a directory of parked records: {error}") from error
 
     def park(self, records: Sequence[ParkedRecord]) -> None:
-        """Append the records that the store does not have yet; they are on the disk when it returns."""
+        """Append the records that the store does not have yet. They are on the disk when this method returns."""
         for path, group in self._by_file(records):
             with _locked(path) as file:
                 known = _read(path, file)
@@ -153,7 +153,7 @@ def _append(path: Path, file: BinaryIO, documents: Sequence[object]) -> None:
 
 
 def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
-    """Write all of ``data``; one write of an unbuffered file may take only a part."""
+    """Write all of ``data``; a single write to an unbuffered file may write only a part."""
     left = memoryview(data)
     while left:
         left = left[write(left) or 0 :]

@@ -40,7 +40,8 @@ class KeyLeft:
     records: int
     """The number of records still parked, as far as the replay knows; a running worker may have parked more."""
     error: str
-    """The error of the processor at the first of them, or the fact that the processor did not checkpoint it."""
+    """The error of the processor at the first of these records, or the fact that the processor did not checkpoint that
+    record."""
 
     def __str__(self) -> str:
         noun = "record" if self.records == 1 else "records"
@@ -123,7 +124,7 @@ def _by_key(records: Iterable[ParkedRecord]) -> Iterator[list[ParkedRecord]]:
 def _replay_key(
     store: IParkingStore, make: Callable[[], IRecordProcessor], records: Sequence[ParkedRecord]
 ) -> tuple[int, str]:
-    """Replay the records of one key; return how many were processed, and the error that ended it, or ``""``."""
+    """Replay the records of one key; return how many were processed, and the error that ended the replay, or ``""``."""
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
         replayer = _Replayer(store, list(run))

@@ -54,7 +54,7 @@ REQUEST_BYTES = 2 * 1024 * 1024
 
 @checks.explains_names
 class TableParkingStore(IParkingStore):
-    """Keeps records in a table of their own, one row each. It makes the table when it is first needed. Thread-safe.
+    """Keeps records in a table of their own, one row each. The table is made when first needed. Thread-safe.
 
     Any number of streams and fleets may share the table. A failed call raises; the worker repeats it.
 
@@ -89,7 +89,7 @@ class TableParkingStore(IParkingStore):
         self._write(items, ignored=CONDITION_CHECK_FAIL)
 
     def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
-        """Yield the parked records of the rows, by key.
+        """Yield the parked records of the rows, sorted by the key of the row.
 
         Raises:
             StreamClientException: a row is not a parked record; the message names the row.
@@ -109,7 +109,7 @@ class TableParkingStore(IParkingStore):
         return keys.values()
 
     def remove(self, records: Sequence[ParkedRecord]) -> None:
-        """Delete the rows."""
+        """Delete the rows of ``records``."""
         self._have_table()
         any_state = Condition(RowExistenceExpectation.IGNORE)
         keys = {tuple(_row_key(parked)) for parked in records}

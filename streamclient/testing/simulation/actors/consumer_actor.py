@@ -1,7 +1,8 @@
-"""The reader of one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
+"""One shard's reader in a simulated process: the production ``ConsumerMachine``, with simulated calls around it.
 
-Its shell does what ``streamclient.worker.shard_consumer`` does; its user code is ``SimulatedProcessor``. A call under
-way continues whatever happens, even in a process that was frozen in the middle of it: that is how a zombie behaves.
+The code around the machine does what ``streamclient.worker.shard_consumer`` does; the user code is
+``SimulatedProcessor``. A running call continues whatever happens, even in a process that was frozen in the middle of
+it: that is how a zombie behaves.
 """
 
 from __future__ import annotations
@@ -28,29 +29,30 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID, PartOfSh
 from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
-"""Most records in one page of a shard without backlog; small, so that hand-overs meet batches under way."""
+"""The most records in one page of a shard without backlog; the number is small, so that hand-overs meet running
+batches."""
 
 CUT_SHARE = 0.02
-"""Share of pages of open shards that lack their next iterator during the storm, and some of their records. They model
-truncated pages, whose bytes cannot be told from the last page of a closed shard."""
+"""The share of pages of open shards that lack their next iterator during the storm, and some of their records. Such
+pages model truncated pages, whose bytes cannot be told from the last page of a closed shard."""
 
 REPEATED_SHARE = 0.01
-"""Share of pages with records during the storm whose next iterator is the requested one."""
+"""The share of pages with records during the storm whose next iterator is the requested one."""
 
 ELSEWHERE_SHARE = 0.01
-"""Share of pages during the storm that belong to another shard and are older than the last one read: newer pages look
-true."""
+"""The share of pages during the storm that belong to another shard and are older than the last page read. Newer pages
+of another shard would look true."""
 
 ELSEWHERE_AGAIN_SHARE = 0.3
-"""The same share while the way to the last record is read again: such answers come in series."""
+"""The share of pages of another shard while the way to the last record is read again: such answers come in series."""
 
 RECORD_BYTES = 100
 
 BACKLOG_PART = 4
-"""A page also has this part of the backlog, so that a shard that fell back catches up in a few rounds."""
+"""The part of the backlog that a page has in addition, so that a shard that fell back catches up in a few rounds."""
 
 STORE_DOWN_SHARE = 0.1
-"""Share of calls to the parking store that fail during the storm."""
+"""The share of calls to the parking store that fail during the storm."""
 
 UNANSWERED = Raised.of(NO_ANSWER)
 GONE = Raised.of(DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist"))
@@ -75,13 +77,13 @@ class Consumer:
         self.processor: SimulatedProcessor | None = None
         """The present processor, or the last one."""
         self.is_made = False
-        """Whether its processor was made."""
+        """Whether the consumer's present processor was made."""
         self.is_given_up = False
-        """Whether it has reported that an operator must decide, and none has."""
+        """Whether the consumer has reported that an operator must decide, and no operator has decided yet."""
         self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
         self._end_visit = 0
         self._call = 0
-        """Number of the last call into user code."""
+        """The number of the last call into user code."""
         self._is_queued = False
 
     def begin(self) -> None:
@@ -93,12 +95,12 @@ class Consumer:
         self.handle(facts.StopAsked(reason))
 
     def mark(self, reason: ShutdownReason) -> None:
-        """Have its processor request its own end."""
+        """Have the consumer's processor request its own end."""
         if self.processor is not None:
             self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
 
     def accept_loss(self) -> None:
-        """Accept the loss, as an operator does."""
+        """Confirm, as an operator does, that the lost records may be skipped."""
         self.is_given_up = False
         self._later(0.0, self.handle, facts.LossAccepted())
 
@@ -118,13 +120,13 @@ class Consumer:
 
     @property
     def place(self) -> int:
-        """Number of the next record that it reads."""
+        """The number of the next record that the consumer reads."""
         return self._place(self.machine.position)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call after some seconds; later if the process is frozen then, and never if it is gone."""
+        """Call ``call`` after some seconds: later if the process is frozen then, and never if the process is gone."""
         self.agenda.after(seconds, self._when_awake, call, arguments)
 
     def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -137,7 +139,7 @@ class Consumer:
             call(*arguments)
 
     def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let user code take its time; it may hang meanwhile."""
+        """Let user code work for ``seconds``, and longer if it hangs; then continue with ``call``."""
         self._later(seconds, self._when_it_returns, call, arguments)
 
     def _when_it_returns(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -150,7 +152,7 @@ class Consumer:
     # --- calls into user code ------------------------------------------------------------------------------------
 
     def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Run a call when a thread is free, usually at once."""
+        """Run a call into user code when a thread is free, which is usually at once."""
         self._call += 1
         self._is_queued = self.process.dice.chance(self.world.habits.queued_share)
         if self._is_queued:
@@ -165,7 +167,7 @@ class Consumer:
             call(*arguments)
 
     def returns(self, error: BaseException | None = None, value: object = None) -> None:
-        """Let the call under way return, or raise."""
+        """Let the running call into user code return ``value``, or raise ``error``."""
         self.is_made = error is None or bool(value)
         self.world.laws.call_ended(self)
         self.handle(facts.CallReturned(None if error is None else Raised.of(error), value))
@@ -290,7 +292,7 @@ class Consumer:
         last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
         other = stream.shards[dice.choice(sorted(stream.shards))]
         before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // MICROS_PER_SECOND)
-        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # those of time 0 tell nothing
+        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # records of time 0 tell nothing
         if other is self.shard or before <= oldest:
             return None
         self.world.injected["page of another shard"] += 1
@@ -338,7 +340,7 @@ class Consumer:
         self._present.is_closed = True
 
     def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """Take the core's answer: user code continues in a moment, the machine knows at once."""
+        """Hand over the core's answer to a request: user code continues in a moment, the machine knows at once."""
         if self.has_ended:
             return
         progress = request.progress
@@ -357,7 +359,7 @@ class Consumer:
             self.world.note(self.process.label, command.severity.value, self.lease_key, command.text)
 
     def _nothing(self, command: object) -> None:
-        """Do nothing: the command is a read-ahead or an outage to log."""
+        """Do nothing: the command is a read-ahead, or an outage to log."""
 
     def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True

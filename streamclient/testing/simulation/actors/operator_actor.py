@@ -21,7 +21,7 @@ Change = Callable[[Lease], object]
 
 
 class Operator(Outsider):
-    """Acts on the rows of one world. Its own requests never get lost."""
+    """Acts on the rows of one world. Requests of the operator never get lost."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__("operator", "operator", "operator")
@@ -30,7 +30,7 @@ class Operator(Outsider):
         self.is_off_duty = False
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
-        """Hold a shard for a while; with ``ends_itself`` by a time in the pause, otherwise by a second order."""
+        """Hold a shard for a while. With ``ends_itself`` the pause has an end time; otherwise an order ends it."""
         until = self._world.wall_micros() + int(seconds * MICROS_PER_SECOND) if ends_itself else None
         is_paused = self._order_pause(key, until)
         if is_paused and not ends_itself:

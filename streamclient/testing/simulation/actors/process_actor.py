@@ -1,8 +1,8 @@
-"""One process with a worker of this package in it: the production ``Holdings``, and a shell of simulated calls.
+"""One process with a worker of this package in it: the production ``Holdings``, with simulated calls around it.
 
-Its shell does what ``streamclient.worker`` does: writes of a turn are sent at once, renewals in one request;
-``sent_at`` is read before a request leaves; the answer to each command is one event. A frozen process does nothing at
-all: events that reach it wait until it continues, and then come in order.
+The code around the core does what ``streamclient.worker`` does: writes of a turn are sent at once, renewals in one
+request; ``sent_at`` is read before a request leaves; the answer to each command is one event. A frozen process does
+nothing at all: events that reach it wait until it continues, and then come in order.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from streamclient.testing.simulation.simulated_stream import STREAM_ID
 from streamclient.testing.simulation.world import SimulatedWorld
 
 TICK_LAG_SECONDS = 1e-6
-"""A deadline counts as reached this much after it, so that rounding of clocks never leaves it in the future."""
+"""How long after a deadline, in seconds, its tick comes, so that rounding of clocks never leaves the deadline in the
+future."""
 
 NEVER_DUE = float("inf")
 
 WRITES = (events.WriteLease, events.WriteWorker)
 
 CARRIED_OUT = (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST)
-"""Outcomes of calls that are carried out, and whose answers do not arrive."""
+"""Outcomes of calls that are carried out, but whose answers do not arrive."""
 
 
 class PythonProcess(SimulatedProcess):
@@ -48,14 +49,14 @@ class PythonProcess(SimulatedProcess):
         self.set_clock(plan.drift)
         self.is_stopping = False
         self.is_selective = False
-        """Whether one of its processors marked itself done, so that the worker does not take that lease again."""
+        """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
         self.consumers: dict[str, Consumer] = {}
         """Consumers by lease identifier."""
         self.identifiers = 0
         self.held_by_program: dict[str | None, None] = {}
-        """The shards that its own program paused; ``None`` stands for the whole worker."""
+        """The shards that the worker's own program paused; ``None`` stands for the whole worker."""
         self.decided: dict[str, LeaseWrite] = {}
-        """The last write of each lease; other writes that arrive under its name are late."""
+        """The last write of each lease; other writes that arrive under this process's name are late."""
         self._tick_due = NEVER_DUE
         """The deadline for which a tick is on the agenda."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
@@ -96,15 +97,15 @@ class PythonProcess(SimulatedProcess):
             self.deliver(events.StopRequested())
 
     def hold(self, lease_key: str | None) -> None:
-        """Have its own program pause a shard, or the whole worker."""
+        """Have the worker's own program pause a shard, or the whole worker."""
         self.deliver(events.PauseRequested(lease_key, "maintenance"))
 
     def let_go(self, lease_key: str | None) -> None:
-        """Have its own program end a pause."""
+        """Have the worker's own program end a pause."""
         self.deliver(events.ResumeRequested(lease_key))
 
     def believes(self, consumer: ConsumerRole) -> bool:
-        """Return whether it relies on the lease under which a consumer reads, and on its session."""
+        """Return whether the worker relies on the lease under which a consumer reads, and on the worker's session."""
         held = self.holdings.held.get(consumer.lease_key)
         is_same = held is not None and held.identifier == consumer.identifier
         if not self.is_alive or not is_same or held is None:
@@ -156,7 +157,7 @@ class PythonProcess(SimulatedProcess):
             self.agenda.at(moment, self.when_awake, self._tick, deadline)
 
     def _tick(self, due: float) -> None:
-        """Handle the earliest known deadline; it may have been put off since."""
+        """Handle the earliest known deadline, which may have been put off since."""
         if self._tick_due != due:
             return
         self._tick_due = NEVER_DUE
@@ -182,7 +183,7 @@ class PythonProcess(SimulatedProcess):
     ) -> None:
         """Send a call: ``land`` takes its fate and the arguments at the service, unless the call or its answer is lost.
 
-        ``effect`` is what the call does at the service even if the answer is lost.
+        ``effect`` is the work that the call does at the service even if the answer is lost.
         """
         fate = self.network.fate(self.name, self.dice)
         if effect is not None and fate in CARRIED_OUT:
@@ -195,7 +196,7 @@ class PythonProcess(SimulatedProcess):
         self.agenda.after(seconds, self.deliver, Answered(call, error=ERRORS.get(fate, NO_ANSWER)))
 
     def _answer(self, fate: Fate, call: Call[Any], look: Callable[[], Any]) -> None:
-        """Send the answer back: what ``look`` finds now."""
+        """Send back an answer with the result that ``look`` has at this moment."""
         answer = Answered(call, look())
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
@@ -277,7 +278,7 @@ class PythonProcess(SimulatedProcess):
         self._send([leases.create(found)])
 
     def _send(self, writes: list[LeaseWrite | WorkerWrite]) -> None:
-        """Send one request; its rows share one fate."""
+        """Send one request; all of its rows have the same fate."""
         network, dice, after = self.network, self.dice, self.agenda.after
         sent_at, fate = self.local(), network.fate(self.name, dice)
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):

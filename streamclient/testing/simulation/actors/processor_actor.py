@@ -1,7 +1,7 @@
 """The user code of a simulated consumer: it writes to the sink that all workers share, and checkpoints.
 
-It raises while its shard is failing or when a record of a batch is poisoned, and now and then omits a duty of a
-processor. Production code decides which checkpoints it may store.
+The simulated processor raises while its shard is failing or when a record of a batch is poisoned, and now and then
+omits a duty of a processor. Production code decides which checkpoints it may store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from streamclient.testing.simulation.roles import ConsumerRole, Request
 from streamclient.testing.simulation.world import SimulatedWorld
 
 FORGETFUL_SHARE = 0.05
-"""Share of shard ends whose checkpoint it omits."""
+"""The share of shard ends at which the processor omits the checkpoint."""
 
 NOT_MADE_SHARE = 0.5
-"""Share of failed starts in which the processor was not even made."""
+"""The share of failed starts in which the processor was not even made."""
 
 RAISED = ValueError("cannot digest this")
 REFUSED = ShutdownException("the destination knows a later owner")
@@ -41,16 +41,16 @@ class SimulatedProcessor:
         self.number = made.number
         self.positions = HandedOutPositions(consumer.lease_key, made.initial, made.progress)
         self.is_closed = False
-        """Whether its checkpoints are refused."""
+        """Whether the processor's checkpoints are refused."""
         self._pending = made.pending
         self._stored = ""
         self._kept: list[int] = []
-        """Numbers of records that it was given and has not written yet."""
+        """The numbers of the records that the processor was given and has not written yet."""
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """Handle the first call."""
+        """Handle the first call of the consumer."""
         self.consumer.work(self.world.habits.prompt_seconds, self._initialize)
 
     def _initialize(self) -> None:
@@ -93,7 +93,7 @@ class SimulatedProcessor:
             consumer.returns(REFUSED, value=True)
 
     def _commit(self, places: Sequence[int]) -> None:
-        """Commit between the two phases."""
+        """Commit the records between the two phases of the checkpoint."""
         value = self.positions.permitted
         if self.world.sink.commit(self.consumer, runs(places), value):
             self._ask(value, self._return)
@@ -101,7 +101,7 @@ class SimulatedProcessor:
             self.consumer.returns(REFUSED)
 
     def shutdown(self, reason: ShutdownReason) -> None:
-        """Handle the last call."""
+        """Handle the last call of the consumer."""
         self.consumer.work(self.world.habits.prompt_seconds, self._shut_down, reason)
 
     def _shut_down(self, reason: ShutdownReason) -> None:
@@ -147,7 +147,7 @@ class SimulatedProcessor:
         )
 
     def _answered(self, stored: str, then: Then, outcome: CheckpointOutcome) -> None:
-        """Let the call of ``checkpoint()`` return, or raise."""
+        """Let the user code's call of ``checkpoint()`` return, or raise."""
         if outcome is not CheckpointOutcome.STORED:
             self.consumer.returns(IN_DOUBT if outcome is CheckpointOutcome.UNKNOWN else LOST, value=True)
             return

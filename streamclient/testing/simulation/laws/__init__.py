@@ -34,7 +34,8 @@ SAFETY: tuple[type[Law], ...] = (
     ownership.VerdictsAreLate,
     ownership.SessionsFirst,
 )
-"""Checked at every event. The order matters if one mistake breaks two laws: the cause comes first."""
+"""The laws, which are checked at every event. The order matters if one mistake breaks two laws: the cause comes
+first."""
 
 
 def make_laws(world: SimulatedWorld) -> list[Law]:

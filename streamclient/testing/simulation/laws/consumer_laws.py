@@ -127,7 +127,7 @@ class PausedShardsRest(Law):
             raise self.broken(consumer.lease_key, f"{consumer!r} {what} although {row} is paused: {row.pause}")
 
     def _is_over(self, row: Lease) -> bool:
-        """Return whether the time of the pause is over by the clock."""
+        """Return whether the pause has ended by the clock."""
         until = None if row.pause is None else row.pause.until_micros
         return until is not None and until <= self.world.wall_micros()
 

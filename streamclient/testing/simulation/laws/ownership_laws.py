@@ -26,19 +26,20 @@ OWNERS_WRITES = frozenset(
 
 
 SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
-"""Writes that a worker without the lease may make once it is free: take it, or hand it over to another worker."""
+"""The writes that a worker without the lease may make once the lease is free: to take it, or to hand it over to another
+worker."""
 
 
 UNAWARE = (Excuse.ROW_DESTROYED, Excuse.ROW_ANEW, Excuse.NAME_TAKEN)
-"""Reasons why a process may rely on a lease without being able to know that it is gone."""
+"""The reasons why a process may rely on a lease without being able to know that the lease is gone."""
 
 
 class OneReader(Law):
     """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
 
-    A process that takes an expired lease, or starts to read a shard, must be the only one that relies on the lease. A
-    reader whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then.
-    A process whose name another process has taken over is excused for a lease duration at most.
+    A process that takes an expired lease, or starts to read a shard, must be the only process that relies on the lease.
+    A reader whose row was destroyed from outside since its last heartbeat cannot know that yet, and is excused until
+    then. A process whose name another process has taken over is excused for a lease duration at most.
     """
 
     name = READERS
@@ -83,10 +84,10 @@ class OneReader(Law):
 class Patience(Law):
     """No live lease is taken: its row must have stood still for a lease duration, or be free or handed over.
 
-    Alternatively its owner's session must have ended since, by a verdict or by itself.
+    Alternatively the session of the lease's owner must have ended since, by a verdict or by itself.
 
-    Measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside, its counter
-    begins anew and it may look as it did before; the taker is then excused.
+    The time is measured in true time, with the largest allowed drift of a clock. If a row was destroyed from outside,
+    its counter begins anew and the row may look as it did before; the taker is then excused.
     """
 
     name = "patience"
@@ -119,7 +120,7 @@ class FencedWritesFail(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._owners: dict[str, Actor] = {}
-        """The process whose take was accepted last, by lease."""
+        """By lease, the process whose take was accepted last."""
 
     def row_changed(self, change: LeaseChange) -> None:
         actor, what, after = change.actor, change.what, change.after
@@ -158,7 +159,7 @@ class EpochsGrow(Law):
 
     So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. A process that
     does not know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name
-    another process already has is not an acquisition: it may hold nothing.
+    another process already has is not an acquisition, because that process may hold nothing.
     """
 
     name = EPOCHS
@@ -167,7 +168,7 @@ class EpochsGrow(Law):
         super().__init__(world)
         self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
-        """The last taker of each lease, and the number of takes by others before it."""
+        """For each lease, the last taker, and the number of takes by others before that take."""
         self._known_takes: dict[str, int] = {}
 
     def row_changed(self, change: LeaseChange) -> None:
@@ -185,7 +186,7 @@ class EpochsGrow(Law):
             if is_broken and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
                 raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
         if self.world.is_bereft(consumer.process, key):
-            return  # it may hold nothing
+            return  # that process may hold nothing
         self._last[key], self._known_takes[key] = consumer, changes
 
     def write_refused(self, consumer: ConsumerRole) -> None:

@@ -27,17 +27,17 @@ from streamclient.testing.simulation.simulated_table import Actor, LeaseChange
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 Asked = tuple[str, str, bool]
-"""Lease key, value, and whether it is the first phase of two."""
+"""The lease key, the value, and whether the request is the first phase of two."""
 
 RESTORATIONS = frozenset({WriteKind.TAKE.value, WriteKind.CREATE.value})
-"""Writes by which a worker that holds a lease restores a row that was destroyed."""
+"""The writes by which a worker that holds a lease restores its row after the row was destroyed."""
 
 END = 1 << 60
-"""Position of SHARD_END: after every record."""
+"""The position of SHARD_END: after every record."""
 
 
 def place(checkpoint: str) -> int:
-    """Return the number of the next record; SHARD_END is after every record."""
+    """Return the number of the next record at a checkpoint; SHARD_END is after every record."""
     return END if checkpoint == CheckpointPosition.SHARD_END else place_of(checkpoint)
 
 
@@ -54,9 +54,9 @@ class CheckpointsOnlyAdvance(Law):
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._reached: dict[str, int] = {}
-        """Furthest position in the row since its last change from outside."""
+        """The furthest position in the row since its last change from outside."""
         self._own: dict[str, tuple[Actor, int]] = {}
-        """Furthest position that the present owner was told is stored."""
+        """The furthest position that the present owner was told is stored."""
 
     def row_changed(self, change: LeaseChange) -> None:
         actor, what, key, after = change.actor, change.what, change.lease_key, change.after
@@ -81,7 +81,7 @@ class CheckpointsOnlyAdvance(Law):
             self._own[key] = (actor, stored)
 
     def _begins_anew(self, key: str, stored: int) -> bool:
-        """Return whether records after the checkpoint were lost and given up, so reading goes on at the oldest."""
+        """Return whether records after the checkpoint were lost and given up, so that reading goes on at the oldest."""
         is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
         return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
 
@@ -94,7 +94,7 @@ class CheckpointsOnlyAdvance(Law):
 
 
 def held_by(actor: Actor) -> Container[str]:
-    """Return the keys of the leases that a worker believes to hold."""
+    """Return the keys of the leases that a worker believes it holds."""
     holdings = getattr(actor, "holdings", None)
     return () if holdings is None else holdings.held
 
@@ -138,8 +138,8 @@ class AnswersAreTrue(Law):
         self._stored: set[Asked] = set()
         self._denied: set[Asked] = set()
         self._held: set[Asked] = set()
-        """Values that rows have held, whichever worker stored them. Such a value is stored if it is requested again,
-        even if no write of it arrives."""
+        """The values that rows have held, whichever worker stored them. If such a value is requested again, it counts
+        as stored, even if no write of it arrives."""
 
     def row_changed(self, change: LeaseChange) -> None:
         after = change.after
@@ -206,7 +206,7 @@ class NothingIsLost(Law):
         self._aside: set[tuple[int, int]] = set()
         """Parked changes, by key and number."""
         self._unfenced: set[str] = set()
-        """Shards that a Java worker went on with: it has no epoch, so the sink cannot refuse late writers."""
+        """Shards that a Java worker has continued to read: it has no epoch, so the sink cannot refuse late writers."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         shard = consumer.shard
@@ -245,7 +245,7 @@ class NothingIsLost(Law):
     def _is_fenced(self, shard: str, later: str) -> bool:
         """Return whether late writers are refused.
 
-        They are not after a Java worker went on with the shard, or after a change of a row from outside.
+        They are not refused after a Java worker went on with the shard, or after a change of a row from outside.
         """
         excused, touched = self.world.excused, self.world.touched
         if not later or shard in self._unfenced:
@@ -254,7 +254,7 @@ class NothingIsLost(Law):
 
 
 def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
-    """Return key and number of a record of a consumer's shard."""
+    """Return the key and the number of a record of a consumer's shard."""
     place = record.sequence_info.row_index
     return consumer.shard.keys[place], consumer.shard.numbers[place]
 
@@ -262,8 +262,8 @@ def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
 class NothingIsSkipped(Law):
     """A shard is read from its beginning, except for the first shards if reading starts at the latest record.
 
-    So a row's first checkpoint is a later position only if no other worker has created the row of a shard before it,
-    and no later than the start of the worker that creates it.
+    So a row's first checkpoint is a later position only if no other worker has created the row of an ancestor. Even
+    then the position is not after the start of the worker that creates the row.
     """
 
     name = "nothing is skipped"

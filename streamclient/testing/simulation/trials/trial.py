@@ -24,23 +24,23 @@ from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, Simulate
 from streamclient.worker import Worker
 
 STORM_DURATIONS = 12.0
-"""Duration of the faults in a run, in lease durations."""
+"""The duration of the faults in a run, in lease durations."""
 
 RECOVERY_DURATIONS = 20.0
-"""Lease durations after the faults within which everything must have been delivered."""
+"""The number of lease durations after the faults within which everything must have been delivered."""
 
 QUIET_SHARE = 0.1
-"""First share of the time, without faults: the fleet distributes the shards."""
+"""The first share of the time, in which no faults happen: the fleet distributes the shards."""
 
 
 @define(eq=False)
 class Trial:
-    """Everything in one run."""
+    """One run, with everything in it."""
 
     settings: TrialSettings
     seed: int
     tell: Callable[[str], None] | None = None
-    """Called with every step, if a reader wants to follow."""
+    """A function that is called with every step, for a person who wants to follow the run."""
     lines: list[str] = field(factory=list)
     """All steps."""
     incidents: list[str] = field(factory=list)
@@ -54,9 +54,9 @@ class Trial:
     fleet: list[Life] = field(factory=list)
     """Every process that was ever started."""
     keys_of: dict[str, list[str]] = field(factory=dict)
-    """Keys that are written to each open shard."""
+    """The keys that are written to each open shard."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
-    """The changes written to each shard, for shards with any."""
+    """The changes written to each shard, for shards that have any."""
     _reading_dice: Dice = field(init=False)
     _created: int = 0
     _written_micros: int = 0
@@ -275,7 +275,7 @@ class Trial:
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Write one change of a row. No two have the same time, so key and time identify it."""
+        """Write one change of a row. No two changes have the same time, so key and time identify a change."""
         shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
         self._written_micros = max(self._written_micros + 1, int(self.simulation.now * MICROS_PER_SECOND))
         change = self.witness.write(self.dice.choice(self.keys_of[shard_id]), self._written_micros)

@@ -17,7 +17,7 @@ from streamclient.testing.simulation.trials.trial import Trial
 from streamclient.testing.simulation.trials.trial_settings import Fault, Run, TrialSettings
 
 SHOWN_LINES = 12
-"""Number of the last steps, and of the last incidents, that a failure shows."""
+"""The number of the last steps, and of the last incidents, that a failure shows."""
 
 
 class SimulationFailed(AssertionError):
@@ -35,11 +35,11 @@ class SimulationResult:
 
     seeds: int
     written: int
-    """Changes that were written to the streams."""
+    """The number of changes that were written to the streams."""
     delivered: int
-    """Changes that were handed to processors, repeats included."""
+    """The number of changes that were handed to processors, repeats included."""
     faults: Mapping[str, int]
-    """Number of faults, by kind."""
+    """The number of faults, by kind."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{number} {name}" for name, number in self.faults.items()) or "no faults"
@@ -55,7 +55,7 @@ _seeds = checks.Check(
 
 
 class StreamSimulation:
-    """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is one of these."""
+    """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is an object of this class."""
 
     def __init__(
         self, *, seed: int | None = None, seeds: int | None = None, test: str = "", tell: Callable[[str], None] = print
@@ -86,10 +86,10 @@ class StreamSimulation:
             workers: number of processes.
             shards: number of shards at the beginning.
             records: number of changes that are written while faults happen.
-            keys: number of rows that they change; the key column is ``id``.
+            keys: number of rows that the changes concern; the key column is ``id``.
             max_records: most records in one batch.
-            faults: made by ``Faults``; none means a quiet run.
-            seeds: the number of seeds, counted from 0, or the seeds. Each gives another history.
+            faults: made by ``Faults``; without any the run is quiet.
+            seeds: the number of seeds, counted from 0, or the seeds themselves. Each seed gives another history.
             columns: columns of the n-th change of a key; by default ``{"number": n}``.
             config: settings of the workers; the default looks less often at other workers, to save time.
             before: called before each seed; empty your sink here.

@@ -36,7 +36,7 @@ class TrialLeases(MemoryLeaseManager):
         self._dice, self._shares, self._injected = dice, shares, injected
 
     def finished(self) -> set[str]:
-        """Return the keys of the leases whose shards were read to the end. It never fails, as the judge asks it."""
+        """Return the keys of the leases whose shards were read to the end. It never fails, as the judge calls it."""
         return {lease.lease_key for lease in super().list_leases() if lease.is_finished}
 
     def list_leases(self) -> Sequence[Lease]:
@@ -65,7 +65,7 @@ class TrialLeases(MemoryLeaseManager):
         super().wake(worker_ids)
 
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
-        """Carry out writes, or not; return the true answers, or fail."""
+        """Carry out writes, unless they are lost; return the true answers, or uncertain ones if the call fails."""
         fate = self._fate()
         if fate in (None, Fate.LOST_ANSWER):
             before = self._checkpoints()

@@ -25,7 +25,7 @@ CHOICES: Mapping[str, tuple[Do | Fate, str]] = {
     "throttled": (Fate.THROTTLED, "throttled"),
     "failing_reads": (Fate.FAILING_READ, "failing reads"),
 }
-"""Each choice in the vocabulary of all simulations, and in the words of users."""
+"""For each choice, its name in all simulations and its name in the words of users."""
 
 
 @frozen
@@ -34,9 +34,9 @@ class Fault:
 
     choice: str
     times: int = 0
-    """How often it happens, at moments that the seed decides; 0 for faults of single calls."""
+    """How often the fault happens, at moments that the seed decides; 0 for faults of single calls."""
     share: float = 0.0
-    """Probability that it affects a single call; 0 for faults of workers and shards."""
+    """The probability that the fault affects a single call; 0 for faults of workers and shards."""
 
     @property
     def kind(self) -> Do | Fate:
@@ -48,7 +48,7 @@ class Fault:
 
 
 def said(kind: Do | Fate) -> str:
-    """Return a kind in the words of users."""
+    """Return a kind of fault in the words of users."""
     return next(text for each, text in CHOICES.values() if each is kind)
 
 
@@ -62,12 +62,12 @@ class Faults:
 
     @staticmethod
     def crash(times: int = 1) -> Fault:
-        """Kill a worker's process; the memory of its processors is lost. Another one starts later."""
+        """Kill a worker's process; the memory of its processors is lost. Another process starts later."""
         return _repeated("crash", times)
 
     @staticmethod
     def stop(times: int = 1) -> Fault:
-        """Stop a worker in an orderly way; another one starts later."""
+        """Stop a worker in an orderly way; another worker starts later."""
         return _repeated("stop", times)
 
     @staticmethod
@@ -133,7 +133,7 @@ class Change:
 
     key: str
     number: int
-    """The number of the change among those of its key, from 1."""
+    """The number of the change among the changes of its key, counted from 1."""
 
     def __str__(self) -> str:
         return f"{self.key}/{self.number}"
@@ -147,12 +147,12 @@ class Run:
     written: tuple[Change, ...]
     """Every change, in the order of writing."""
     delivered: Mapping[Change, int]
-    """How often each change was handed to a processor whose call returned, or that stored a checkpoint after it before
-    it failed or was killed."""
+    """How often each change was handed to a processor that accepted it: its call returned, or it stored a checkpoint
+    after the change before it failed or was killed."""
     newest: Mapping[str, int]
-    """Number of the last change of each key."""
+    """The number of the last change of each key."""
     faults: Mapping[str, int]
-    """Number of faults, by kind."""
+    """The number of faults, by kind."""
 
 
 def _default_columns(key: str, number: int) -> Mapping[str, ColumnValue]:
@@ -179,20 +179,20 @@ class TrialSettings:
     shards: int = field(default=4, validator=checks.positive)
     records: int = field(default=500, validator=checks.positive)
     keys: int = field(default=40, validator=checks.positive)
-    """Different rows that the records change."""
+    """The number of different rows that the records change."""
     max_records: int = field(default=20, validator=checks.positive)
-    """Most records in one batch."""
+    """The most records in one batch."""
     faults: tuple[Fault, ...] = field(default=(), converter=_faults)
     columns: Callable[[str, int], Mapping[str, ColumnValue]] = field(
         default=_default_columns, validator=checks.function("with a key and a number")
     )
-    """Columns of the n-th change of a key, counted from 1."""
+    """A function that returns the columns of the n-th change of a key, counted from 1."""
     config: ClientConfig = field(factory=simulated_config, validator=checks.instance(ClientConfig))
     before: Callable[[], object] | None = field(
         default=None, validator=checks.optional(checks.function("without arguments"))
     )
-    """Called before each seed: empty the sink here."""
+    """A function that is called before each seed, to empty the sink."""
     check: Callable[[Run], object] | None = field(
         default=None, validator=checks.optional(checks.function("with a Run"))
     )
-    """Called after each seed, when all workers have stopped: the user's own invariant."""
+    """A function that is called after each seed, when all workers have stopped: the user's own invariant."""

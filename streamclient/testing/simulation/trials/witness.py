@@ -38,10 +38,10 @@ class Life:
 
     name: str
     worker: SimulatedWorker | None = None
-    """``None`` until it is made."""
+    """The worker of the process; ``None`` until it is made."""
 
     def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
-        """Return whether it holds that lease by its own clock, was not killed, and is not frozen."""
+        """Return whether the worker holds that lease by its own clock, was not killed, and is not frozen."""
         worker = self.worker
         if worker is None or worker.is_over or worker.is_frozen:
             return False
@@ -55,28 +55,29 @@ class Life:
 class Witness:
     """Knows all written changes and all deliveries.
 
-    The laws are those of ``streamclient.testing.history``. The witness sees a reader by the calls into user code: it
-    begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and accepted.
+    The laws are those of ``streamclient.testing.history``. The witness sees a reader by the calls into user code: a
+    reader begins with ``initialize``, and is over after ``shutdown``. In the end everything must be handed out and
+    accepted.
 
     A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
-    after it: whatever the result of the call then, the batch does not come again.
+    after it. In the second case the batch does not come again, whatever the result of the call.
     """
 
     note: Callable[[str, str, str], None]
-    """Records a step: actor, event, and further detail."""
+    """A function that records a step: actor, event, and further detail."""
     finished: Callable[[], Container[str]]
-    """Returns the shards that were read to their ends, according to the table."""
+    """A function that returns the shards that were read to their ends, according to the table."""
     failed: LawBroken | None = None
     """The first law that was broken."""
     written: list[Change] = field(factory=list)
     newest: dict[str, int] = field(factory=dict)
     accepted: Counter[Change] = field(factory=Counter)
     current: dict[str, WitnessedProcessor] = field(factory=dict)
-    """The processor of each shard that was initialized last."""
+    """For each shard, the processor that was initialized last."""
     places: dict[Change, tuple[str, int]] = field(factory=dict)
-    """The shard of each change, and the number of its changes that were written before."""
+    """For each change, its shard, and the number of that shard's changes that were written before it."""
     errors: Counter[str] = field(factory=Counter)
-    """Errors that user code raised."""
+    """The errors that user code raised, counted by their texts."""
     parents: dict[str, tuple[str, ...]] = field(factory=dict)
     """The parents of each shard."""
     _changes: dict[tuple[str, int], Change] = field(factory=dict)
@@ -92,7 +93,7 @@ class Witness:
         )
 
     def write(self, key: str, micros: int) -> Change:
-        """Count one more change of a key, written at a time of its own."""
+        """Record one more change of a key, written at a time of its own; return the change."""
         number = self.newest[key] = self.newest.get(key, 0) + 1
         change = self._changes[key, micros] = Change(key, number)
         self.written.append(change)
@@ -110,13 +111,13 @@ class Witness:
                 raise broken
 
     def handed_out(self, processor: WitnessedProcessor, changes: list[Change]) -> None:
-        """Take a batch that is being handed out."""
+        """Judge a batch that is being handed out, and remember it as the processor's."""
         keys, numbers = [change.key for change in changes], [change.number for change in changes]
         self.tell(Delivered(processor, processor.shard_id, keys, numbers))
         processor.in_hand = list(changes)
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """Take a stored checkpoint: its processor has accepted everything before it."""
+        """Handle a stored checkpoint: the shard's processor has accepted everything before it."""
         processor = self.current.get(shard_id)
         if processor is not None:
             processor.accepts([change for change in processor.in_hand if self._is_before(change, shard_id, checkpoint)])
@@ -133,7 +134,7 @@ class Witness:
     def is_read(self, shard_id: str, last: Change, end: str) -> bool:
         """Return whether a processor that may continue has a shard's last change, or was started after it.
 
-        It proves nothing that a processor had it before its worker died: the memory of that processor is lost.
+        A processor that had the change before its worker died proves nothing: the memory of that processor is lost.
         """
         processor = self.current.get(shard_id)
         return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
@@ -148,7 +149,7 @@ class WitnessedProcessor(IRecordProcessor):
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
-        """The part of its last batch that it has not accepted yet."""
+        """The part of the processor's last batch that the processor has not accepted yet."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Pass the call on."""
@@ -175,7 +176,7 @@ class WitnessedProcessor(IRecordProcessor):
         self.in_hand = [change for change in self.in_hand if change not in changes]
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass the call on. The processor is over even if the call raises: a worker calls it no more."""
+        """Pass the call on. The processor is over even if the call raises: a worker does not call it again."""
         reason = shutdown_input.shutdown_reason.value
         try:
             self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
@@ -183,7 +184,7 @@ class WitnessedProcessor(IRecordProcessor):
             self.witness.tell(ReaderOver(self, self.shard_id))
 
     def is_valid(self) -> bool:
-        """Return whether its worker is alive, is not frozen, and relies on the lease."""
+        """Return whether the processor's worker is alive, is not frozen, and relies on the lease."""
         return self.life.relies_on_lease(self.shard_id, self.identifier)
 
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:

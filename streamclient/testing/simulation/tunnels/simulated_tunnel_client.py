@@ -1,4 +1,4 @@
-"""A simulated process that consumes a tunnel: the production session, and readers like the production shell's."""
+"""A simulated process that consumes a tunnel: the production session, and readers like those of production code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.tunnel import decode_tunnel_page
 
 READ_AGAIN_SECONDS = 1.0
-"""Pause after a page without records, or after a read that failed."""
+"""The pause, in seconds, after a page without records, or after a read that failed."""
 
 THAW_SECONDS = 0.01
-"""For this long after it was frozen a process may continue what it was about to do."""
+"""The number of seconds after a freeze for which a process may continue an action that it was about to take."""
 
 
 class TunnelProcess(SimulatedProcess):
@@ -37,12 +37,12 @@ class TunnelProcess(SimulatedProcess):
         self.plan, self.laws, self.service, self.session = plan, laws, laws.service, session
         self.is_finished = False
         self.is_leaving = False
-        """Whether it was asked to stop."""
+        """Whether the process was asked to stop."""
         self.readers: dict[str, Reader] = {}
         self._tick_at: float | None = None
 
     def when_awake(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Wait by the difference of times: its rounding is part of every seed's history."""
+        """Wait for a difference of times, and not until a time: the rounding is part of every seed's history."""
         if self.is_alive and self.is_frozen:
             self.later(self.frozen_until - self.agenda.now, call, *arguments)
         else:
@@ -106,7 +106,7 @@ class TunnelProcess(SimulatedProcess):
         self._call(verb, request, lambda answer, error: self.deliver(failed(error) if error else answered(answer)))
 
     def _request(self, kind: type[Any], holder: Reader | tunnel_events.FindCheckpoint, **fields: Any) -> Any:
-        """Return a request of the client that has a channel, about that channel."""
+        """Return a request about a channel, from the client that has this channel."""
         ids = {"tunnel_id": self.service.tunnel_id, "client_id": holder.client_id, "channel_id": holder.channel_id}
         return kind(**ids, **fields)
 
@@ -193,7 +193,7 @@ class TunnelProcess(SimulatedProcess):
         self.later(pause, self._go_on, reader)
 
     def _store(self, reader: Reader, tries: int) -> None:
-        """Store a token as the production shell does: after an unclear answer look what is stored, then send again."""
+        """Store a token as production code does: after an unclear answer read the stored token, then send again."""
         number = reader.sequence_number + 1
         request = self._request(schema.CheckpointRequest, reader, checkpoint=reader.token, sequence_number=number)
 

@@ -22,10 +22,10 @@ from streamclient.wire.service_errors import classify, from_answer
 TABLE = "t"
 START_MICROS = 1_700_000_000_000_000
 PAGE_RECORDS = 7
-"""Small pages, so that a channel is read in many steps."""
+"""The records of a page: few, so that a channel is read in many steps."""
 
 Answer = Callable[[Any, Exception | None], None]
-"""Takes the answer's message, or the error."""
+"""A function that gets the answer's message, or the error."""
 
 
 @define(eq=False)
@@ -43,12 +43,12 @@ class SimulatedService:
         self.engine = Engine(clock=clock, storage=MemoryStorage(), limits=limits)
 
     def now(self, operation: str, request: Any) -> Any:
-        """Carry a call out at once, without a network: for the world itself."""
+        """Carry out a call at once, without a network: for the world itself."""
         known = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}[operation]
         return schema.parse(known.response, self.engine.execute(operation, request.SerializeToString()))
 
     def call(self, who: str, dice: Dice, verb: str, request: Any, answer: Answer) -> None:
-        """Carry a client's call out as the network allows; ``answer`` is called exactly once."""
+        """Carry out a client's call as the network allows; ``answer`` is called exactly once."""
         network, fate = self.network, self.network.fate(who, dice)
         if fate is Fate.THROTTLED:
             refusal = _refused(503, "OTSTunnelServerUnavailable", "away")

@@ -1,7 +1,7 @@
 """The laws of every history of tunnel clients: the laws of all fleets, and these.
 
-* if the service leased a channel to one client, no other client processes it, unless the other one was just frozen, or
-  its session was ended without notice;
+* if the service leased a channel to one client, no other client processes the channel, unless the other client was just
+  frozen, or its session was ended without notice;
 * full data comes before changes, as parents before their children;
 * a stored checkpoint never goes back;
 * in the end every row of the full data and every change was delivered, and the channels are spread evenly.
@@ -57,17 +57,17 @@ class Reader:
 
 @define(eq=False)
 class TunnelLaws:
-    """Takes the events of one history; raises ``LawBroken`` at the event that breaks a law."""
+    """Judges the events of one history; raises ``LawBroken`` at the event that breaks a law."""
 
     history: PlayedHistory
     service: SimulatedService
     process_seconds: float
-    """Present usual time to process a page."""
+    """The present usual time to process a page, in seconds."""
     order: KeysInOrder = field(factory=KeysInOrder)
     base: set[int] = field(factory=set)
-    """Delivered keys of the full data."""
+    """The delivered keys of the full data."""
     ended: set[str] = field(factory=set)
-    """Sessions that the service lost without notice."""
+    """The sessions that the service lost without notice."""
     _names: dict[str, str] = field(factory=dict)
     _channels: dict[str, str] = field(factory=dict)
     """Identifiers of channels, by name."""
@@ -88,7 +88,7 @@ class TunnelLaws:
         return name
 
     def check(self, holds: bool, law: str, channel: str, text: str) -> None:
-        """Raise unless a law holds."""
+        """Raise ``LawBroken`` unless ``holds``."""
         if not holds:
             raise LawBroken(law, channel, text)
 
@@ -98,19 +98,19 @@ class TunnelLaws:
         return self.service.engine._state.tunnels[self.service.tunnel_id]
 
     def reader_started(self, process: object, reader: Reader) -> None:
-        """Take the start of a reader in a process."""
+        """Handle the start of a reader in a process."""
         name = self.name(reader.channel_id)
         self._note(reader, "starts to read", name)
         require(ReaderBegan(reader, process, name), *self._judges)
 
     def reader_ended(self, reader: Reader) -> None:
-        """Take the end of a reader, of which nothing runs any more."""
+        """Handle the end of a reader: no part of it runs any more."""
         name = self.name(reader.channel_id)
         self._note(reader, "ends reading", name)
         require(ReaderOver(reader, name), *self._judges)
 
     def processed(self, reader: Reader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
-        """Take a processed page; ``excuse`` says why its process cannot know yet that the channel is another's."""
+        """Judge a processed page; ``excuse`` says why its process cannot know yet that the channel is another's."""
         channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
         if not channel.is_over and channel.client_id not in ("", reader.client_id):
             excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)
@@ -124,7 +124,7 @@ class TunnelLaws:
         self.history.counts["delivered"] += len(records)
 
     def check_checkpoints(self) -> None:
-        """Check every stored position."""
+        """Judge every stored position."""
         stream = self.service.engine._state.streams.get(self.tunnel.definition.stream_id)
         for channel in self.tunnel.channels.values():
             if channel.is_base or stream is None:

@@ -22,22 +22,23 @@ from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 CALM_PROCESS_SECONDS = 0.05
 
 SETTLE_DURATIONS = 15
-"""Limit for consuming everything after the faults, in durations: expiry of dead sessions, then channel by channel."""
+"""The limit, in durations, for consuming everything after the faults: dead sessions expire, then channel follows
+channel."""
 
 LOOK_SECONDS = 5.0
-"""Interval of checks of the checkpoints, and of whether everything is consumed."""
+"""The interval, in seconds, of checks of the checkpoints, and of whether everything is consumed."""
 
 MOST_SHARDS = 6
-"""Number of shards at which a history stops splitting."""
+"""The number of shards at which a history stops splitting shards."""
 
 MOST_ROWS_AT_ONCE = 12
 
 BASE, CHANGES = 1, 2
-"""Tunnels of the full data alone, and of changes alone."""
+"""The types of tunnels with full data alone, and with changes alone."""
 
 
 class TunnelWorld(PlayedHistory):
-    """Call ``run`` once; it raises ``LawBroken`` at the event that breaks a law."""
+    """One history of a tunnel. Call ``run`` once; it raises ``LawBroken`` at the event that breaks a law."""
 
     plan: TunnelPlan
 
@@ -48,7 +49,7 @@ class TunnelWorld(PlayedHistory):
         self.processes: list[TunnelProcess] = []
         self._is_writing = True
         self._written: Counter[int] = Counter()
-        """Number of changes of each key since the tunnel was made."""
+        """The number of changes of each key since the tunnel was made."""
         self._identifiers = 0
 
     # --- the history ---------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class TunnelWorld(PlayedHistory):
         return left + [f"{key} up to {number}" for key, number in written.items() if furthest.get(key, 0) < number]
 
     def _unassigned(self) -> list[str]:
-        """Return channels without a live reader, and an uneven distribution."""
+        """Return texts about the channels without exactly one live reader, and about an uneven distribution."""
         tunnel: Tunnel = self.laws.tunnel
         if not tunnel.definition.has_stream:
             return []

@@ -17,19 +17,20 @@ NEVER = float("-inf")
 
 @define(eq=False)
 class OwnedLease:
-    """An entry of the owned set, with the monitor that serialises its jobs."""
+    """An entry of the owned set, with the monitor that serialises the jobs of this lease."""
 
     lease: Lease
     identifier: str
     moved_at: float
-    """The time by the wall clock, after the answer."""
+    """The time, by the process's own clock, at which the answer arrived that the lease was taken, renewed or
+    checkpointed."""
     stealer: str = ""
     jobs: deque[Callable[[], None]] = field(factory=deque)
     is_locked: bool = False
 
 
 def change(process: JavaProcess, what: str, key: str, counter: int, **columns: Any) -> bool:
-    """Make one update at the service, which compares only the counter, and increments it."""
+    """Make one update at the service, which compares only the counter; return whether it was accepted."""
     table = process.world.table
     row = table.rows.get(key)
     if row is None or row.counter != counter:
@@ -39,7 +40,7 @@ def change(process: JavaProcess, what: str, key: str, counter: int, **columns: A
 
 
 class LeaseRenewer:
-    """The owned set: heartbeats, marks, checkpoints, hand-overs."""
+    """The owned set: heartbeats, requests of other workers, checkpoints, hand-overs."""
 
     def __init__(self, process: JavaProcess) -> None:
         self._process = process
@@ -59,7 +60,7 @@ class LeaseRenewer:
         return self._process.local() - owned.moved_at > self._process.duration_seconds
 
     def run(self) -> None:
-        """Do one pass: submit its jobs without waiting for them."""
+        """Make one pass: submit the jobs of the pass without waiting for them."""
         self._process.call(self._process.world.table.sorted_rows, self._find_stealers, lambda: None)
         for key in sorted(self.owned, reverse=True):
             self._submit(self.owned[key], partial(self._renew, key, self.owned[key]))
@@ -118,7 +119,7 @@ class LeaseRenewer:
         self._submit(owned, store)
 
     def transfer(self, key: str, identifier: str) -> None:
-        """Give up a lease, then hand it over to its stealer."""
+        """Give up a lease, then hand it over to the worker that requested it."""
         owned = self.owned.get(key)
         if owned is None or owned.identifier != identifier:
             return
@@ -151,24 +152,24 @@ class LeaseRenewer:
         self._process.later(0.0, self._next_job, owned)
 
     def _lost(self, key: str, owned: OwnedLease) -> None:
-        """Remove by key, which may be the entry of a lease that was acquired again meanwhile."""
+        """Remove a lease by its key; this may remove the entry of a lease that was acquired again meanwhile."""
         self.owned.pop(key, None)
         self._release(owned)
 
 
 class LeaseTaker:
-    """Takes leases that are free, expired or handed over, and marks one lease for stealing."""
+    """Takes leases that are free, expired or handed over, and requests one lease of another worker."""
 
     def __init__(self, process: JavaProcess, renewer: LeaseRenewer) -> None:
         self._process, self._renewer = process, renewer
         self._seconds = process.world.plan.taker_interval_millis / 1_000
         self.succeeded_at = process.local()
         self._moved: dict[str, tuple[int, float]] = {}
-        """The counter and the time when it was first seen, by lease key."""
+        """By lease key, the counter and the time when this counter was first seen."""
         self._taken: list[Lease] = []
 
     def run(self) -> None:
-        """Do one pass; the next one begins an interval after its end."""
+        """Make one pass; the next pass begins an interval after the end of this one."""
         self._process.call(self._process.world.table.sorted_rows, self._scanned, self._over)
 
     def _over(self) -> None:
@@ -199,7 +200,7 @@ class LeaseTaker:
         return known if known[0] == row.counter else (row.counter, now)
 
     def _take_next(self, picks: list[Lease], rows: list[Lease], counts: dict[str, int], target: int, need: int) -> None:
-        """Take one lease after the other. An error ends the pass, and forgets the leases that it took."""
+        """Take one lease after the other. An error ends the pass, and the pass forgets the leases that it took."""
         if not picks:
             self._finish(rows, counts, target, need)
             return

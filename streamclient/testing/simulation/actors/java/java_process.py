@@ -1,4 +1,4 @@
-"""A process with a Java worker in it. It repeats calls without checking whether the first try was applied."""
+"""A process with a Java worker in it. It repeats calls without a check whether the first try was applied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamclient.testing.simulation.world import SimulatedWorld
 Answer = TypeVar("Answer")
 
 RETRIES = 10
-"""Retries of every operation on leases, with pauses that grow by 100 ms each time, up to 1 s."""
+"""The number of retries of every operation on leases, with pauses that grow by 100 ms each time, up to 1 s."""
 
 
 class JavaProcess(SimulatedProcess):
@@ -28,7 +28,7 @@ class JavaProcess(SimulatedProcess):
         self.world, self.duration_seconds = world, world.plan.duration_seconds
 
     def die(self, reason: str) -> None:
-        """End by an error of its own, without releasing anything."""
+        """End by an error of the process itself, without releasing anything."""
         if self.is_alive:
             self.is_alive = False
             self.world.counts["java worker died"] += 1
@@ -43,7 +43,7 @@ class JavaProcess(SimulatedProcess):
         retries: int = RETRIES,
         tries: int = 0,
     ) -> None:
-        """Let the service do something; call ``failed`` once the retries are used up."""
+        """Let the service carry out a call; call ``failed`` once the retries are used up."""
         name, network = self.name, self.network
         fate = network.fate(name, self.dice)
         delay = network.delay(name, self.dice)

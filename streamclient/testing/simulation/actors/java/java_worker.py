@@ -15,15 +15,16 @@ from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOP_SECONDS = 0.5
-"""Interval of the main loop. The original loops every 20 ms, which makes no difference to its neighbours."""
+"""Interval of the main loop, in seconds. The original loops every 20 ms, which makes no difference to its
+neighbours."""
 
 PARENT_POLL_SECONDS = 5.0
 
 FRESH_SECONDS = 60.0
-"""A taker without success for this long ends the worker."""
+"""A taker without success for this number of seconds ends the worker."""
 
 SDK_RETRIES = 4
-"""Only the SDK repeats reading the list of shards; a further failure ends the worker."""
+"""The number of retries that the SDK makes when the list of shards is read; a further failure ends the worker."""
 
 BATCH_RECORDS = 5
 
@@ -68,7 +69,7 @@ class JavaWorker(JavaProcess):
         self.later(LOOP_SECONDS, self._loop)
 
     def holds(self) -> set[str]:
-        """Return the keys of leases that it owns by its own clock."""
+        """Return the keys of the leases that the worker owns by its own clock."""
         return {key for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
 
     # --- the main loop -----------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class JavaWorker(JavaProcess):
         self._poke(consumer)
 
     def _retire(self, consumer: JavaConsumer, owned: OwnedLease | None) -> None:
-        """Stop a consumer whose lease is stolen or lost; hand over a stolen lease once the consumer has stopped."""
+        """Stop a consumer whose lease is requested or lost; hand a requested lease over after the consumer's stop."""
         is_held = owned is not None and owned.identifier == consumer.identifier
         if is_held and owned is not None and not owned.stealer:
             return
@@ -190,7 +191,7 @@ class JavaWorker(JavaProcess):
     # --- shard sync --------------------------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """List the shards, scan the leases, put missing rows, delete unlisted ones: all without conditions."""
+        """List the shards, scan the leases, put missing rows and delete unlisted rows, all without conditions."""
         self._is_syncing, self._synced_at = True, self.local()
         self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
