@@ -72,7 +72,7 @@ class FileSink(IRecordProcessor):
             name = f"{self.replayed_shard}-{place.epoch}-{place.timestamp_micros}-{place.row_index}"
         prepared = process_records_input.checkpointer.prepare_checkpoint(None, name.encode())
         self.perhaps_die("prepared")
-        self.commit(name, [int(record.key["id"]) for record in process_records_input.records])
+        self.commit(name, [int(record["id"]) for record in process_records_input.records])
         self.perhaps_die("committed")
         prepared.checkpoint()
 

@@ -36,7 +36,7 @@ class Shipping:
         self._lock = threading.Lock()
 
     def ship(self, record: StreamRecord) -> None:
-        customer, number = str(record.key["customer"]), int(record.key["order_id"])
+        customer, number = str(record["customer"]), int(record["order_id"])
         threading.Event().wait(SECONDS_PER_CHANGE)
         with self._lock:
             self._attempts[number] += 1
@@ -72,7 +72,7 @@ def main() -> None:
         client = local.client()
         make_table(client)
         shipping = Shipping()
-        factory = KeyedProcessorFactory(shipping.ship, key=lambda record: record.key["customer"], threads=16)
+        factory = KeyedProcessorFactory(shipping.ship, key=lambda record: record["customer"], threads=16)
         config = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_shipping")
         started = time.monotonic()
         with Worker("worker-1", ClientConfig(), config, factory) as worker:

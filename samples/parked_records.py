@@ -57,10 +57,7 @@ class Adding(IRecordProcessor):
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.totals.calls += 1
-        found = {}
-        for record in process_records_input.records:
-            (amount,) = record.columns
-            found[int(record.key["id"])] = self.read(amount.value)
+        found = {int(record["id"]): self.read(record["amount"]) for record in process_records_input.records}
         self.totals.amounts.update(found)
         process_records_input.checkpointer.checkpoint()
 
@@ -107,7 +104,7 @@ def main() -> None:
 
         print(f"{len(totals.amounts)} orders after {totals.calls} calls")
         for parked in store.parked():
-            print(f"parked: order {parked.record.key['id']!r}, {parked.attempts} failed calls, {parked.error}")
+            print(f"parked: order {parked.record['id']!r}, {parked.attempts} failed calls, {parked.error}")
 
         report = replay_parked(store, lambda: Adding(totals, mended))
         print(f"replayed: {report.replayed}, left: {len(report.left)}")

@@ -56,8 +56,7 @@ class PatientProcessor(IRecordProcessor):
         process_records_input: ProcessRecordsInput,
     ) -> None:
         for record in process_records_input.records:
-            number = int(record.columns[0].value or 0)
-            self.buffer.append((str(record.key["id"]), number))
+            self.buffer.append((record["id"], record["number"]))
         if len(self.buffer) >= BUFFER_SIZE:
             self.flush()
             process_records_input.checkpointer.checkpoint()

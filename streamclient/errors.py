@@ -212,4 +212,7 @@ class ApplicationException(StreamClientException):
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A column of the rows has another type than in the destination; nothing was written."""
+    """A value or a column does not have the type that its destination, or its field of a class, requires.
+
+    Nothing was written.
+    """

@@ -10,13 +10,17 @@ import base64
 import binascii
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from attrs import fields, frozen
 
+from streamclient.base.row_models import row_of
+from streamclient.errors import ConfigurationError
+
 _Class = TypeVar("_Class", bound=type)
+_Row = TypeVar("_Row")
 
 
 NATIVE: Any = None
@@ -194,10 +198,44 @@ class RecordColumn:
         return f"{name} {self.operation.value}{version}"
 
 
+def _kept_values(cells: Sequence[RecordColumn]) -> dict[str, ColumnValue]:
+    """Return the values, by column, that an empty row has after all ``cells`` were applied to it in their order.
+
+    Each column keeps one version, the greatest. A put replaces an equal version. So a table that keeps one version
+    applies a change, and ``destinations.folding.row_changes`` folds it.
+    """
+    put = ColumnOperation.PUT
+    values: dict[str, Any] = {cell.name: cell.value for cell in cells if cell.operation is put}
+    if len(values) == len(cells):  # each cell puts a column of its own, as usual
+        return values
+    kept: dict[str, RecordColumn] = {}
+    for cell in cells:
+        known = kept.get(cell.name)
+        if cell.operation is put:
+            if known is None or _version(cell) >= _version(known):
+                kept[cell.name] = cell
+        elif known is not None and (
+            cell.operation is ColumnOperation.DELETE_ALL_VERSION or _version(cell) == _version(known)
+        ):
+            del kept[cell.name]
+    return {name: cell.value for name, cell in kept.items() if cell.value is not None}
+
+
+def _version(cell: RecordColumn) -> int:
+    return -1 if cell.timestamp_millis is None else cell.timestamp_millis
+
+
 @_compact
 @frozen
 class StreamRecord:
-    """One change of one row, as the stream delivers it."""
+    """One change of one row, as the stream delivers it.
+
+    ``record["amount"]`` is the value of a key column, or the value that this change put: the newest version, if it put
+    several. Without such a value it raises ``KeyError``; ``"amount" in record`` asks first. Iteration yields the names,
+    first those of the key columns. A column that this change deleted is not in the record; ``removed`` names it.
+
+    A record is not a ``Mapping``: it has no length and is always true. Usable from any thread.
+    """
 
     record_type: RecordType
     primary_key: PrimaryKey
@@ -226,28 +264,121 @@ class StreamRecord:
         things differ from the table: a write of an *older* version counts as the newest, and ``DELETE_ONE_VERSION``
         removes the column, although the table may keep another version of it.
         """
-        if self.record_type is RecordType.DELETE:
+        if self.is_delete:
             return None
         before: Mapping[str, ColumnValue] = {} if row is None or self.record_type is RecordType.PUT else row
         puts = any(column.operation is ColumnOperation.PUT for column in self.columns)
         if row is None and self.record_type is RecordType.UPDATE and not puts:
             return None
         after: dict[str, ColumnValue] = {**self.key, **before}
+        kept = _kept_values(self.columns)
         for name in dict.fromkeys(column.name for column in self.columns):
-            written = [column for column in self.columns if column.name == name and column.value is not None]
-            if written:
-                newest = max(
-                    written, key=lambda column: -1 if column.timestamp_millis is None else column.timestamp_millis
-                )
-                after[name] = newest.value  # type: ignore[assignment]  # none of these is None
+            if name in kept:
+                after[name] = kept[name]
             else:
                 after.pop(name, None)
         return after
 
-    def __str__(self) -> str:
+    def __getitem__(self, name: str, /) -> Any:
+        value = self._found(name)
+        if value is None:
+            did = "removed" if name in self.removed else "did not put"
+            raise KeyError(f"{self._title()} {did} a column {name!r}; get({name!r}) returns None then")
+        return value
+
+    def __contains__(self, name: object, /) -> bool:
+        return self._found(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the key columns, then those of the columns that this change put."""
+        return tuple(self.values)
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return ``record[name]``, or ``default`` if there is no such value. No value is ``None``."""
+        value = self._found(name)
+        return default if value is None else value
+
+    @property
+    def values(self) -> dict[str, ColumnValue]:
+        """The key and the values that this change put, by name, as a new dictionary at each access.
+
+        These are the whole row after a PUT, only the changed part of it after an UPDATE, and only the key after a
+        DELETE.
+        """
+        found: dict[str, ColumnValue] = dict(self.primary_key)
+        for name, value in _kept_values(self.columns).items():
+            found.setdefault(name, value)  # the service refuses a column with the name of a key column
+        return found
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The names of the columns that this change deleted, all versions or one, and for which it left no value.
+
+        A PUT also removes the columns that it does not put, and a DELETE removes all; neither names them.
+        """
+        kept = _kept_values(self.columns)
+        return tuple(dict.fromkeys(column.name for column in self.columns if column.name not in kept))
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether this change deleted the row."""
+        return self.record_type is RecordType.DELETE
+
+    @property
+    def before(self) -> dict[str, ColumnValue] | None:
+        """The previous values of the stream's origin columns, by name, as a new dictionary at each access.
+
+        A column that had no value is missing. ``None`` if the stream carries no previous values with this change:
+        because it has no origin columns, or because the row was new or had none of them.
+        """
+        return None if self.original_columns is None else _kept_values(self.original_columns)
+
+    def to(self, model: type[_Row]) -> _Row:
+        """Return ``values`` as an object of the class ``model``.
+
+        ``model`` is a dataclass, an attrs class, a pydantic model or a ``TypedDict``. Its fields take the values of
+        the same names. Other columns are ignored, and a field without a value takes its default. A field of a plain
+        type takes only values of that type, but a ``float`` takes an integer that it can hold exactly. A field of
+        another class, such as ``Decimal`` or an ``Enum``, takes what the class makes of the value; an attrs converter
+        and a pydantic model go by their own rules.
+
+        Raises:
+            UnfitValueError: a value does not fit its field, or a field without a default has no value. The message
+                names the key, the column, the expected type and the value.
+            ConfigurationError: this change deleted the row, so it has no values; or ``model`` is another kind of
+                object, or names types that cannot be found.
+            Exception: the class itself raised it, as in ``__post_init__``.
+        """
+        if self.is_delete:
+            raise ConfigurationError(
+                f"{self._title()} has no values for {getattr(model, '__name__', model)}: look at is_delete before to()"
+            )
+        return row_of(model, self.values, self._title)
+
+    def _found(self, name: object) -> ColumnValue | None:
+        for key_name, key_value in self.primary_key:
+            if key_name == name:
+                return key_value
+        found = None
+        for column in self.columns:
+            if column.name == name:
+                if found is not None:
+                    return _kept_values(self.columns).get(column.name)
+                found = column
+        return None if found is None else found.value
+
+    def _title(self) -> str:
+        return f"{self._kind_and_key()} at {self.sequence_info}"
+
+    def _kind_and_key(self) -> str:
         key = ", ".join(f"{name}={value!r}" for name, value in self.primary_key)
-        cells = ", ".join(str(column) for column in self.columns)
-        return f"{self.record_type.value} {{{key}}} [{cells}] at {self.sequence_info}"
+        return f"{self.record_type.value} {{{key}}}"
+
+    def __str__(self) -> str:
+        return f"{self._kind_and_key()} [{', '.join(map(str, self.columns))}] at {self.sequence_info}"
 
 
 def record_of_cells(

@@ -208,6 +208,7 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
         "pyiceberg",
         "psycopg",
         "pandas",
+        "polars",
         "prometheus_client",
         "opentelemetry",
         "rich",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from hypothesis import strategies as st
 
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
@@ -35,3 +36,18 @@ def records(draw: st.DrawFn) -> StreamRecord:
 
 
 BATCHES = st.lists(records(), max_size=6, unique_by=lambda record: (record.sequence_info, record.primary_key))
+
+
+def decodable(record: StreamRecord) -> StreamRecord:
+    """What the service sends: versions with puts, and no cells of a deleted row."""
+
+    def cell(one: RecordColumn) -> RecordColumn:
+        if one.operation is ColumnOperation.DELETE_ALL_VERSION:
+            return one
+        return evolve(one, timestamp_millis=one.timestamp_millis or 0)
+
+    columns = () if record.record_type is RecordType.DELETE else tuple(map(cell, record.columns))
+    if record.record_type is RecordType.PUT:
+        columns = tuple(one for one in columns if one.operation is ColumnOperation.PUT)
+    original = record.original_columns
+    return evolve(record, columns=columns, original_columns=None if original is None else tuple(map(cell, original)))

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import BATCHES, records
+from strategies import BATCHES, decodable, records
 
 from streamclient.destinations import change_rows, columns_of_pages, records_digest
 from streamclient.errors import CodecError
@@ -87,21 +87,6 @@ def test_pages_as_codecs_give_them_are_taken(codec: RecordCodec, batch: list[Str
     decoded = codec.decode_page(page.SerializeToString())
 
     assert_equal_by_column(decoded.records, [decoded.arrow()])
-
-
-def decodable(record: StreamRecord) -> StreamRecord:
-    """What the service sends: versions with puts, and no cells of a deleted row."""
-
-    def cell(one: RecordColumn) -> RecordColumn:
-        if one.operation is ColumnOperation.DELETE_ALL_VERSION:
-            return one
-        return evolve(one, timestamp_millis=one.timestamp_millis or 0)
-
-    columns = () if record.record_type is RecordType.DELETE else tuple(map(cell, record.columns))
-    if record.record_type is RecordType.PUT:
-        columns = tuple(one for one in columns if one.operation is ColumnOperation.PUT)
-    original = record.original_columns
-    return evolve(record, columns=columns, original_columns=None if original is None else tuple(map(cell, original)))
 
 
 def test_a_thousand_columns_of_which_some_are_deleted_drift_and_have_older_versions() -> None:

@@ -61,7 +61,8 @@ def run_page(page: Path, language: str = "python", **names: Any) -> dict[str, An
     namespace: dict[str, Any] = {"__name__": f"page_{page.stem}", **names}
     for example in examples(page.read_text(), language):
         printed = io.StringIO()
-        code = compile("\n" * (example.line - 1) + example.code, str(page), "exec")
+        # A page has only the __future__ that it imports itself.
+        code = compile("\n" * (example.line - 1) + example.code, str(page), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(printed):
             exec(code, namespace)
         if example.output is not None and not matches(example.output, printed.getvalue()):

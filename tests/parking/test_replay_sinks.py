@@ -44,7 +44,7 @@ def numbers(records: Sequence[StreamRecord]) -> list[int]:
 
 
 def parked(number: int) -> ParkedRecord:
-    record = make_record(str(number), number, amount=float(number))
+    record = make_record(str(number), number, amount=float(number), number=number)
     return ParkedRecord(record_id(record), "orders_1", SHARD, record, "i0", 1, 1, "ValueError: no", "", 4, 7)
 
 
@@ -56,7 +56,7 @@ def deliver(factory: RecordProcessorFactory, *numbers: int, epoch: int = 3) -> N
     info = ShardInfo(SHARD, "orders_1", frozenset(), f"{SHARD}-{epoch}", epoch)
     processor.initialize(InitializationInput(info, "TRIM_HORIZON", checkpointer, marker))
     checkpointer.permitted = f"after {numbers[-1]}"
-    records = tuple(make_record(str(number), number, amount=float(number)) for number in numbers)
+    records = tuple(make_record(str(number), number, amount=float(number), number=number) for number in numbers)
     processor.process_records(ProcessRecordsInput(records, checkpointer, marker))
     processor.shutdown(ShutdownInput(ShutdownReason.TERMINATE, checkpointer))
 

@@ -1,42 +1,62 @@
-"""Column names of any kind through the codecs."""
+"""Values by name of records as a page holds them: those of the same records made by hand, and those of folding."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
+from typing import Any
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_pages import TWIN, body
+from wire_examples import RECORDS
+from wire_pages import TWIN, body, both, columns, deletions, puts, records_of
 
-from streamclient.records import ColumnOperation, RecordColumn, SequenceInfo
-from streamclient.wire.plainbuffer import Cell, Row, decode_row, encode_row
-from tests.column_names import ODD_NAMES
+from streamclient.destinations.folding.row_changes import RowCells, TableRule
+from streamclient.records import RecordType, StreamRecord
+from streamclient.wire.record_decoding import RecordCodec
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
-
-
-@given(st.lists(NAMES, unique=True, min_size=1))
-def test_any_name_comes_back_from_a_row(names: list[str]) -> None:
-    row = Row((("pk", 1),), tuple(Cell(name, name, timestamp_millis=5) for name in names))
-
-    assert decode_row(encode_row(row)) == row
-
-
-@pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
-def test_any_name_comes_back_from_a_page_of_records(name: str) -> None:
-    row = Row((("pk", 1),), (Cell(name, "v", timestamp_millis=5),), sequence=SequenceInfo(0, 1, 0))
-    origin = Row((("pk", 1),), (Cell(name, "old", timestamp_millis=4),))
-
-    (record,) = TWIN.decode_page(body((1, encode_row(row), encode_row(origin)))).records
-
-    assert record.columns == (RecordColumn(name, ColumnOperation.PUT, "v", 5),)
-    assert record.original_columns == (RecordColumn(name, ColumnOperation.PUT, "old", 4),)
+FEW_NAMES = columns(st.sampled_from("abc"))
+CHANGES = st.one_of(
+    records_of(RecordType.PUT, puts),
+    records_of(RecordType.UPDATE, FEW_NAMES),
+    records_of(RecordType.UPDATE, puts | deletions),
+    records_of(RecordType.DELETE, None),
+).filter(lambda record: len(record.key) == len(record.primary_key))
 
 
-def test_a_record_is_one_line_of_output_whatever_its_columns_are_called() -> None:
-    shown = {str(RecordColumn(name, ColumnOperation.PUT, 1)) for name in ODD_NAMES}
+def by_folding(record: StreamRecord) -> dict[str, Any]:
+    row = RowCells(tuple(record.key.values()))
+    row.apply(record, "shard", TableRule(tuple(record.key)))
+    return {name: value for name, versions in row.cells.items() for value in versions.values()} | record.key
 
-    assert len(shown) == len(ODD_NAMES)
-    assert all(len(each.splitlines()) == 1 and "\x1b" not in each for each in shown)
-    assert str(RecordColumn("plain", ColumnOperation.PUT, 1, 5)) == "plain=1@5"
-    assert str(RecordColumn("公司", ColumnOperation.DELETE_ALL_VERSION)) == "公司 DELETE_ALL_VERSION"
-    assert str(RecordColumn("a\nb", ColumnOperation.PUT, 1, 5)) == r"'a\nb'=1@5"
+
+def by_name(record: StreamRecord) -> Any:
+    return ({name: record[name] for name in record}, record.values, record.removed, record.is_delete, record.before)
+
+
+def assert_named_alike(codec: RecordCodec, page: list[StreamRecord]) -> None:
+    data = body(*map(TWIN.encode_record, page))
+    for number, made in enumerate(page):
+        values = codec.decode_page(data).records[number].values  # of a record that is fresh from its page
+        decoded = codec.decode_page(data).records[number]
+        assert by_name(decoded) == by_name(made)
+        assert repr(values) == repr(made.values)
+        assert {name: repr(value) for name, value in values.items()} == {
+            name: repr(value) for name, value in by_folding(made).items()
+        }
+
+
+@both
+def test_examples_of_other_implementations_have_these_values(codec: RecordCodec) -> None:
+    examples = [record for _, record in RECORDS.values()]
+    assert_named_alike(codec, examples)
+
+    put, update, delete = codec.decode_page(body(*(entry for entry, _ in RECORDS.values()))).records
+    assert (put["pk"], put["c"], put.removed, put.before) == ("a", 7, (), None)
+    assert (update.values, update.removed, update.before) == ({"pk": "a", "e": "x"}, ("c", "d"), {"c": 7})
+    assert (delete.values, delete.is_delete, delete.before) == ({"pk": "a"}, True, None)
+
+
+@both
+@settings(max_examples=60)
+@given(page=st.lists(CHANGES, max_size=4))
+def test_any_record_of_a_page_has_the_values_of_folding(codec: RecordCodec, page: list[StreamRecord]) -> None:
+    assert_named_alike(codec, page)
