@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "server",
         "tablestore",
         "testing",
+        "tunnel",
         "wire",
         "worker",
     }

@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "server": "streamclient.cli.server_command",
     "control": "streamclient.cli.control_command",
     "tables": "streamclient.cli.tables_command",
+    "tunnels": "streamclient.cli.tunnels_command",
     "tail": "streamclient.cli.tail_command",
     "run": "streamclient.cli.run_command",
     "leases": "streamclient.cli.leases_command",

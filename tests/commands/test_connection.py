@@ -123,7 +123,9 @@ def test_every_command_takes_the_same_options_or_is_an_exception_with_a_reason(p
     assert taken & (COMMON | TABLES) == expected_options(parser.prog)
 
 
-@pytest.mark.parametrize("words", [["leases"], ["tables"], ["parked"], ["control"], ["control", "fault"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["leases"], ["tables"], ["tunnels"], ["parked"], ["control"], ["control", "fault"]], ids=" ".join
+)
 def test_options_may_stand_before_an_action(words: list[str]) -> None:
     """Groups of actions take the options of their actions."""
     command = " ".join(["streamclient", *words])

@@ -1,0 +1,129 @@
+"""The progress of a tunnel, by the service's description of it, and the documents that commands print. Pure.
+
+The service tells the time of a channel's checkpoint in the stream: its consume point. Full data has none. The service
+counts the records before each checkpoint, never those that are left. So lags follow from consume points, and the
+backlog is unknown.
+
+Members of the documents are only ever added. Times are microseconds since 1970, durations are seconds; an unknown value
+is ``None``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from streamclient.base.times import MICROS_PER_SECOND
+from streamclient.tunnel.tunnel_model import (
+    ChannelInfo,
+    ChannelStatus,
+    ChannelType,
+    StartOffset,
+    TunnelDescription,
+    TunnelInfo,
+    TunnelStage,
+    TunnelType,
+)
+
+Document = dict[str, Any]
+
+KINDS: Mapping[str, TunnelType] = {
+    "full": TunnelType.BASE_DATA,
+    "incremental": TunnelType.STREAM,
+    "both": TunnelType.BASE_AND_STREAM,
+}
+"""The data that a tunnel delivers, by the word for it."""
+
+STARTS: Mapping[str, StartOffset] = {"latest": StartOffset.LATEST, "oldest": StartOffset.EARLIEST}
+"""The start of the changes, by the word for it, if no time is given."""
+
+_KIND_WORDS = {kind: word for word, kind in KINDS.items()}
+_START_WORDS = {start: word for word, start in STARTS.items()}
+_CHANNEL_WORDS = {ChannelType.BASE_DATA: "full", ChannelType.STREAM: "incremental"}
+_STAGE_WORDS = {
+    TunnelStage.INIT: "starting",
+    TunnelStage.PROCESS_BASE_DATA: "full",
+    TunnelStage.PROCESS_STREAM: "incremental",
+}
+
+
+def stage_word(info: TunnelInfo) -> str:
+    """Return ``starting``, ``full``, ``incremental``, or ``finished`` for a tunnel of full data that was read."""
+    is_read = info.tunnel_type is TunnelType.BASE_DATA and info.stage is TunnelStage.PROCESS_STREAM
+    return "finished" if is_read else _STAGE_WORDS[info.stage]
+
+
+def are_changes_finished(described: TunnelDescription) -> bool:
+    """Return whether the service lists channels of changes, all read to their end. Others may follow after a split."""
+    statuses = {each.status for each in described.channels if each.channel_type is ChannelType.STREAM}
+    return statuses == {ChannelStatus.TERMINATED}
+
+
+def tunnel_lag_seconds(described: TunnelDescription, now_micros: int) -> float | None:
+    """Return the age of the tunnel's consume point, that of the slowest channel of changes.
+
+    ``None`` if the service tells no point, as before the first checkpoint of each such channel, and once all of these
+    channels are finished.
+    """
+    return None if are_changes_finished(described) else _age_seconds(described.consume_point_micros, now_micros)
+
+
+def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
+    """Return the age of the channel's consume point; ``None`` if it has none, or was read to its end."""
+    is_open = channel.channel_type is ChannelType.STREAM and channel.status is not ChannelStatus.TERMINATED
+    return _age_seconds(channel.consume_point_micros, now_micros) if is_open else None
+
+
+def holders(described: TunnelDescription) -> Mapping[str, int]:
+    """Return the clients that hold channels, with the number of their channels; the service names no others."""
+    return dict(sorted(Counter(each.client_id for each in described.channels if each.client_id).items()))
+
+
+def tunnel_document(info: TunnelInfo) -> Document:
+    """Return a tunnel as the service lists it."""
+    config = info.config
+    return {
+        "tunnel": info.tunnel_name,
+        "id": info.tunnel_id,
+        "table": info.table_name,
+        "kind": _KIND_WORDS[info.tunnel_type],
+        "stage": stage_word(info),
+        "expired": info.is_expired,
+        "stream": info.stream_id or None,
+        "created_micros": info.create_time_micros or None,
+        "from": None if config is None or config.start_micros else _START_WORDS[config.start],
+        "from_micros": None if config is None else config.start_micros,
+        "until_micros": None if config is None else config.end_micros,
+    }
+
+
+def description_document(described: TunnelDescription, now_micros: int) -> Document:
+    """Return a tunnel with its channels, and how far they were read."""
+    return {
+        **tunnel_document(described.info),
+        "now_micros": now_micros,
+        "consumed_micros": described.consume_point_micros or None,
+        "lag_seconds": tunnel_lag_seconds(described, now_micros),
+        "records": sum(channel.record_count for channel in described.channels),
+        "backlog_records": None,
+        "clients": [{"client": client, "channels": count} for client, count in holders(described).items()],
+        "channels": [channel_document(channel, now_micros) for channel in described.channels],
+    }
+
+
+def channel_document(channel: ChannelInfo, now_micros: int) -> Document:
+    """Return a channel, and how far it was read."""
+    return {
+        "channel": channel.channel_id,
+        "kind": _CHANNEL_WORDS[channel.channel_type],
+        "status": channel.status.value,
+        "client": channel.client_id or None,
+        "consumed_micros": channel.consume_point_micros or None,
+        "records": channel.record_count,
+        "lag_seconds": channel_lag_seconds(channel, now_micros),
+    }
+
+
+def _age_seconds(micros: int, now_micros: int) -> float | None:
+    return max(0, now_micros - micros) / MICROS_PER_SECOND if micros else None
