@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tunnel": {"core", "metrics", "tablestore", "wire", "worker"} | GROUND,
     "copying": {"core", "destinations", "tablestore", "tunnel", "wire", "worker"} | GROUND,
     "spark": {"core", "destinations", "tablestore", "tunnel", "wire"} | GROUND,
-    "testing": {"core", "destinations", "server", "tablestore", "tunnel", "wire", "worker"} | GROUND,
+    "testing": {"core", "destinations", "metrics", "server", "tablestore", "tunnel", "wire", "worker"} | GROUND,
     "cli": {
         "copying",
         "core",

@@ -112,3 +112,10 @@ class Control:
     def reset_requests(self) -> None:
         """Set all request counters to zero."""
         self._service.counters.reset()
+
+    def clear(self) -> None:
+        """Delete all tables with their streams and tunnels, all faults, observers and counts. The clock stays."""
+        self._engine.drop_tables()
+        self._service.faults.clear()
+        self._service.observers = ()
+        self._service.counters.reset()

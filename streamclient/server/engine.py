@@ -185,6 +185,12 @@ class Engine:
             state.clock.advance(seconds)
             state.forget_all_expired()
 
+    def drop_tables(self) -> None:
+        """Delete all tables with their rows, streams and tunnels."""
+        with self._transaction() as state:
+            for table in list(state.tables.values()):
+                state.drop_table(table)
+
     def close(self) -> None:
         """Release the storage. Closing twice is allowed; every request afterwards is refused."""
         with self._lock:

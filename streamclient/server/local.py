@@ -6,12 +6,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamclient.base import checks
 from streamclient.base.processes import Birthplace
+from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.admin import Admin
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
@@ -28,12 +29,15 @@ from streamclient.server.engine import Engine, ShardView
 from streamclient.server.fault_rules import FaultRule, FaultStatus
 from streamclient.server.http_server import HttpServer
 from streamclient.server.http_service import Service
+from streamclient.server.local_tables import KeyTypes, LocalTables, new_tables
 from streamclient.server.observing import Observer
 from streamclient.server.server_clock import Clock
 from streamclient.server.storage import open_storage
 
 if TYPE_CHECKING:
     import tablestore
+
+_Part = TypeVar("_Part")
 
 SDK_LOGGER_NAME = "streamclient.server.client"
 """The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
@@ -52,6 +56,7 @@ class LocalTablestore:
     def __init__(
         self,
         *,
+        tables: Mapping[str, KeyTypes] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         instance: str = DEFAULT_INSTANCE,
@@ -64,12 +69,15 @@ class LocalTablestore:
     ) -> None:
         """Store the settings; nothing happens before ``start``.
 
-        Port 0 means any free port; ``clock`` is for tests of time.
+        ``tables`` are made with streams when the server starts: ``{"orders": {"id": str}}`` is a table with one key
+        column; the types of key columns are int, str and bytes. A table that a data directory has already stays as it
+        is. Port 0 means any free port; ``clock`` is for tests of time.
 
         ``allowed_hosts`` are names under which clients address the server, besides ``host``; IP addresses,
         ``localhost`` and names below it are always allowed. ``allow_public_secret`` permits listening beyond this
         machine with the default secret, which is published.
         """
+        self._new_tables = new_tables(tables)
         self._host = checks.text.require("host", host)
         self._port = checks.port.require("port", port)
         checks.optional(checks.path).require("data_dir", data_dir)
@@ -86,6 +94,7 @@ class LocalTablestore:
         self._engine: Engine | None = None
         self._server: HttpServer | None = None
         self._control: Control | None = None
+        self._tables: LocalTables | None = None
         self._clients: weakref.WeakSet[tablestore.OTSClient] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -95,10 +104,9 @@ class LocalTablestore:
     @property
     def endpoint(self) -> str:
         """``http://HOST:PORT``, as SDKs take it. Needs the server running."""
-        if self._server is None:
-            raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
+        port = self._running(self._server).port
         host = f"[{self._host}]" if ":" in self._host else self._host or "127.0.0.1"
-        return f"http://{host}:{self._server.port}"
+        return f"http://{host}:{port}"
 
     @property
     def instance(self) -> str:
@@ -122,6 +130,7 @@ class LocalTablestore:
             OSError: the address cannot be bound.
             ValueError: the port's number is invalid, or the secret is too public for the host.
             DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
+            ConfigurationError: a table of ``tables`` exists with another key.
             RuntimeError: the server is running already.
         """
         self._require_here()
@@ -132,6 +141,8 @@ class LocalTablestore:
                 require_own_secret(self._host, self._port, self._credentials)
             engine = self._open_engine()
             try:
+                tables = LocalTables(engine)
+                tables.create(self._new_tables)
                 service = Service(engine, self._credentials)
                 control = Control(engine, service)
                 admin = Admin(control, self.access_key_secret)
@@ -140,7 +151,7 @@ class LocalTablestore:
             except BaseException:
                 engine.close()
                 raise
-            self._engine, self._control, self._server = engine, control, server
+            self._engine, self._tables, self._control, self._server = engine, tables, control, server
             self._birthplace = Birthplace()
         return self
 
@@ -167,11 +178,11 @@ class LocalTablestore:
         A child that was forked while the server ran has no server, and leaves the parent's untouched.
         """
         if self._birthplace is not None and not self._birthplace.is_here:
-            self._server = self._engine = self._control = self._birthplace = None
+            self._server = self._engine = self._tables = self._control = self._birthplace = None
             return
         with self._lock:
             server, engine = self._server, self._engine
-            self._server = self._engine = self._control = self._birthplace = None
+            self._server = self._engine = self._tables = self._control = self._birthplace = None
             for client in list(self._clients):
                 client.connection.pool.clear()
             self._clients.clear()
@@ -205,13 +216,46 @@ class LocalTablestore:
         self._clients.add(client)
         return client
 
+    def put(self, table: str, /, **columns: ColumnValue) -> None:
+        """Put a row: ``put("orders", id="a", amount=12)`` replaces the row of its key, or makes it.
+
+        The table may have been made in any way; its key columns are looked up. An AUTO_INCREMENT column may be left
+        out. The row is written in this process: no fault delays or fails it, and ``requests`` does not count it.
+
+        Raises:
+            ConfigurationError: the table does not exist, a key column is missing or of another type, or the service
+                takes no such column.
+            ServiceError: a transaction holds the row, or another refusal that may pass.
+        """
+        self._running_tables.put(table, columns)
+
+    def update(self, table: str, /, *, remove: Sequence[str] = (), **columns: ColumnValue) -> None:
+        """Update a row: set the attribute columns of ``columns`` and remove the columns ``remove``, all versions.
+
+        ``columns`` holds the key too. Errors are those of ``put``; an update that changes nothing is refused.
+        """
+        self._running_tables.update(table, columns, remove)
+
+    def delete(self, table: str, /, **key: KeyValue) -> None:
+        """Delete a row: ``delete("orders", id="a")``. An absent row is accepted; errors are those of ``put``."""
+        self._running_tables.delete(table, key)
+
+    @property
+    def _running_tables(self) -> LocalTables:
+        self._require_here()
+        return self._running(self._tables)
+
     @property
     def control(self) -> Control:
         """The control of the server beyond the protocol. Needs the server running."""
         self._require_here()
-        if self._control is None:
+        return self._running(self._control)
+
+    def _running(self, part: _Part | None) -> _Part:
+        """Return a part of the server, if the server is running."""
+        if part is None:
             raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
-        return self._control
+        return part
 
     def shards(self, table: str) -> Sequence[ShardView]:
         """See ``Control.shards``."""
@@ -273,3 +317,7 @@ class LocalTablestore:
     def reset_requests(self) -> None:
         """See ``Control.reset_requests``."""
         self.control.reset_requests()
+
+    def clear(self) -> None:
+        """See ``Control.clear``."""
+        self.control.clear()

@@ -1,4 +1,4 @@
-"""For tests: simulations, contracts of interfaces that users implement, worker processes, and the judge of deliveries.
+"""For tests: records and runs of a processor, simulations, contracts of interfaces, worker processes, the judge.
 
 The names ``Faults``, ``Run``, ``SimulationFailed``, ``SimulationResult`` and ``StreamSimulation`` belong to the pytest
 fixture ``stream_simulation``.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
+    from streamclient.testing.builders import delete, put, update
     from streamclient.testing.contracts.destination_contract import (
         DESTINATION_SCENARIOS,
         check_destination,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     )
     from streamclient.testing.fleet import Fleet, WorkerProcess
     from streamclient.testing.journal import LeaseHistory, LeaseJournal, LeaseWriting, judge_leases, recoveries
+    from streamclient.testing.processor_run import ProcessorRun, RunFailed, run
     from streamclient.testing.simulation.trials.trial_fixture import (
         SimulationFailed,
         SimulationResult,
@@ -63,7 +65,9 @@ __all__ = [
     "LeaseHistory",
     "LeaseJournal",
     "LeaseWriting",
+    "ProcessorRun",
     "Run",
+    "RunFailed",
     "ShardHistory",
     "SimulationFailed",
     "SimulationResult",
@@ -79,12 +83,16 @@ __all__ = [
     "check_parking_store",
     "check_worker_directory",
     "check_worker_directory_scenario",
+    "delete",
     "judge",
     "judge_leases",
+    "put",
     "read_deliveries",
     "read_history",
     "recoveries",
+    "run",
     "unread",
+    "update",
 ]
 
 _HOMES = {
@@ -98,7 +106,9 @@ _HOMES = {
     "LeaseJournal": "journal",
     "LeaseWriting": "journal",
     "MERGING_SCENARIOS": "contracts.merging_contract",
+    "ProcessorRun": "processor_run",
     "Run": "simulation.trials.trial_settings",
+    "RunFailed": "processor_run",
     "ShardHistory": "deliveries",
     "SimulationFailed": "simulation.trials.trial_fixture",
     "SimulationResult": "simulation.trials.trial_fixture",
@@ -115,12 +125,16 @@ _HOMES = {
     "check_parking_store": "contracts.parking_contract",
     "check_worker_directory": "contracts.worker_directory_contract",
     "check_worker_directory_scenario": "contracts.worker_directory_contract",
+    "delete": "builders",
     "judge": "deliveries",
     "judge_leases": "journal",
+    "put": "builders",
     "read_deliveries": "deliveries",
     "read_history": "deliveries",
     "recoveries": "journal",
+    "run": "processor_run",
     "unread": "deliveries",
+    "update": "builders",
 }
 """The module of each public name. It is loaded when the name is first used: pytest imports this package in every
 run."""

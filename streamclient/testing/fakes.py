@@ -11,16 +11,10 @@ from attrs import define, field
 from streamclient.base.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
-from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import StreamRecord
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription, StreamStatus, StreamSummary
 
 DEFAULT_LIMIT = 1_000
-
-
-def make_record(key: str, sequence: int = 0, **columns: ColumnValue) -> StreamRecord:
-    """Return a PUT of one row with the key column ``id``; ``sequence`` is its time in microseconds."""
-    cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, 0) for name, value in columns.items())
-    return StreamRecord(RecordType.PUT, (("id", key),), cells, SequenceInfo(1, sequence, 0))
 
 
 @define
@@ -40,7 +34,7 @@ class FakeStream:
 
     Example:
         >>> stream = FakeStream("orders", ["a"])
-        >>> stream.append("a", make_record("k1", 1))
+        >>> stream.append("a", put("k1", amount=12))
         >>> stream.split("a", "b", "c")
         >>> [str(shard.parent_id) for shard in stream.describe_stream(stream.stream_id).shards]
         ['None', 'a', 'a']

@@ -1,12 +1,14 @@
-"""The pytest fixture ``stream_simulation``. Registered as ``pytest11``; costs nothing until a test asks for it."""
+"""The pytest fixtures of this package. Registered as ``pytest11``; they cost nothing until a test asks for one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from streamclient.server import LocalTablestore
     from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation
 
 
@@ -28,3 +30,22 @@ def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
         seeds=request.config.getoption("--simulation-seeds"),
         test=request.node.nodeid,
     )
+
+
+@pytest.fixture(scope="session")
+def _session_tablestore() -> Iterator[LocalTablestore]:
+    """Run one server for all tests of this process that use ``local_tablestore``."""
+    from streamclient.server import LocalTablestore  # noqa: PLC0415
+
+    with LocalTablestore() as local:
+        yield local
+
+
+@pytest.fixture
+def local_tablestore(_session_tablestore: LocalTablestore) -> Iterator[LocalTablestore]:
+    """Lend the local Tablestore of this session, empty: after each test ``clear`` deletes everything in it.
+
+    The server runs in memory, on a free port of this machine. A clock that a test advanced stays advanced.
+    """
+    yield _session_tablestore
+    _session_tablestore.clear()

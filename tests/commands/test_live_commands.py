@@ -20,11 +20,12 @@ from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.fault_rules import Fail
 from streamclient.tablestore import ReadRetry, TablestoreStreamApi
 from streamclient.tablestore.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.worker.lease import LeaseManager
 from tests.commands.command_process import TABLES, CommandProcess
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import until
+from tests.placed_records import make_record
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.tablestore import RecordPage
-from streamclient.testing.fakes import make_record
+from tests.placed_records import make_record
 
 PAGE = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i2"), may_more_record=True, body_bytes=20)
 LAST = RecordPage([make_record("k3", 3)], Position.SHARD_END)

@@ -21,7 +21,7 @@ from streamclient.errors import DisorderError, TrimmedDataException
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShardInfo
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.tablestore import RecordPage
-from streamclient.testing.fakes import make_record
+from tests.placed_records import make_record
 
 PAGE_RECORDS = 3
 TRIM_HORIZON = CheckpointPosition.TRIM_HORIZON

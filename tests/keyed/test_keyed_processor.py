@@ -31,10 +31,10 @@ from streamclient.interfaces import (
 )
 from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
-from streamclient.testing.fakes import make_record
 from streamclient.worker.keyed import KeyedProcessorFactory
 from streamclient.worker.keyed.pending_records import record_bytes
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 
 
 class Checkpointer(IRecordProcessorCheckpointer):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.testing.fakes import make_record
 from streamclient.worker.keyed.pending_records import OVERHEAD_BYTES, record_bytes
 from streamclient.worker.keyed.watermark import Watermark
+from tests.placed_records import make_record
 
 
 def test_a_position_counts_once_everything_before_it_is_finished() -> None:

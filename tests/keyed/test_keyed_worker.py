@@ -19,9 +19,10 @@ from streamclient import (
 )
 from streamclient.config import FailurePolicy
 from streamclient.model import OnFailure, ShardState
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.worker.parking import FileParkingStore
 from tests.patience import until
+from tests.placed_records import make_record
 
 QUICK: dict[str, Any] = {
     "taker_interval_millis": 50,

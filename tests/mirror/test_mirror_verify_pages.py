@@ -13,7 +13,8 @@ from streamclient.copying.mirror_comparison import _records_from
 from streamclient.errors import DisorderError
 from streamclient.tablestore import RecordPage
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
+from tests.placed_records import make_record
 
 OTHER = RecordPage((make_record("b1", 1), make_record("b2", 2)), Position("b@2"))
 

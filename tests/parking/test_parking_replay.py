@@ -21,9 +21,9 @@ from streamclient.interfaces import (
 from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.testing.fakes import make_record
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.worker.parking.parked_frames import frame_of, key_text, parse_key, record_id, record_of
+from tests.placed_records import make_record
 
 
 def parked(key: str, number: int, *, shard: str = "s", generation: int = 1, stream: str = "orders_1") -> ParkedRecord:

@@ -28,12 +28,12 @@ from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.spark import SparkRecordProcessorFactory
 from streamclient.testing.deliveries import DeliveryRecorder, read_deliveries
-from streamclient.testing.fakes import make_record
 from streamclient.tunnel.channel_processors import record_processor_maker
 from streamclient.worker.keyed import KeyedProcessorFactory
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, replay_parked
 from streamclient.worker.parking.parked_frames import record_id
 from tests.mirror.test_mirror import RULE, state_of
+from tests.placed_records import make_record
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
 SHARD = "shard-1"

@@ -19,9 +19,10 @@ from streamclient.errors import ForkedError
 from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput
 from streamclient.metrics.prometheus import PrometheusMetrics
 from streamclient.server import LocalTablestore
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelWorker
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 from tests.process.test_refused_threads import Careful, Seen
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")

@@ -35,10 +35,11 @@ from streamclient.spark.processor.committer import Committer
 from streamclient.spark.processor.jobs import CancellableJobs
 from streamclient.spark.processor.spark_config import SparkConfig
 from streamclient.spark.source.prefetch import PagesAhead
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelWorker
 from tests.interrupts import handled_by_python
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 from tests.process.refusals import REFUSAL, refused
 
 PACKAGE = Path(streamclient.__file__).parent

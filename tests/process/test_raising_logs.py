@@ -14,8 +14,9 @@ import pytest
 
 from streamclient import ClientConfig, IMetrics, MemoryLeaseManager, StreamConfig, Worker
 from streamclient.base import logs
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from tests.patience import PATIENCE_SECONDS
+from tests.placed_records import make_record
 from tests.process.test_refused_threads import Careful, Seen
 
 RECORDS = 120

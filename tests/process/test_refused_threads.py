@@ -18,8 +18,9 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 from tests.process.refusals import refused
 
 RECORDS, PAGE = 400, 20

@@ -40,7 +40,7 @@ from streamclient.metrics.labelled import labelled
 from streamclient.metrics.metric_table import METRICS
 from streamclient.model import ParkedKey
 from streamclient.spark import SparkRecordProcessorFactory
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.tunnel import (
     ChannelRecordsInput,
     IChannelProcessor,
@@ -50,6 +50,7 @@ from streamclient.tunnel import (
 )
 from streamclient.worker.parking import MemoryParkingStore, TableParkingStore, replay_parked
 from tests.patience import PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 
 CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
 """Never called."""

@@ -64,7 +64,7 @@ def test_only_what_runs_is_told_how_to_run_and_from_where_it_is_found(
     there = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     ways = dict.fromkeys(programs(), f"python {file}") | {"demo": f"{there}python -m SAMPLE"}
     ways["print_changes"] = f"{there}streamclient run SAMPLE:PrintChanges --data-table TABLE --status-table STATUS"
-    ways["test_my_processor"] = f"pytest {file}"
+    ways |= dict.fromkeys(["test_my_consumer", "test_my_processor"], f"pytest {file}")
 
     for path in (ROOT / "samples").glob("[a-z]*"):
         if path.suffix == ".py" or path.is_dir():

@@ -54,7 +54,7 @@ from streamclient.tablestore import (
     with_integrity,
 )
 from streamclient.tablestore.integrity import integrity_of
-from streamclient.testing import StreamSimulation
+from streamclient.testing import StreamSimulation, run
 from streamclient.testing.fakes import FakeStream
 from streamclient.tunnel import (
     StartOffset,
@@ -140,6 +140,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     PrometheusMetrics(CollectorRegistry()).serve: {"port": 0},
     OpenTelemetryMetrics: {},
     StreamSimulation().run: {"factory": process},
+    run: {"processor": process, "records": ()},
     DeltaDestination: {"url": "/nowhere"},
     PostgresDestination: {"conninfo": "host=nowhere", "table": "orders"},
     IcebergDestination: {"catalog": Catalog(), "identifier": "lake.orders"},
@@ -152,10 +153,10 @@ _MADE_HERE = """
 BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Difference
 Distribution Exchange FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory LeaseWriting
 LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
-ProcessRecordsInput Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo
-Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription
-StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription
-TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
+ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run
+SequenceInfo Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult
+StreamDescription StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange
+TunnelDescription TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
 """
 MADE_HERE = frozenset(_MADE_HERE.split())
 """Public attrs classes that are no settings: the package makes them, and users read them."""

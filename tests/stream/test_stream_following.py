@@ -21,7 +21,8 @@ from streamclient.tablestore.following import (
     StreamFollower,
 )
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
+from tests.placed_records import make_record
 
 Change = Callable[[RecordPage, str], RecordPage]
 

@@ -15,9 +15,10 @@ from streamclient import ClientConfig, MemoryLeaseManager, StreamConfig, Worker
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import Lease
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import PATIENCE_SECONDS
+from tests.placed_records import make_record
 from tests.simulation.scene import Journal, RecordingProcessor, World
 
 

@@ -34,11 +34,12 @@ from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import Metric
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, Running
 from streamclient.worker.runtime import Runtime
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS
+from tests.placed_records import make_record
 from tests.simulation.scene import Journal
 from tests.worker.stage import make_table, worker_on
 

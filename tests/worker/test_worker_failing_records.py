@@ -19,9 +19,9 @@ from streamclient.core import events
 from streamclient.errors import DependencyException, ErrorKind, FencedException, ShutdownException
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.parking import MemoryParkingStore
+from tests.placed_records import make_record
 from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage
 

@@ -48,9 +48,10 @@ from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import InitialPosition, Lease, Shard
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import ReadRetry, TablestoreStreamApi
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.worker.health import CallWatchdog, HealthWatch
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
+from tests.placed_records import make_record
 from tests.simulation.scene import Journal
 from tests.worker.stage import Stage, make_table, worker_on
 

@@ -12,9 +12,9 @@ import pytest
 from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import BalanceBy, Lease, ShutdownReason
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from tests.placed_records import make_record
 from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage
 

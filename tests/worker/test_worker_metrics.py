@@ -19,12 +19,12 @@ from streamclient.interfaces import IMetrics, ProcessRecordsInput
 from streamclient.metrics import METRICS, MemoryMetrics, labelled
 from streamclient.metrics import metric_table as t
 from streamclient.model import Lease, Metric, OnFailure, ShardState
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments
 from streamclient.worker.lease import MemoryLeaseManager
 from streamclient.worker.parking import MemoryParkingStore
 from streamclient.worker.statuses import StreamFacts, lease_status
+from tests.placed_records import make_record
 from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage
 

@@ -7,8 +7,8 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import Pause, ShardState, ShutdownReason
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
+from tests.placed_records import make_record
 from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import Stage
 

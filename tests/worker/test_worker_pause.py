@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from test_worker_streams import Tables
 
 from streamclient.model import ShutdownReason
-from streamclient.testing.fakes import make_record
+from tests.placed_records import make_record
 from tests.worker.stage import Stage
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from streamclient.errors import DependencyException, ErrorKind, TrimmedDataExcep
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import ShutdownReason
 from streamclient.tablestore.stream_api import RecordPage
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import Claim, OwnerReads, PrefetchBudget, ReadQueue
+from tests.placed_records import make_record
 from tests.simulation.scene import RecordingProcessor
 from tests.worker.stage import ManualPool, Stage, records
 

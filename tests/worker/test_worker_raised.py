@@ -20,10 +20,10 @@ from streamclient.interfaces import IRetryStrategy
 from streamclient.model import OnFailure, ParkedKey, TrimmedDataPolicy
 from streamclient.tablestore import RecordPage
 from streamclient.tablestore.stream_api import StreamDescription, StreamStatus
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore
+from tests.placed_records import make_record
 from tests.simulation.scene import FaultyLeases
 from tests.worker.stage import Stage
 

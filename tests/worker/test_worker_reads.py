@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
 from streamclient.tablestore.stream_api import RecordPage
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SMALLEST_STEP_SECONDS
 from streamclient.worker.fetcher import DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import FAIR_TURN, PATIENT_SECONDS, OwnerReads, PrefetchBudget, ReadQueue
 from streamclient.worker.shard_consumer import IDLE_SLACK
+from tests.placed_records import make_record
 from tests.worker.stage import Clock, ManualPool, Stage
 
 

@@ -15,8 +15,9 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.model import ReasonKind
 from streamclient.server import LocalTablestore
 from streamclient.tablestore.stream_api import RecordPage
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from tests.patience import PATIENCE_SECONDS
+from tests.placed_records import make_record
 from tests.worker.stage import Scene, Stage, records
 
 OUTAGE = DependencyException("no answer: timed out", kind=ErrorKind.TRANSIENT)

@@ -12,7 +12,7 @@ from streamclient.core.leases import LeaseWrite, create, renew, steal
 from streamclient.core.write_rules import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.model import InitialPosition, Lease
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import Simulation
 from streamclient.worker.lease import WriteAnswer
 from streamclient.worker.owner_loop import OwnerLoop
@@ -24,6 +24,7 @@ from streamclient.worker.service_calls import (
 )
 from tests.at_once import AtOnce
 from tests.contracts.test_lease_manager_of_a_user import SqliteLeaseManager
+from tests.placed_records import make_record
 from tests.worker.stage import Stage
 
 BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)

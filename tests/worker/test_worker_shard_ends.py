@@ -14,7 +14,8 @@ from streamclient.core import leases as rule
 from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientException
 from streamclient.model import Pause, Shard
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription
-from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.fakes import FakeStream
+from tests.placed_records import make_record
 from tests.worker.stage import Stage
 
 Change = Callable[[RecordPage, str], RecordPage]

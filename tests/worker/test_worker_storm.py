@@ -8,8 +8,8 @@ import pytest
 
 from streamclient.core.write_rules import WriteKind
 from streamclient.interfaces import ProcessRecordsInput
-from streamclient.testing.fakes import make_record
 from streamclient.testing.history import Delivered, Fact, History, ReaderBegan
+from tests.placed_records import make_record
 from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage
 

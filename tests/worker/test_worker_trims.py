@@ -15,9 +15,9 @@ from streamclient.interfaces import ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
-from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.workers import SimulatedWorker
 from tests.patience import until
+from tests.placed_records import make_record
 from tests.simulation.scene import Journal, RecordingProcessor
 from tests.worker.stage import Stage, keys, make_table, put
 

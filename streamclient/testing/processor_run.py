@@ -1,0 +1,389 @@
+"""``run``: a processor, a list of records, and the consumer of production between them, in the calling thread.
+
+Reads, calls, pauses and checkpoints are those of a worker. The stream and the stored checkpoint are in memory, and time
+is simulated: it moves only when nothing else is left to do, so pauses cost nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from attrs import evolve, frozen
+
+from streamclient.base import checks
+from streamclient.base.pools import run_call
+from streamclient.base.reasons import text_of
+from streamclient.base.times import MICROS_PER_SECOND
+from streamclient.config import ClientConfig, FailurePolicy, processor_maker
+from streamclient.core.consumer.transitions import Phase
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.interfaces import (
+    InitializationInput,
+    IParkingStore,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    RecordProcessorFactory,
+    ShutdownInput,
+)
+from streamclient.metrics.labelled import NO_METRICS
+from streamclient.model import CheckpointPosition, ParkedRecord, ShardInfo, ShutdownReason
+from streamclient.records import StreamRecord
+from streamclient.testing.builders import in_places
+from streamclient.testing.fakes import FakeStream
+from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.instruments import Instruments
+from streamclient.worker.owner_loop import OwnerLoop, Question
+from streamclient.worker.parking.parked_frames import record_id
+from streamclient.worker.parking.parking_memory import MemoryParkingStore
+from streamclient.worker.parking.parking_replay import replay_records
+from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
+from streamclient.worker.shard_consumer import ShardConsumer
+from streamclient.worker.statuses import StreamFacts
+from streamclient.worker.usercode import UserCode, checked_processor
+
+MOST_RESTARTS = 10
+"""The most new processors in a row that start at the same stored checkpoint. A worker would go on for ever; a run ends,
+because a processor that has failed this often under equal conditions will fail again."""
+
+TABLE = "orders"
+SHARD = "shard-1"
+WORKER = "run"
+
+STARTED_AT_SECONDS = 1_600_000_000.0
+"""The simulated time at which a run begins, in seconds since 1970."""
+
+
+@frozen(kw_only=True)
+class ProcessorRun:
+    """The result of ``run``."""
+
+    checkpoints: tuple[int, ...]
+    """For each stored checkpoint, in order, the number of records before it; parked records count too. The end of the
+    shard is a checkpoint of its own. In a replay, the number of records that are no longer parked, each time it
+    grows."""
+    given: tuple[tuple[StreamRecord, ...], ...]
+    """The records of each call of ``process_records``, in order. A record that was delivered again occurs again."""
+    failures: tuple[Exception, ...]
+    """The exceptions that the processor and its factory raised, in order, one for each failed call."""
+    parked: tuple[StreamRecord, ...]
+    """The records that are parked at the end, in the order of the shard."""
+    reasons: tuple[str, ...]
+    """For each record of ``parked``, why it is parked: the type and text of the exception, or that it was not tried
+    because an earlier record of its key is parked. In a replay, why the replay of its key ended."""
+
+
+class RunFailed(StreamClientException):
+    """The run came to no end: new processors start without end and store no new checkpoint.
+
+    The cause is the last exception of the processor, if it raised one. ``run`` is the result up to then.
+    """
+
+    def __init__(self, text: str, run: ProcessorRun) -> None:
+        super().__init__(text)
+        self.run = run
+
+
+_records = checks.Check(
+    "an iterable of StreamRecords",
+    lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | StreamRecord),
+)
+
+
+@checks.explains_names
+def run(
+    processor: RecordProcessorFactory,
+    records: Iterable[StreamRecord],
+    *,
+    batch: int = 1000,
+    policy: FailurePolicy | None = None,
+    ends: bool = False,
+    is_replay: bool = False,
+) -> ProcessorRun:
+    """Deliver ``records`` to a processor as a worker delivers one shard, and return what came of it.
+
+    The calls come in the calling thread. Nothing sleeps, connects or starts a thread, except what the processor itself
+    does. Pauses, for example those of ``policy``, pass in simulated time.
+
+    When all records are dealt with, the processor gets ``shutdown(STOLEN)``, as when its worker stops. The run ends
+    earlier where a worker would stop the shard: by ``policy``, or because the processor marked itself as done. A
+    processor that works in threads of its own may then leave records; use ``ends`` for it, which waits for all of them.
+
+    Args:
+        processor: the maker of processors, as for ``Worker``.
+        records: the records in the order of the shard. Those without a place, as ``put`` makes them, get the places 1,
+            2, 3 and so on.
+        batch: the most records of one call.
+        policy: the treatment of failures; the default is that of ``ClientConfig``, which starts a new processor. Its
+            parking store is not used: records are parked in memory.
+        ends: whether the shard ends after the records. The processor then gets ``shutdown(TERMINATE)`` and must store
+            the end there.
+        is_replay: whether the records are delivered as ``replay_parked`` delivers parked ones: one in each call, and
+            key by key with a processor for each key. There is no policy, and the first failure ends a key.
+
+    Raises:
+        ConfigurationError: an argument cannot work; the processor was not called.
+        RunFailed: 10 restarts in a row stored no new checkpoint, as when a record always fails and the policy restarts,
+            or when ``shutdown(TERMINATE)`` does not store the end.
+        BaseException: the processor raised an error that is not an ``Exception``, such as ``KeyboardInterrupt``.
+    """
+    calls = _RecordedCalls(processor_maker("processor", processor))
+    checks.positive.require("batch", batch)
+    checks.optional(checks.instance(FailurePolicy)).require("policy", policy)
+    checks.flag.require("ends", ends)
+    if checks.flag.require("is_replay", is_replay) and (ends or policy is not None):
+        raise ConfigurationError(
+            "is_replay goes with neither policy nor ends: no policy treats a replay, no shard ends"
+        )
+    placed = in_places(_records.require("records", records))
+    if is_replay:
+        return _replayed(calls, placed)
+    store = MemoryParkingStore()
+    config = ClientConfig() if policy is None else ClientConfig(failure_policy=_parking_in(store, policy))
+    shard = _OneShard(calls, config, placed, batch, ends=ends)
+    trouble = shard.drive()
+    result = calls.result(shard.checkpoints, [(each.record, each.error) for each in store.parked()])
+    if trouble:
+        raise RunFailed(trouble, result) from (calls.failures[-1] if calls.failures else None)
+    return result
+
+
+def _parking_in(store: IParkingStore, policy: FailurePolicy) -> FailurePolicy:
+    return policy if policy.parking is None else evolve(policy, parking=store)
+
+
+class _RecordedCalls:
+    """Makes the processors of a run, and records their calls."""
+
+    def __init__(self, make: Callable[[], IRecordProcessor]) -> None:
+        self._make = make
+        self.given: list[tuple[StreamRecord, ...]] = []
+        self.failures: list[Exception] = []
+        self.interrupt: BaseException | None = None
+        """The error that ends the run, because it is not an ``Exception``."""
+        self.processors = 0
+        """The number of processors since the last new checkpoint, with the one that stored it."""
+
+    def make(self) -> IRecordProcessor:
+        """Make a processor whose calls are recorded; one whose calls end elsewhere would be wrapped here too."""
+        self.processors += 1
+        with self.recorded():
+            return _RecordedProcessor(checked_processor(self._make()), self)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record what a call raises."""
+        try:
+            yield
+        except Exception as error:
+            self.failures.append(error)
+            raise
+        except BaseException as error:
+            self.interrupt = error
+            raise
+
+    def result(self, checkpoints: Sequence[int], parked: Sequence[tuple[StreamRecord, str]]) -> ProcessorRun:
+        """Return the result of the run; ``parked`` has the records that are parked at the end, each with the reason."""
+        return ProcessorRun(
+            checkpoints=tuple(checkpoints),
+            given=tuple(self.given),
+            failures=tuple(self.failures),
+            parked=tuple(record for record, _ in parked),
+            reasons=tuple(reason for _, reason in parked),
+        )
+
+
+class _RecordedProcessor(IRecordProcessor):
+    """Passes the calls of one processor on."""
+
+    def __init__(self, processor: IRecordProcessor, calls: _RecordedCalls) -> None:
+        self._processor, self._calls = processor, calls
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        with self._calls.recorded():
+            checks.done("initialize", self._processor.initialize(initialization_input))
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self._calls.given.append(tuple(process_records_input.records))
+        with self._calls.recorded():
+            checks.done("process_records", self._processor.process_records(process_records_input))
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        with self._calls.recorded():
+            checks.done("shutdown", self._processor.shutdown(shutdown_input))
+
+
+class _QueuedCalls(Executor):
+    """Keeps calls until the run takes them, one at a time: user code never runs in a turn of the owner."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Callable[[], object]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append(partial(run_call, future, partial(fn, *args, **kwargs)))
+        return future
+
+
+class _OneShard:
+    """A shard in memory with its consumer: what a worker is around it, on a simulated clock."""
+
+    def __init__(
+        self, calls: _RecordedCalls, config: ClientConfig, records: Sequence[StreamRecord], batch: int, *, ends: bool
+    ) -> None:
+        self._calls, self._ends = calls, ends
+        self._stream = FakeStream(TABLE, (SHARD,))
+        self._stream.append(SHARD, *records)
+        self._end = f"{SHARD}@{len(records)}"
+        self._now = STARTED_AT_SECONDS
+        self._loop = OwnerLoop(lambda: self._now)
+        self._turns = threading.RLock()
+        """Guards the turns of the owner: threads of user code take them too, to wait for their checkpoints."""
+        self._queue = _QueuedCalls()
+        self._has_ended = False
+        self._trouble = ""
+        self.checkpoints: list[int] = []
+        info = ShardInfo(SHARD, self._stream.stream_id, frozenset(), WORKER, epoch=1)
+        start = StartConsumer(info, CheckpointPosition.TRIM_HORIZON)
+        self._consumer = ShardConsumer(start, self._parts(config, batch))
+
+    def _parts(self, config: ClientConfig, batch: int) -> ConsumerParts:
+        loop = self._loop
+        return ConsumerParts(
+            loop=loop,
+            user_code=UserCode(self._queue, loop),
+            fetch_pool=self._queue,
+            reads=OwnerReads(ReadQueue(self._queue), loop),
+            prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
+            stream_api=self._stream,
+            make_processor=self._calls.make,
+            config=config,
+            table_name=TABLE,
+            max_records=batch,
+            dice=random.Random(1),
+            facts=StreamFacts(self._wall_micros, config.max_idle_poll_interval_millis),
+            wall_micros=self._wall_micros,
+            wait=self._wait,
+            send_checkpoint=self._send,
+            confirm_end=lambda shard: True,
+            ended=self._ended,
+            stalled=lambda shard, why: None,
+            instruments=Instruments(NO_METRICS, WORKER, {}, loop.now),
+        )
+
+    def drive(self) -> str:
+        """Run the consumer to its end; return why it never comes to one, or ``""``."""
+        self._consumer.begin()
+        try:
+            while not self._has_ended and self._consumer.machine.phase is not Phase.HALTED:
+                self._step()
+        finally:
+            with self._turns:
+                self._consumer.abandon()
+                self._loop.close()
+        return self._trouble
+
+    def _step(self) -> None:
+        """Carry out one call, or else one turn of the owner, before which time leaps if nothing is due."""
+        if self._queue.waiting:
+            self._queue.waiting.popleft()()
+            if self._calls.interrupt is not None:
+                raise self._calls.interrupt
+            return
+        with self._turns:
+            if not self._loop.has_messages:
+                due = self._loop.next_timer
+                if due is None:
+                    raise StreamClientException(f"{self._consumer!r} waits for nothing")
+                self._now = max(self._now, due)
+            self._loop.turn(0.0, self._look)
+
+    def _look(self) -> None:
+        """End the shard or stop the consumer when all records are dealt with; give up after too many restarts."""
+        machine = self._consumer.machine
+        if machine.stop_reason is not None:
+            return
+        if machine.phase is Phase.WAITING and machine.position.text == self._end:
+            if self._ends:
+                self._stream.close(SHARD, "")
+            else:
+                self._consumer.stop(ShutdownReason.STOLEN)
+        elif machine.phase is Phase.BACKING_OFF and self._calls.processors > MOST_RESTARTS:
+            why = "" if machine.reason is None else f": {text_of(machine.reason)}"
+            self._trouble = f"the processor stored no new checkpoint in {MOST_RESTARTS} restarts in a row{why}"
+            self._consumer.stop(ShutdownReason.STOLEN)
+
+    def _send(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
+        return self._loop.post(Question(partial(self._store, ticket), ticket.refuse), timeout_seconds)
+
+    def _store(self, ticket: CheckpointTicket) -> None:
+        if not ticket.is_open():
+            ticket.refuse()
+            return
+        if ticket.pending is None:
+            self.checkpoints.append(0 if ticket.progress is None else ticket.progress.records)
+            if ticket.value != self._consumer.machine.stored:
+                self._calls.processors = 1
+        self._consumer.checkpoint_requested()
+        self._consumer.checkpoint_answered(ticket, CheckpointOutcome.STORED)
+        ticket.answer(AnswerCheckpoint(0, CheckpointOutcome.STORED))
+
+    def _wait(self, event: threading.Event, seconds: float) -> bool:
+        """Take the owner's turn, in which the checkpoint of the calling thread is stored."""
+        with self._turns:
+            while not event.is_set() and self._loop.has_messages:
+                self._loop.turn(0.0)
+        return event.is_set()
+
+    def _ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
+        self._has_ended = True
+
+    def _wall_micros(self) -> int:
+        return int(self._now * MICROS_PER_SECOND)
+
+
+def _replayed(calls: _RecordedCalls, records: Sequence[StreamRecord]) -> ProcessorRun:
+    """Replay ``records`` as parked records of one shard."""
+    store = _CountingStore()
+    store.park([_parked(index, record) for index, record in enumerate(records)])
+    report = replay_records(store, calls.make, store.parked())
+    reasons = {left.key: left.error for left in report.left}
+    return calls.result(store.counts, [(each.record, reasons[each.record.primary_key]) for each in store.parked()])
+
+
+class _CountingStore(MemoryParkingStore):
+    """Counts the records that are removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+        """After each removal, the number of records that were removed by then."""
+
+    def remove(self, records: Sequence[ParkedRecord]) -> None:
+        """Remove ``records``."""
+        super().remove(records)
+        self.counts.append((self.counts[-1] if self.counts else 0) + len(records))
+
+
+def _parked(index: int, record: StreamRecord) -> ParkedRecord:
+    return ParkedRecord(
+        record_id=record_id(record),
+        stream_id=TABLE,
+        shard_id=SHARD,
+        record=record,
+        position=CheckpointPosition.TRIM_HORIZON,
+        index=index,
+        generation=1,
+        error="",
+        traceback="",
+        attempts=0,
+        parked_micros=int(STARTED_AT_SECONDS * MICROS_PER_SECOND),
+    )
