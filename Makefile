@@ -31,7 +31,7 @@ help:
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
-	@echo "make simulate  simulated fleets under faults that each seed decides (SEEDS=$(SEEDS))"
+	@echo "make simulate  simulated fleets, and a quarter as many of loops, under faults that each seed decides (SEEDS=$(SEEDS))"
 	@echo "make simulate-mutations  whether the laws of the simulation notice mistakes that are put into the core"
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
@@ -189,6 +189,7 @@ soak:
 simulate:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --seeds $(SEEDS)
+	@$(BIN)/streamclient simulate --loops --seeds $$(( ($(SEEDS) + 3) / 4 ))
 	@$(BIN)/python -m tests.simulation.measuring
 
 structure:

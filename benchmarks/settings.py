@@ -51,6 +51,10 @@ class Settings:
     """The time for which reads of idle shards are counted."""
     shard_counts: tuple[int, ...]
     """Numbers of shards, and of channels, for which the cost of each operation is measured."""
+    loop_shards: int
+    """Shards that one event loop reads."""
+    loop_records: int
+    """Records in these shards."""
     calls: int
     """Calls of one operation, whose median is taken."""
     death_rounds: int
@@ -91,6 +95,8 @@ FULL = Settings(
     keyed_records=1_000,
     polling_seconds=180.0,
     shard_counts=(10, 100, 1_000),
+    loop_shards=300,
+    loop_records=60_000,
     calls=200,
     death_rounds=7,
     mirror_rows=1_000_000,
@@ -123,6 +129,8 @@ QUICK = Settings(
     keyed_records=100,
     polling_seconds=3.0,
     shard_counts=(3, 10),
+    loop_shards=12,
+    loop_records=2_400,
     calls=3,
     death_rounds=1,
     mirror_rows=2_000,

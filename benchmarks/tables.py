@@ -90,11 +90,16 @@ def make_table(client: OTSClient, name: str, shards: int) -> str:
 def fill_table(client: OTSClient, name: str, shards: int, rows: int) -> FilledTable:
     """Create a table and write its rows in random order."""
     stream_id = make_table(client, name, shards)
+    put_rows(client, name, rows)
+    return FilledTable(name, stream_id, shards, rows)
+
+
+def put_rows(client: OTSClient, name: str, rows: int) -> None:
+    """Write the rows of a table in random order."""
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)
     for start in range(0, rows, BATCH_ROWS):
         _put(client, name, numbers[start : start + BATCH_ROWS], rows)
-    return FilledTable(name, stream_id, shards, rows)
 
 
 def _put(client: OTSClient, table: str, numbers: list[int], rows: int) -> None:

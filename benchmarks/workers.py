@@ -29,10 +29,10 @@ from streamclient import (
     Worker,
     WorkerStatus,
 )
-from streamclient.interfaces import RecordProcessorFactory
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 from streamclient.tablestore import Integrity, with_integrity
 from streamclient.tunnel import TunnelWorker
+from streamclient.worker.handlers.batches import RecordProcessorFactory
 
 SHARDS = (1, 4)
 PAGE_SIZES = (1_000, 100)

@@ -1,4 +1,4 @@
-"""Consume Tablestore change streams: leased workers, checkpoints, Spark sinks, and a local Tablestore."""
+"""Consume Tablestore change streams: loops, leased workers, checkpoints, Spark sinks, and a local Tablestore."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RetryableAction,
         ShutdownInput,
     )
+    from streamclient.loops.iterating import Changes, changes
     from streamclient.model import (
         BalanceBy,
         CheckpointPosition,
@@ -71,9 +72,10 @@ if TYPE_CHECKING:
         StreamRecord,
         readable_position,
     )
-    from streamclient.tablestore import TablestoreStreamApi
+    from streamclient.tablestore import TablestoreStreamApi, connect
     from streamclient.wire.columns import record_batch
     from streamclient.worker import Worker
+    from streamclient.worker.handlers.batches import Batch
     from streamclient.worker.health import WorkerHealth
     from streamclient.worker.keyed import KeyedProcessorFactory
     from streamclient.worker.lease import LeaseManager, MemoryLeaseManager
@@ -86,8 +88,10 @@ __all__ = [
     "ApplicationException",
     "Backoff",
     "BalanceBy",
+    "Batch",
     "CallLimits",
     "Cause",
+    "Changes",
     "CheckpointPosition",
     "ClientConfig",
     "CodecError",
@@ -155,6 +159,8 @@ __all__ = [
     "WorkerHealth",
     "WorkerStatus",
     "__version__",
+    "changes",
+    "connect",
     "readable_position",
     "record_batch",
     "replay_parked",
@@ -163,7 +169,9 @@ __all__ = [
 _HOMES = {
     "ApplicationException": "errors",
     "BalanceBy": "model",
+    "Batch": "worker.handlers.batches",
     "Cause": "base.reasons",
+    "Changes": "loops.iterating",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
@@ -232,6 +240,8 @@ _HOMES = {
     "WorkerFailedError": "errors",
     "WorkerHealth": "worker.health",
     "WorkerStatus": "model",
+    "changes": "loops.iterating",
+    "connect": "tablestore.instance",
     "readable_position": "records",
     "record_batch": "wire.columns",
     "replay_parked": "worker.parking.parking_replay",

@@ -5,8 +5,10 @@ Names and defaults are those of the Java client, with units in the name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
 
 from attrs import Attribute, field, frozen
 
@@ -17,8 +19,8 @@ from streamclient.interfaces import (
     IMetrics,
     IParkingStore,
     IRecordProcessor,
+    IRecordProcessorFactory,
     IRetryStrategy,
-    RecordProcessorFactory,
 )
 from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDataPolicy
 
@@ -37,36 +39,69 @@ def _client(instance: object, attribute: Attribute[Any], value: object) -> None:
         checks.client(instance, attribute, value)
 
 
-def _is_class_of_factories(value: object) -> bool:
-    return isinstance(value, type) and hasattr(value, "create_processor")
+class ProcessorKind(Enum):
+    """The kinds of things that a program may give as a processor factory."""
+
+    MAKER = "makes processors"
+    """A factory, or a class or function without arguments."""
+    ASYNC_MAKER = "makes async processors"
+    """A class of async processors."""
+    HANDLER = "handles batches"
+    """A function of one batch."""
+    ASYNC_HANDLER = "handles batches in an event loop"
 
 
-def _deferring_factory(value: object) -> str:
-    """Return why ``value`` makes no processors or only processors that do no work; empty if ``value`` can be used."""
-    if isinstance(value, type):
-        return checks.deferring_method(IRecordProcessor, value)
-    return checks.deferring(getattr(value, "create_processor", value))
+def processor_kind(given: object) -> ProcessorKind | str:
+    """Return what ``given`` is; if it is nothing that a worker takes, the reason, or an empty string for no object."""
+    if not isinstance(given, type) and callable(getattr(given, "create_processor", None)):
+        return checks.deferring(getattr(given, "create_processor")) or ProcessorKind.MAKER  # noqa: B009
+    if not callable(given):
+        return ""
+    made: Any = given
+    while isinstance(made, partial):
+        made = made.func
+    if isinstance(made, type):
+        return _kind_of_class(made, checks.required_parameters(given))
+    return _kind_of_function(given, checks.required_parameters(given))
+
+
+_ASYNC_METHODS = ("initialize", "process_records", "shutdown")
+
+
+def _is_async_by_origin(made: type) -> bool:
+    """Return whether ``process_records`` is an async function in a class or in one that it is derived from."""
+    return any(checks.is_async(vars(each).get("process_records")) for each in made.__mro__)
+
+
+def _kind_of_class(made: type, required: Sequence[str]) -> ProcessorKind | str:
+    if hasattr(made, "create_processor"):
+        return "it is a class of factories: give an instance of it"
+    if required:
+        return f"its instances cannot be made without {', '.join(required)}: give a function that makes them"
+    if not issubclass(made, IRecordProcessor) and _is_async_by_origin(made):
+        plain = [name for name in _ASYNC_METHODS if not checks.is_async(getattr(made, name, None))]
+        return f"its {plain[0]} is not an async function" if plain else ProcessorKind.ASYNC_MAKER
+    return checks.deferring_method(IRecordProcessor, made) or ProcessorKind.MAKER
+
+
+def _kind_of_function(given: object, required: Sequence[str]) -> ProcessorKind | str:
+    if len(required) > 1:
+        return f"it needs {', '.join(required)}: a handler takes one batch, and a maker of processors takes nothing"
+    if checks.is_async(given):
+        return ProcessorKind.ASYNC_HANDLER if required else "it is an async function without a batch to handle"
+    return checks.deferring(given) or (ProcessorKind.HANDLER if required else ProcessorKind.MAKER)
+
+
+def _why_no_factory(given: object) -> str:
+    kind = processor_kind(given)
+    return "" if isinstance(kind, ProcessorKind) else kind
 
 
 processor_factory = checks.Check(
-    "an IRecordProcessorFactory or a callable that makes a processor",
-    lambda value: (
-        callable(getattr(value, "create_processor", value))
-        and not _is_class_of_factories(value)
-        and not _deferring_factory(value)
-    ),
-    because=_deferring_factory,
+    "an IRecordProcessorFactory, a class or function that makes a processor, or a function of one batch",
+    lambda value: isinstance(processor_kind(value), ProcessorKind),
+    because=_why_no_factory,
 )
-
-
-def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor]:
-    """Return the callable that makes processors; users may give a factory or such a callable itself.
-
-    Raises:
-        ConfigurationError: ``factory`` makes no processors; the message calls the argument ``name``.
-    """
-    processor_factory.require(name, factory)
-    return cast(Callable[[], IRecordProcessor], getattr(factory, "create_processor", factory))
 
 
 def _then(given: object) -> OnFailure:
@@ -226,6 +261,9 @@ class ClientConfig:
     signal_interval_millis: int = field(default=400, validator=checks.positive)
     """The time between two reads of a few workers' rows in the status table. It decides how soon a worker notices that
     it is woken, or that another worker died. At most a tenth of the lease duration is used."""
+    read_threads: int = field(default=128, validator=checks.positive)
+    """The most reads of a worker under way. With at most this many shards, no read waits for another, however long the
+    other takes. A thread exists only while all others are reading."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
     """The quantity that is balanced; a string is accepted too. Load is balanced only while all workers of the fleet use
     this package. Beside Java workers, which count leases, the number of leases is balanced."""
@@ -311,10 +349,10 @@ class StreamConfig:
     """The start of shards without a stored checkpoint; ``"oldest"`` and ``"latest"`` are accepted too."""
     name: str = field(validator=checks.identifier)
     """The name that tells the streams of one worker apart, in statuses and logs; by default that of the data table."""
-    record_processor_factory: RecordProcessorFactory | None = field(
+    record_processor_factory: IRecordProcessorFactory | Callable[..., object] | None = field(
         default=None, validator=checks.optional(processor_factory)
     )
-    """The maker of this stream's processors, instead of the worker's factory."""
+    """The maker of this stream's processors, or the handler of its batches, instead of the worker's factory."""
     lease_manager: ILeaseManager | None = field(default=None, validator=checks.optional(lease_manager))
     """The keeper of this stream's leases, instead of the status table."""
 

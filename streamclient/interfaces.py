@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -67,6 +67,8 @@ class ProcessRecordsInput:
     first read."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
+    attempt: int = 0
+    """How many calls with all of these records have failed before this one, in this process."""
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """Return the records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
@@ -103,17 +105,20 @@ class IRecordProcessor(ABC):
     skipped.
     """
 
-    @abstractmethod
-    def initialize(self, initialization_input: InitializationInput) -> None:
-        """Prepare to read the shard; called once, before anything else."""
+    def initialize(self, initialization_input: InitializationInput) -> None:  # noqa: B027  # most need no preparation
+        """Prepare to read the shard; called once, before anything else. By default it does nothing."""
 
     @abstractmethod
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Process one batch; call ``checkpointer.checkpoint()`` once all records up to here are safe."""
 
-    @abstractmethod
-    def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible."""
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:  # noqa: B027  # most have nothing to finish
+        """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible.
+
+        Where a processor does not override this method, the worker stores the end of a shard (``TERMINATE``) for it if
+        the processor has stored the position after every batch that it was given. If it has not, the end is not stored,
+        and the rest is delivered again: a buffer may hold records that are not written yet.
+        """
 
 
 class IRecordProcessorFactory(ABC):
@@ -125,10 +130,6 @@ class IRecordProcessorFactory(ABC):
 
         The worker calls this method in its executor. An exception counts as a failed start.
         """
-
-
-RecordProcessorFactory = IRecordProcessorFactory | Callable[[], IRecordProcessor]
-"""The factory that ``Worker`` accepts: an object, or any callable without arguments that makes a processor."""
 
 
 class IRecordProcessorCheckpointer(ABC):

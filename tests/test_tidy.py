@@ -17,8 +17,9 @@ FLOORS = (
     ("core", "destinations", "metrics", "wire"),
     ("server", "tablestore"),
     ("worker",),
-    ("face", "operate", "tunnel"),
-    ("copying", "spark", "testing"),
+    ("operate", "tunnel"),
+    ("copying", "loops", "spark"),
+    ("face", "testing"),
     ("cli",),
 )
 """A room imports rooms of lower floors. The face is ``streamclient`` itself, the front door."""
@@ -36,13 +37,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # mistakes.
     "server": {"wire"} | GROUND,
     "tablestore": {"core", "metrics", "wire"} | GROUND,
-    "worker": {"core", "metrics", "tablestore", "wire"} | GROUND,
-    "face": {"tablestore", "wire", "worker"} | GROUND,
+    "worker": {"core", "destinations", "metrics", "tablestore", "wire"} | GROUND,
+    "face": {"loops", "tablestore", "wire", "worker"} | GROUND,
+    "loops": {"tablestore", "tunnel", "worker"} | GROUND,
     "operate": {"core", "tablestore", "wire", "worker"} | GROUND,
     "tunnel": {"core", "metrics", "tablestore", "wire", "worker"} | GROUND,
     "copying": {"core", "destinations", "tablestore", "tunnel", "wire", "worker"} | GROUND,
     "spark": {"core", "destinations", "tablestore", "tunnel", "wire"} | GROUND,
-    "testing": {"core", "destinations", "metrics", "server", "tablestore", "tunnel", "wire", "worker"} | GROUND,
+    "testing": {"core", "destinations", "loops", "metrics", "server", "tablestore", "tunnel", "wire", "worker"}
+    | GROUND,
     "cli": {
         "copying",
         "core",
@@ -106,8 +109,8 @@ def test_rooms_stand_on_floors_and_import_only_downwards() -> None:
     floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
     assert set(floor) == set(MAY_IMPORT)
-    assert len(FLOORS) <= 7
-    assert len({*floor} - {"values"}) <= 15
+    assert len(FLOORS) <= 8
+    assert len({*floor} - {"values"}) <= 16
     upward = {(room, other) for room, others in MAY_IMPORT.items() for other in others if floor[other] >= floor[room]}
     assert upward == {("base", "values"), ("values", "base")}
 

@@ -36,6 +36,7 @@ VALUES = {"config", "errors", "interfaces", "model", "records", "_version"}
 
 FACES = {
     "streamclient",
+    "streamclient.aio",
     "streamclient.copying",
     "streamclient.destinations",
     "streamclient.metrics",
@@ -139,7 +140,7 @@ def room_of(path: Path) -> str:
     first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
     if rest:
         return first
-    return {"__init__": "face", "__main__": "cli"}.get(first, "values" if first in VALUES else first)
+    return {"__init__": "face", "aio": "face", "__main__": "cli"}.get(first, "values" if first in VALUES else first)
 
 
 def imported_rooms(tree: ast.AST) -> set[str]:

@@ -229,6 +229,25 @@ _DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
     (inspect.isgeneratorfunction, "a generator"),
 )
 
+
+def is_async(called: object) -> bool:
+    """Return whether a call makes a coroutine: an async function, also inside ``partial`` or as ``__call__``."""
+    while isinstance(called, partial):
+        called = called.func
+    call = getattr(type(called), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(call)
+
+
+def required_parameters(called: object) -> Sequence[str]:
+    """Return the names of the parameters that a call must give; none for a built-in function without a signature."""
+    try:
+        parameters = inspect.signature(cast(Callable[..., Any], called)).parameters.values()
+    except ValueError:
+        return ()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(each.name for each in parameters if each.default is each.empty and each.kind not in optional)
+
+
 PLAIN = (
     "write a plain function, without async and yield, that has done its work when it returns (it may call asyncio.run)"
 )

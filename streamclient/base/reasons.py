@@ -100,6 +100,10 @@ class Cause(Enum):
     CALL_QUEUED = "call_queued"
     """The call waits for a thread of the executor."""
     CALL_RUNS = "call_runs"
+    BATCH_WAITS = "batch_waits"
+    """The call waits in line until the program takes it."""
+    BATCH_OUT = "batch_out"
+    """The program has taken the call and not ended it."""
     PROCESSOR_FAILED = "processor_failed"
     RESTART_MARKED = "restart_marked"
     END_NOT_STORED = "end_not_stored"
@@ -207,6 +211,10 @@ _WORDS: Mapping[Cause, _Words] = {
         ReasonKind.USER_CODE, "{subject} has waited", " {detail} for a free thread of the executor"
     ),
     Cause.CALL_RUNS: _Words(ReasonKind.USER_CODE, "{subject} has been running", " for {detail}"),
+    Cause.BATCH_WAITS: _Words(
+        ReasonKind.USER_CODE, "{subject} has waited", " {detail} in line, where the program takes nothing"
+    ),
+    Cause.BATCH_OUT: _Words(ReasonKind.USER_CODE, "{subject} has been out", " for {detail} in the program"),
     Cause.PROCESSOR_FAILED: _Words(ReasonKind.PROCESSOR, "processor failed", " {detail}"),
     Cause.RESTART_MARKED: _Words(ReasonKind.PROCESSOR, "its processor asked for a restart"),
     Cause.END_NOT_STORED: _Words(

@@ -47,6 +47,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
     kinds.add_argument("--tunnels", action="store_true", help="clients of a tunnel instead of fleets")
+    kinds.add_argument("--loops", action="store_true", help="fleets whose user code is a loop, or coroutines")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink violations")
     parser.add_argument("--save", metavar="DIR", help="write the plans of shrunk violations into this directory")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -103,16 +104,18 @@ def _run_many(arguments: argparse.Namespace) -> int:
     return EXIT_VIOLATED if summary.violations else 0
 
 
+_SIZES = {"full_size": "FULL", "tunnels": "TUNNEL", "loops": "LOOP"}
+"""For each option that selects a kind of history, the name of its size."""
+
+
 def _kind(arguments: argparse.Namespace) -> str:
-    return " --tunnels" if arguments.tunnels else " --full-size" if arguments.full_size else ""
+    return next((f" --{kind.replace('_', '-')}" for kind in _SIZES if getattr(arguments, kind)), "")
 
 
 def _size(arguments: argparse.Namespace) -> Size | None:
     from streamclient.testing.simulation.drawing import Size  # noqa: PLC0415
 
-    if arguments.tunnels:
-        return Size.TUNNEL
-    return Size.FULL if arguments.full_size else None
+    return next((Size[size] for kind, size in _SIZES.items() if getattr(arguments, kind)), None)
 
 
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:

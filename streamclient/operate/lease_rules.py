@@ -234,6 +234,8 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.READ_RUNS: situations.READING_FAILS,
     Cause.CHECKPOINT: situations.WAITS_FOR_TABLE,
     Cause.CALL_RUNS: situations.USER_CODE_RUNS,
+    Cause.BATCH_OUT: situations.USER_CODE_RUNS,
+    Cause.BATCH_WAITS: situations.USER_CODE_RUNS,
     Cause.PAUSED: situations.PAUSED,
     Cause.PARENT: situations.WAITS_FOR_PARENT,
     Cause.FINISHED: situations.FINISHED,

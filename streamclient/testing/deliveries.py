@@ -23,6 +23,7 @@ from streamclient.model import Lease, Shard
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord, readable_position
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, History, ReaderBegan, ancestors
+from streamclient.worker.handing_over import shut_down
 
 LONGEST_SHARD_PAGES = 100_000
 """The most pages in the replay of one shard: at a page per millisecond a minute and a half, far beyond any test."""
@@ -80,7 +81,7 @@ class DeliveryRecorder(IRecordProcessor):
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Pass the call on; without a wrapped processor, checkpoint the end of an ended shard."""
         if self._wrapped is not None:
-            self._wrapped.shutdown(shutdown_input)
+            shut_down(self._wrapped, shutdown_input)
         elif shutdown_input.shutdown_reason.value == "TERMINATE":
             shutdown_input.checkpointer.checkpoint()
 

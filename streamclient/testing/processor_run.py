@@ -21,7 +21,7 @@ from streamclient.base import checks
 from streamclient.base.pools import run_call
 from streamclient.base.reasons import text_of
 from streamclient.base.times import MICROS_PER_SECOND
-from streamclient.config import ClientConfig, FailurePolicy, processor_maker
+from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.errors import ConfigurationError, StreamClientException
@@ -30,7 +30,6 @@ from streamclient.interfaces import (
     IParkingStore,
     IRecordProcessor,
     ProcessRecordsInput,
-    RecordProcessorFactory,
     ShutdownInput,
 )
 from streamclient.metrics.labelled import NO_METRICS
@@ -40,6 +39,9 @@ from streamclient.testing.builders import in_places
 from streamclient.testing.fakes import FakeStream
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.handing_over import shut_down
+from streamclient.worker.handlers.batches import RecordProcessorFactory
+from streamclient.worker.handlers.handler_processor import blocking_maker
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop, Question
 from streamclient.worker.parking.parked_frames import record_id
@@ -135,7 +137,7 @@ def run(
             or when ``shutdown(TERMINATE)`` does not store the end.
         BaseException: the processor raised an error that is not an ``Exception``, such as ``KeyboardInterrupt``.
     """
-    calls = _RecordedCalls(processor_maker("processor", processor))
+    calls = _RecordedCalls(blocking_maker("processor", processor))
     checks.positive.require("batch", batch)
     checks.optional(checks.instance(FailurePolicy)).require("policy", policy)
     checks.flag.require("ends", ends)
@@ -209,7 +211,8 @@ class _RecordedProcessor(IRecordProcessor):
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         with self._calls.recorded():
-            checks.done("initialize", self._processor.initialize(initialization_input))
+            answer = self._processor.initialize(initialization_input)  # type: ignore[func-returns-value]  # it may
+            checks.done("initialize", answer)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self._calls.given.append(tuple(process_records_input.records))
@@ -218,7 +221,7 @@ class _RecordedProcessor(IRecordProcessor):
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         with self._calls.recorded():
-            checks.done("shutdown", self._processor.shutdown(shutdown_input))
+            shut_down(self._processor, shutdown_input)
 
 
 class _QueuedCalls(Executor):

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.base import checks
+from streamclient.config import ProcessorKind, processor_kind
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import (
     InitializationInput,
@@ -23,6 +24,9 @@ from streamclient.interfaces import (
 from streamclient.model import ShutdownReason
 from streamclient.records import ColumnType, StreamRecord
 from streamclient.wire.columns import records_by_column
+from streamclient.worker.handing_over import ReceiverFactory
+from streamclient.worker.handlers.batches import AsyncBatchHandler, AsyncRecordProcessor
+from streamclient.worker.handlers.handler_processor import processor_maker
 
 
 @frozen
@@ -69,9 +73,17 @@ ChannelCallback = Callable[[Sequence[StreamRecord]], None] | Callable[[Sequence[
 receives the id if its second parameter is positional and has no default."""
 
 TunnelProcessor = (
-    ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory | type[IRecordProcessor]
+    ChannelCallback
+    | IChannelProcessor
+    | IChannelProcessorFactory
+    | IRecordProcessorFactory
+    | type[IRecordProcessor]
+    | AsyncBatchHandler
+    | type[AsyncRecordProcessor]
 )
 """The processors that ``TunnelWorker`` accepts."""
+
+_ASYNC = (ProcessorKind.ASYNC_HANDLER, ProcessorKind.ASYNC_MAKER)
 
 
 class CallbackProcessor(IChannelProcessor):
@@ -157,7 +169,7 @@ class ChannelRecordProcessor(IRecordProcessor):
 def stores_by_itself(processor: object) -> bool:
     """Return whether the processor stores its own progress, as record processors do; the worker does it for others."""
     is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
-    return is_class or isinstance(processor, IRecordProcessorFactory)
+    return is_class or isinstance(processor, IRecordProcessorFactory) or processor_kind(processor) in _ASYNC
 
 
 def _deferring(processor: object) -> str:
@@ -173,18 +185,22 @@ def _deferring(processor: object) -> str:
 
 def record_processor_maker(
     processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
-) -> Callable[[], IRecordProcessor]:
-    """Return a function that makes a record processor for each channel from the user's processor.
+) -> Callable[[], IRecordProcessor] | ReceiverFactory:
+    """Return what makes a record processor, or a receiver, for each channel from the user's processor.
 
     Raises:
         ConfigurationError: ``processor`` cannot process records.
     """
+    if processor_kind(processor) in _ASYNC:
+        return processor_maker("processor", processor)
     why = _deferring(processor)
     if why:
         raise ConfigurationError(f"processor must do its work when it is called, not {checks.shown(processor)}: {why}")
     adapt = partial(ChannelRecordProcessor, checkpoint_interval_millis=checkpoint_interval_millis, monotonic=monotonic)
     if isinstance(processor, IChannelProcessorFactory):
         return lambda: adapt(processor.create_processor(), is_shared=False)
+    if isinstance(processor, ReceiverFactory):
+        return processor
     if isinstance(processor, IRecordProcessorFactory):
         return processor.create_processor
     if isinstance(processor, IChannelProcessor):
@@ -195,6 +211,7 @@ def record_processor_maker(
         shared = CallbackProcessor(processor)
         return lambda: adapt(shared, is_shared=True)
     raise ConfigurationError(
-        "processor must be a function of records, an IChannelProcessor, an IChannelProcessorFactory, an "
-        f"IRecordProcessorFactory or a class of record processors, not {processor!r}"
+        "processor must be a function of records, an async def of one batch, an IChannelProcessor, an "
+        "IChannelProcessorFactory, an IRecordProcessorFactory or a class of record processors, async or not, not "
+        f"{processor!r}"
     )

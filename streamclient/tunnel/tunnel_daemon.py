@@ -42,7 +42,6 @@ class TunnelDaemon(Running):
         """Make a daemon; arguments and errors are those of ``TunnelWorker``, in the same order."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
-        self._closed = threading.Event()
         self._worker = self._make_worker()  # reports wrong arguments here
         super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
         self._dice = random.Random()
@@ -71,7 +70,7 @@ class TunnelDaemon(Running):
         """Shut the present worker down; ``run`` returns afterwards. Usable from any thread."""
         self._require_here()
         with self._lock:
-            self._closed.set()
+            self._stop.set()
             worker = self._worker
         worker.shutdown()
 
@@ -89,7 +88,7 @@ class TunnelDaemon(Running):
         self._require_here()
         self._birthplace = Birthplace()
         failures = 0
-        while not self._closed.is_set():
+        while not self._stop.is_set():
             worker = self._next_worker()
             try:
                 worker.run()
@@ -101,9 +100,9 @@ class TunnelDaemon(Running):
                 with self._lock:
                     self._last_fault = worker.exception
                 pause = doubling_millis(failures, SHORTEST_RESTART_MILLIS, LONGEST_RESTART_MILLIS)
-                wait_awake(self._closed, with_jitter(pause, self._dice) / 1_000)
+                wait_awake(self._stop, with_jitter(pause, self._dice) / 1_000)
             except StreamClientException:
-                if not self._closed.is_set():
+                if not self._stop.is_set():
                     raise
 
     def _next_worker(self) -> TunnelWorker:

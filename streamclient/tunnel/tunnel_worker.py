@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 from attrs import evolve
@@ -26,12 +27,13 @@ from streamclient.tunnel.tunnel_config import UNLIMITED, TunnelWorkerConfig
 from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
 from streamclient.tunnel.tunnel_pages import ChannelPages
 from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
-from streamclient.worker.runtime import FETCH_THREADS, USER_THREADS, Runtime
+from streamclient.worker.runtime import USER_THREADS, Runtime
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
@@ -68,8 +70,9 @@ class TunnelWorker(Running):
     Args:
         tunnel_id: the id that ``TunnelClient.create_tunnel`` returned.
         client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one from.
-        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of them;
-            or any factory of record processors, such as the Spark processor's.
+        processor: a function of records, or of records and a channel id; an ``async def`` of one ``AsyncBatch``; an
+            ``IChannelProcessor`` or a factory of them; or any factory of record processors, such as the Spark
+            processor's, or an ``AsyncRecordProcessor`` class.
         config: settings of the worker.
         runtime: clocks and threads, for tests.
 
@@ -102,7 +105,6 @@ class TunnelWorker(Running):
         self._is_begun = False
         self.is_refused = False
         """Whether the worker ended because the service says that consuming cannot go on, not because of a fault."""
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
         self._exception: BaseException | None = None
@@ -238,6 +240,15 @@ class TunnelWorker(Running):
             return WorkerStatus.SHUTDOWN
         return WorkerStatus.NOT_RUNNING if not self._is_begun else WorkerStatus.RUNNING
 
+    def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
+        """Replace what makes the processors of all channels and, if given, what runs them; only before ``run``.
+
+        They store their own progress, as record processors do.
+        """
+        self._make_processor = make
+        self._config = evolve(self._config, process_records_executor=executor or self._config.process_records_executor)
+        self._client_config = _client_config(self._config, True)
+
     @property
     def exception(self) -> BaseException | None:
         """The error that ended the work, if it did not end by request."""
@@ -301,7 +312,7 @@ class _TunnelParts:
         tunnel_id: str,
         client: TunnelClient,
         *,
-        make_processor: Callable[[], Any],
+        make_processor: ProcessorMaker,
         config: TunnelWorkerConfig,
         client_config: ClientConfig,
         runtime: Runtime,
@@ -311,7 +322,7 @@ class _TunnelParts:
         self._client_config = client_config
         self.loop = OwnerLoop(runtime.monotonic)
         self._pools = [runtime.make_pool(f"{tunnel_id}-calls", CALL_THREADS)]
-        self._fetch = config.read_records_executor or self._own_pool("fetch", FETCH_THREADS)
+        self._fetch = config.read_records_executor or self._own_pool("fetch", client_config.read_threads)
         executor = config.process_records_executor or self._own_pool("processor", USER_THREADS)
         self.user_code = UserCode(executor, self.loop)
         metrics = labelled(client_config.metrics, stream=tunnel_id, worker=config.client_tag)
@@ -360,6 +371,8 @@ class _TunnelParts:
         for pool in self._pools:
             if isinstance(pool, DaemonPool):
                 pool.join(JOIN_SECONDS)
+        if isinstance(self._make_processor, ReceiverFactory):
+            self._make_processor.close()
 
     def _calls(self, emit: Callable[[Event], None]) -> TunnelCalls:
         return TunnelCalls(

@@ -12,7 +12,12 @@ from contextlib import contextmanager
 
 from streamclient.core.consumer.consumer_positions import HandedOutPositions, Place
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    ShutdownException,
+)
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
 from streamclient.model import PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
@@ -20,6 +25,9 @@ from streamclient.records import SequenceInfo
 MOST_STATE_BYTES = 64 * 1024
 """Most bytes that a sink may store with a prepared checkpoint: enough for a name, not for the data. Every scan of the
 table reads them."""
+
+Then = Callable[[Exception | None], None]
+"""Called once with the error of a checkpoint, or with ``None`` once it is stored."""
 
 
 class CheckpointTicket:
@@ -40,16 +48,18 @@ class CheckpointTicket:
         self.is_open = is_open
         """Returns whether the checkpointer that sent the request is still in use."""
         self.answered = threading.Event()
+        self.then: Callable[[], object] = self.answered.set
+        """Called when the request is answered."""
         self.outcome: CheckpointOutcome | None = None
         self.error: Exception | None = None
 
     def answer(self, answer: AnswerCheckpoint) -> None:
-        """Release the waiting caller. Only for the owner thread."""
+        """Let the caller go on. Only for the owner thread."""
         self.outcome, self.error = answer.outcome, answer.error
-        self.answered.set()
+        self.then()
 
     def refuse(self) -> None:
-        """Release the waiting caller without sending, because the shard is no longer held. Usable from any thread."""
+        """Let the caller go on without a write, because the shard is no longer held. Usable from any thread."""
         self.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
 
 
@@ -98,6 +108,8 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         self._epoch = epoch
         self._positions = positions
         self._stored: str | None = None
+        self._batches = self._stored_batches = 0
+        """Batches that were given to the processor, and those of them before a stored checkpoint."""
         self._closed_because = ""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -122,13 +134,69 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Store a position in the lease, and return once the status table has it. See the interface."""
         with self._turn_of():
-            with self._lock:
-                place = self._resolve(checkpoint_value)
-                if place.text == self._stored:
-                    return
+            place, batches = self._requested(checkpoint_value)
+            if place.text != self._stored:
+                self._have_stored(self._ticket(place, None))
+            self._has_stored(place, batches)
+
+    def begin_checkpoint(self, checkpoint_value: str | None, then: Then) -> None:
+        """Store a position as ``checkpoint`` does, but do not wait: call ``then`` with the error or ``None``.
+
+        ``then`` is called once, in this thread if nothing is sent, else in the owner thread, so it must return soon.
+        The wait has no time-out of its own: the owner answers each request, at the latest when the lease has run out.
+        """
+        if not self._turn.acquire(blocking=False):
+            then(self._no_answer("another checkpoint of this processor is still waiting"))
+            return
+        try:
+            place, batches = self._requested(checkpoint_value)
+        except Exception as error:
+            self._turn.release()
+            then(error)
+            return
+
+        def answered() -> None:
+            error: Exception | None = None
+            try:
+                if ticket.outcome is not None:
+                    self._conclude(ticket)
+                self._has_stored(place, batches)
+            except Exception as refusal:
+                error = refusal
+            self._turn.release()
+            then(error)
+
+        ticket = self._ticket(place, None)
+        ticket.then = answered
+        if place.text == self._stored:
+            answered()
+        elif not self._send(ticket, self._timeout_millis / 1_000):
+            ticket.refuse()
+
+    def give(self) -> None:
+        """Record that one more batch is given to the processor."""
+        with self._lock:
+            self._batches += 1
+
+    @property
+    def has_stored_all(self) -> bool:
+        """Whether the position after the last batch that the processor was given is stored."""
+        with self._lock:
+            return self._stored_batches >= self._batches
+
+    def _requested(self, value: str | None) -> tuple[Place, int]:
+        """Return the position to store, and how many batches are dealt with once it is stored."""
+        with self._lock:
+            place = self._resolve(value)
+            if place.text != self._stored:
                 self._positions.requested(place)
-            self._have_stored(self._ticket(place, None))
-            self._stored = place.text
+            is_last = place.number >= self._positions.permitted_number
+            return place, self._batches if is_last else 0
+
+    def _has_stored(self, place: Place, batches: int) -> None:
+        self._stored = place.text
+        with self._lock:
+            self._stored_batches = max(self._stored_batches, batches)
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """Do the first phase of a two-phase checkpoint. See the interface."""

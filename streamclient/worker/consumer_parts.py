@@ -22,6 +22,7 @@ from streamclient.interfaces import IRecordProcessor
 from streamclient.model import ParkedRecord, ShardInfo
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.handing_over import ReceiverFactory
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.parking.parked_frames import record_id
@@ -46,7 +47,7 @@ class ConsumerParts:
     reads: OwnerReads
     prefetch: PrefetchBudget
     stream_api: StreamApi
-    make_processor: Callable[[], IRecordProcessor]
+    make_processor: Callable[[], IRecordProcessor] | ReceiverFactory
     config: ClientConfig
     table_name: str
     max_records: int

@@ -6,12 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import ClassVar
 
 from attrs import define, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.position import Position
-from streamclient.base.reasons import Raised, described
+from streamclient.base.reasons import Cause, Raised, described
 from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.errors import StreamClientException
 from streamclient.records import SequenceInfo, place_of
@@ -69,6 +70,8 @@ class ShardSource:
 class Reading:
     """One visit to the fetch pool: queued, then running, then over. A visit reads one page, or several pages ahead."""
 
+    queued_cause: ClassVar[Cause] = Cause.READ_QUEUED
+    runs_cause: ClassVar[Cause] = Cause.READ_RUNS
     start: Position
     """Position of the next page, as far as the owner knows."""
     queued_at: float

@@ -292,19 +292,28 @@ MOST_STACK_LINES = 60
 class CallUnderway(Protocol):
     """A call into user code, or a read. Both times are monotonic seconds."""
 
-    queued_at: float
     started_at: float | None
     """Time at which a thread began the call; ``None`` while the call waits for a thread."""
     thread_id: int | None
+
+    @property
+    def queued_cause(self) -> Cause:
+        """The cause that is told while the call waits to begin."""
+
+    @property
+    def runs_cause(self) -> Cause:
+        """The cause that is told while the call runs."""
+
+    @property
+    def queued_at(self) -> float:
+        """The time from which the wait for the call's end counts."""
 
 
 class CallWatch:
     """Watches one kind of call of one shard, one call after the other."""
 
-    def __init__(self, shard_id: str, queued: Cause, runs: Cause, warn_after_millis: int, limit_millis: int) -> None:
+    def __init__(self, shard_id: str, warn_after_millis: int, limit_millis: int) -> None:
         self._shard_id = shard_id
-        self._queued = queued
-        self._runs = runs
         self._warn_after_seconds = warn_after_millis / 1_000
         self._limit_seconds = limit_millis / 1_000
         self._call: CallUnderway | None = None
@@ -339,7 +348,7 @@ class CallWatch:
         return self._reason(call, name, seconds) if seconds >= notable else None
 
     def _reason(self, call: CallUnderway, name: str, seconds: float) -> Reason:
-        return Reason(self._queued if call.started_at is None else self._runs, name, f"{seconds:.0f} s")
+        return Reason(call.queued_cause if call.started_at is None else call.runs_cause, name, f"{seconds:.0f} s")
 
     def _warn(self, call: CallUnderway, name: str, elapsed: float) -> None:
         stack = _stack_of(call.thread_id)

@@ -89,7 +89,7 @@ class Running(ABC):
     """
 
     def __init__(self, *, end_on_sigterm: bool) -> None:
-        self._ended = threading.Event()
+        self._ended, self._stop = threading.Event(), threading.Event()
         self._ends_on_sigterm = end_on_sigterm
         self._sigterm = EndedBySigterm(end_on_sigterm)
         self._birthplace: Birthplace | None = None
@@ -103,6 +103,11 @@ class Running(ABC):
         """
         if self._birthplace is not None:
             self._birthplace.require(f"the {type(self).__name__}")
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end. Usable from any thread."""
+        return self._stop.is_set()
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
         """Wait until this object has ended or ``until`` returns true; the object's own thread must not wait.

@@ -16,10 +16,6 @@ from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
-FETCH_THREADS = 128
-"""Number of reads under way at once: with up to this many shards, no read waits for another, however long the other
-takes. A thread exists only while all others are reading."""
-
 USER_THREADS = 256
 """Threads of the default executor. A thread exists only while all others are inside user code, so the limit is reached
 only if this many processors block at once; further shards then wait for their turn."""
@@ -85,7 +81,7 @@ class SharedParts:
         self.scan_pool = runtime.make_pool(f"{worker_identifier}-scan", client_config.renew_thread_pool_size)
         self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
         self.renew_pool = runtime.make_pool(f"{worker_identifier}-renew", client_config.renew_thread_pool_size)
-        self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
+        self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", client_config.read_threads)
         self.reads = ReadQueue(self.fetch_pool)
         self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
         self.prefetch = PrefetchBudget(client_config.prefetch.prefetch_total_bytes)

@@ -30,12 +30,13 @@ from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, parked_records
 from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
+from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
 from streamclient.worker.owner_loop import Timer
 from streamclient.worker.parking.parked_frames import key_text, record_id
 from streamclient.worker.read_calls import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
-from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall, checked_keys, log_with
+from streamclient.worker.usercode import HandedCall, ShutdownMarker, UserCall, checked_keys, log_with
 
 _log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -72,7 +73,7 @@ class ShardConsumer:
         self._events: deque[ConsumerEvent] = deque()
         self._is_handling = False
         self._backlog = Backlog(None if start.progress is None else start.progress.record_micros or None)
-        self._session: ProcessorSession | None = None
+        self._session: ProcessorSession | ReceiverSession | None = None
         self._fetcher: DataFetcher | None = None
         self._read_visit = self._end_visit = 0
         self._is_patient = False
@@ -82,12 +83,8 @@ class ShardConsumer:
         """Result of the call under way; its thread sets it."""
         self._timer: Timer | None = None
         warn_after = config.limits.slow_processor_warning_millis
-        self._call_watch = CallWatch(
-            self.shard_id, Cause.CALL_QUEUED, Cause.CALL_RUNS, warn_after, config.limits.user_code_limit_millis
-        )
-        self._read_watch = CallWatch(
-            self.shard_id, Cause.READ_QUEUED, Cause.READ_RUNS, warn_after, config.limits.read_limit_millis
-        )
+        self._call_watch = CallWatch(self.shard_id, warn_after, config.limits.user_code_limit_millis)
+        self._read_watch = CallWatch(self.shard_id, warn_after, config.limits.read_limit_millis)
 
     # --- the coordinator's requests ------------------------------------------------------------------------------
 
@@ -109,7 +106,7 @@ class ShardConsumer:
         if self._fetcher is not None:
             self._fetcher.discard()
         if self._session is not None:
-            self._session.checkpointer.close("the worker ended before the processor did")
+            self._session.close("the worker ended before the processor did")
 
     def checkpoint_requested(self) -> None:
         """Record that a checkpoint was sent; exactly one ``checkpoint_answered`` follows."""
@@ -218,7 +215,7 @@ class ShardConsumer:
     # --- the processor -------------------------------------------------------------------------------------------
 
     @property
-    def _present(self) -> ProcessorSession:
+    def _present(self) -> ProcessorSession | ReceiverSession:
         """The present processor with its checkpointer; there must be one."""
         if self._session is None:
             raise ValueError(f"{self!r} has no processor")
@@ -237,21 +234,17 @@ class ShardConsumer:
         marker = ShutdownMarker(
             lambda reason: around.loop.post(partial(self._handle, consumer_events.Marked(number, reason)))
         )
-        self._session = ProcessorSession(
-            InitializationInput(
-                self.shard_info,
-                command.initial,
-                checkpointer,
-                marker,
-                command.pending,
-                progress=command.progress,
-                lost_behind=command.lost_behind,
-                fleet_has_processed=self._start.fleet_has_processed,
-            ),
-            around.make_processor,
+        given = InitializationInput(
+            self.shard_info,
+            command.initial,
             checkpointer,
             marker,
+            command.pending,
+            progress=command.progress,
+            lost_behind=command.lost_behind,
+            fleet_has_processed=self._start.fleet_has_processed,
         )
+        self._session = session_of(given, around.make_processor, checkpointer)
         self._fetcher = DataFetcher(
             ShardSource(
                 stream_api=around.stream_api,
@@ -267,6 +260,14 @@ class ShardConsumer:
             most_ahead_bytes=around.config.prefetch.prefetch_bytes,
         )
 
+    def _call_processor(self, name: str, work: Callable[..., None]) -> None:
+        """Call the processor in the executor, or hand the call over to the receiver."""
+        if isinstance(self._session, ReceiverSession):
+            user_code = self._around.user_code
+            self._call = user_code.hand_over(name, self.shard_id, work, self._returned, self._given_back)
+        else:
+            self._start_call(name, work)
+
     def _start_call(self, name: str, function: Callable[[], None]) -> None:
         self._answer = None
         self._call = self._around.user_code.run(name, self.shard_id, function, self._returned)
@@ -278,20 +279,24 @@ class ShardConsumer:
             self._around.instruments.user_code_ended(self.shard_id, call.name, call.started_at, what)
         self._handle(consumer_events.CallReturned(error, self._answer))
 
-    def _initialize(self, command: consumer_events.Initialize) -> None:
-        def initialize() -> None:
-            try:
-                self._present.initialize()
-            finally:
-                self._answer = self._present.processor is not None
+    def _given_back(self) -> None:
+        self._call = None
+        self._handle(consumer_events.CallTakenBack())
 
-        self._start_call("initialize", initialize)
+    def _initialize(self, command: consumer_events.Initialize) -> None:
+        def initialize(*call: HandedCall) -> None:
+            try:
+                self._present.initialize(*call)
+            finally:
+                self._answer = self._present.is_made
+
+        self._call_processor("initialize", initialize)
 
     def _process(self, command: consumer_events.ProcessRecords) -> None:
-        self._start_call("process_records", partial(self._present.process, command.records))
+        self._call_processor("process_records", partial(self._present.process, command.records, command.attempt))
 
     def _shut_down(self, command: consumer_events.ShutDown) -> None:
-        self._start_call("shutdown", partial(self._present.shutdown, command.reason))
+        self._call_processor("shutdown", partial(self._present.shutdown, command.reason))
 
     def _ask_strategy(self, command: consumer_events.AskStrategy) -> None:
         def ask() -> None:
@@ -409,7 +414,7 @@ class ShardConsumer:
         self._present.checkpointer.retract()
 
     def _close_checkpoints(self, command: consumer_events.CloseCheckpoints) -> None:
-        self._present.checkpointer.close(command.because)
+        self._present.close(command.because)
 
     # --- statistics and logs -------------------------------------------------------------------------------------
 

@@ -17,13 +17,14 @@ from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
 from streamclient.core.holdings import Holdings
 from streamclient.errors import ConfigurationError, DependencyException, is_foreseen
-from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
+from streamclient.interfaces import ILeaseManager, IMetrics
 from streamclient.metrics.labelled import NO_METRICS, labelled
 from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.coordinator import Coordinator
+from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.lease.lease_store import as_lease_store, as_worker_directory
@@ -184,20 +185,21 @@ class StreamRun:
         self,
         worker_identifier: str,
         stream_config: StreamConfig,
-        make_processor: Callable[[], IRecordProcessor],
+        make_processor: ProcessorMaker,
         lease_manager: ILeaseManager | None,
         stream_api: StreamApi | None,
     ) -> None:
         self.name = stream_config.name
         self.config = stream_config
         """Settings of the stream."""
+        self.make_processor = make_processor
+        """Makes the processors, or the receivers, of shards; replaced only before the run."""
         self.exception: BaseException | None = None
         """The error that ended this run, as soon as it is known; ``None`` without one."""
         self.coordinator: Coordinator | None = None
         """The owner; ``None`` before the stream and the status table were found."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
-        self._make_processor = make_processor
         self._lease_manager = lease_manager
         self._stream_api = stream_api
         self._lock = threading.Lock()
@@ -324,7 +326,7 @@ class StreamRun:
             reads=OwnerReads(shared.reads, loop),
             prefetch=shared.prefetch,
             stream_api=stream_api,
-            make_processor=self._make_processor,
+            make_processor=self.make_processor,
             config=config,
             table_name=self.config.data_table_name,
             max_records=self.config.max_records,
@@ -359,6 +361,11 @@ class StreamRun:
         )
 
     # --- any thread ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End what the factory of receivers has started, when no stream of the worker runs any more."""
+        if isinstance(self.make_processor, ReceiverFactory):
+            self.make_processor.close()
 
     def send(self, event: events.Event) -> None:
         """Send an event to the owner; an early event waits until the owner exists."""

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 
 from streamclient.base import checks, logs
 from streamclient.base.outages import OutageLog
 from streamclient.base.pools import once
-from streamclient.base.reasons import Raised, described
+from streamclient.base.reasons import Cause, Raised, described
 from streamclient.errors import ConfigurationError, StreamClientException, is_refused_thread
-from streamclient.interfaces import (
-    InitializationInput,
-    IRecordProcessor,
-    IShutdownMarker,
-    ProcessRecordsInput,
-    ShutdownInput,
-)
+from streamclient.interfaces import IRecordProcessor, IShutdownMarker
 from streamclient.model import ParkedKey, ShutdownReason
-from streamclient.records import StreamRecord
-from streamclient.worker.checkpointer import RecordProcessorCheckpointer
 from streamclient.worker.owner_loop import OwnerLoop
 
 _log = logs.logger(__name__)
@@ -34,16 +27,23 @@ Done = Callable[[Raised | None], None]
 class UserCall:
     """One call into user code: queued, then running, then finished."""
 
+    queued_cause, runs_cause = Cause.CALL_QUEUED, Cause.CALL_RUNS
+
     def __init__(self, name: str, shard_id: str, queued_at: float) -> None:
         self.name = name
         self.shard_id = shard_id
-        self.queued_at = queued_at
+        self._queued_at = queued_at
         self.started_at: float | None = None
         self.thread_id: int | None = None
         self.future: Future[None] | None = None
         self.is_taken_back = False
         self.is_over = False
         """Whether the end of the call was reported. Only for the owner thread."""
+
+    @property
+    def queued_at(self) -> float:
+        """The time from which the wait for the call's end counts."""
+        return self._queued_at
 
     def cancel(self) -> bool:
         """Cancel the call if no thread has begun it; return whether it will never run."""
@@ -54,6 +54,59 @@ class UserCall:
     def running_seconds(self, now: float) -> float:
         """Return how long user code has been running; 0.0 while the call waits for a thread."""
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
+
+
+class HandedCall(UserCall):
+    """One call that user code takes out of a line, in a thread that is not the worker's, and ends at any later time.
+
+    The token decides who has the call: user code takes it with ``claim``, the owner takes it back with ``cancel``. So a
+    call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any
+    thread.
+    """
+
+    queued_cause, runs_cause = Cause.BATCH_WAITS, Cause.BATCH_OUT
+
+    def __init__(self, name: str, shard_id: str, around: UserCode, done: Done, given_back: Callable[[], None]) -> None:
+        super().__init__(name, shard_id, around.now())
+        self._token = threading.Lock()
+        self._around = around
+        self._done = done
+        self._given_back = given_back
+        self.last_taken_at: Callable[[], float] = lambda: 0.0
+        """Returns when a call was last taken out of the same line; a receiver sets it."""
+
+    @property
+    def queued_at(self) -> float:
+        """The time of the claim; before it, the last time at which the line moved, or the call came to it."""
+        return max(self._queued_at, self.last_taken_at()) if self.started_at is None else self.started_at
+
+    def claim(self) -> bool:
+        """Take the call, once; return ``False`` if the owner has taken it back."""
+        if not self._token.acquire(blocking=False):
+            return False
+        self.thread_id, self.started_at = threading.get_ident(), self._around.now()
+        self._around.entered(self.thread_id)
+        return True
+
+    def cancel(self) -> bool:
+        """Take the call back if it is not claimed; return whether it will never be claimed. Owner thread only."""
+        self.is_taken_back = self._token.acquire(blocking=False)
+        return self.is_taken_back
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the call, with the error that user code raised; a call that was taken back is over already."""
+        self._end(None if error is None else Raised.of(error), self._done)
+
+    def give_back(self) -> None:
+        """End the call as if it had never been claimed: it has neither finished nor failed."""
+        self._end(None, lambda raised: self._given_back())
+
+    def _end(self, raised: Raised | None, done: Done) -> None:
+        # A call that ends without a claim, because its line is gone, must not be taken back as well.
+        if self.started_at is None and not self.claim():
+            return
+        self._around.left(self.thread_id)
+        self._around.tell(self, done, raised)
 
 
 class UserCode:
@@ -67,6 +120,10 @@ class UserCode:
         self._executor = once(executor)
         self._loop = loop
         self._threads: set[int] = set()
+        self._outside: Counter[int] = Counter()
+        """Calls that each thread outside the executor has claimed and not ended."""
+        self._outside_lock = threading.Lock()
+        self.now = loop.now
         self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
@@ -75,9 +132,51 @@ class UserCode:
         self._loop.at_end(partial(self._submit, call, function, done))
         return call
 
+    def hand_over(
+        self,
+        name: str,
+        shard_id: str,
+        start: Callable[[HandedCall], None],
+        done: Done,
+        given_back: Callable[[], None],
+    ) -> HandedCall:
+        """Begin a call that ends elsewhere: ``start`` puts it in line, in the owner thread, and returns soon.
+
+        Unless the call is cancelled, ``done`` follows in the owner thread, or ``given_back`` if the call is given back.
+        """
+        call = HandedCall(name, shard_id, self, done, given_back)
+
+        def begin() -> None:
+            if not call.is_taken_back:
+                try:
+                    start(call)
+                except Exception as error:
+                    call.finish(error)
+
+        self._loop.at_end(begin)
+        return call
+
     def is_inside(self) -> bool:
         """Return whether the calling thread is running user code of this worker."""
-        return threading.get_ident() in self._threads
+        me = threading.get_ident()
+        return me in self._threads or self._outside.get(me, 0) > 0
+
+    def entered(self, thread_id: int) -> None:
+        """Record that a thread outside the executor has claimed a call. Usable from any thread."""
+        with self._outside_lock:
+            self._outside[thread_id] += 1
+
+    def left(self, thread_id: int | None) -> None:
+        """Record that a call which ``thread_id`` claimed is over. Usable from any thread."""
+        with self._outside_lock:
+            if thread_id is not None:
+                self._outside[thread_id] -= 1
+                if self._outside[thread_id] <= 0:
+                    del self._outside[thread_id]
+
+    def tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
+        """Report the end of a call to the owner. Usable from any thread."""
+        self._loop.post(partial(self._tell, call, done, raised))
 
     def _submit(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
         self._loop.start(self._executor, partial(self._hand_over, call, function, done))
@@ -111,7 +210,7 @@ class UserCode:
             raised = Raised.of(error)  # in this thread, because making its text runs user code too
         finally:
             self._threads.discard(me)
-        self._loop.post(partial(self._tell, call, done, raised))
+        self.tell(call, done, raised)
 
     def _tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
         """Report the end of a call once, in the owner thread; a repeated report of an executor is ignored."""
@@ -165,42 +264,6 @@ class ShutdownMarker(IShutdownMarker):
             self._mark(reason)
 
 
-class ProcessorSession:
-    """A processor with its checkpointer and marker.
-
-    ``initialize``, ``process`` and ``shutdown`` run in the user's executor, never two at a time.
-    """
-
-    def __init__(
-        self,
-        given: InitializationInput,
-        make: Callable[[], IRecordProcessor],
-        checkpointer: RecordProcessorCheckpointer,
-        marker: ShutdownMarker,
-    ) -> None:
-        self._given = given
-        self._make = make
-        self._marker = marker
-        self.checkpointer = checkpointer
-        self.processor: IRecordProcessor | None = None
-
-    def initialize(self) -> None:
-        """Make the processor and initialise it."""
-        self.processor = checked_processor(self._make())
-        checks.done("initialize", self.processor.initialize(self._given))
-
-    def process(self, records: Sequence[StreamRecord]) -> None:
-        """Hand over one batch."""
-        if self.processor is not None:
-            given = ProcessRecordsInput(records, self.checkpointer, self._marker)
-            checks.done("process_records", self.processor.process_records(given))
-
-    def shutdown(self, reason: ShutdownReason) -> None:
-        """Call ``shutdown`` with the reason."""
-        if self.processor is not None:
-            checks.done("shutdown", self.processor.shutdown(ShutdownInput(reason, self.checkpointer)))
-
-
 def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | None) -> None:
     """Log a line, with the traceback from the place where the error was raised."""
     if raised is None or not logger.isEnabledFor(level):
@@ -239,6 +302,11 @@ _parked_key = checks.Check("a ParkedKey of a primary key, two ids and a generati
 def checked_processor(made: object) -> IRecordProcessor:
     """Return the object that the factory made, if it can be called as a processor."""
     checks.done("the processor factory", made)
+    if not isinstance(made, IRecordProcessor) and checks.is_async(getattr(made, "process_records", None)):
+        raise ConfigurationError(
+            f"the processor factory made {checks.shown(made)}, an async processor: give the class itself, or "
+            "functools.partial of the class and its arguments, so that it is made in the event loop"
+        )
     missing = [name for name in PROCESSOR_METHODS if not callable(getattr(made, name, None))]
     if isinstance(made, type) or missing:
         raise ConfigurationError(

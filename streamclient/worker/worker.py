@@ -18,17 +18,19 @@ from streamclient.base import checks, logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
 from streamclient.base.reasons import described
-from streamclient.config import ClientConfig, StreamConfig, processor_maker
+from streamclient.config import ClientConfig, StreamConfig
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
-from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
+from streamclient.interfaces import ILeaseManager
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.tablestore.stream_api import StreamApi
+from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime, SharedParts
 
 if TYPE_CHECKING:
     from streamclient.core import events
     from streamclient.worker.coordinator import Coordinator
+    from streamclient.worker.handing_over import ProcessorMaker
     from streamclient.worker.health import WorkerHealth
     from streamclient.worker.stream_run import StreamRun
 
@@ -62,8 +64,10 @@ class Worker(Running):
         worker_identifier: name of this worker; unique among all workers that run at the same time, in every language.
         client_config: settings of the worker.
         stream_config: settings of the stream to read; or a sequence of them, each with another ``name``.
-        record_processor_factory: makes one processor per shard; an ``IRecordProcessorFactory`` or any callable. May be
-            ``None`` if each ``StreamConfig`` has its own.
+        record_processor_factory: makes one processor per shard: an ``IRecordProcessorFactory``, a class, or a function
+            without arguments. Or handles the batches of all shards: a function of one ``Batch``, or an ``async def`` of
+            one ``AsyncBatch``; a batch whose handler returns is committed. A class is never a handler. Coroutines run
+            in one event loop, in a thread of its own. May be ``None`` if each ``StreamConfig`` has its own.
         executor: runs all user code. It needs threads of its own; with few of them shards take turns, but nothing gets
             stuck. Its ``submit`` must return at once: the thread that renews the leases calls it, so an executor that
             waits for room loses them. By default the worker makes threads as needed. A given executor is not shut down.
@@ -95,27 +99,21 @@ class Worker(Running):
         checks.optional(checks.implementation(StreamApi)).require("stream_api", stream_api)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         configs = _checked_streams(stream_config, lease_manager, stream_api)
+        from streamclient.worker.handlers.handler_processor import processor_makers  # noqa: PLC0415
         from streamclient.worker.stream_run import StreamRun  # noqa: PLC0415
 
         super().__init__(end_on_sigterm=client_config.end_on_sigterm)
         self._identifier = worker_identifier
         self._client_config = client_config
+        factories = [config.record_processor_factory or record_processor_factory for config in configs]
+        makers = processor_makers("record_processor_factory", factories, worker_identifier)
         self._streams = {
-            config.name: StreamRun(
-                worker_identifier,
-                config,
-                processor_maker(
-                    "record_processor_factory", config.record_processor_factory or record_processor_factory
-                ),
-                config.lease_manager or lease_manager,
-                stream_api,
-            )
-            for config in configs
+            config.name: StreamRun(worker_identifier, config, make, config.lease_manager or lease_manager, stream_api)
+            for config, make in zip(configs, makers, strict=True)
         }
         self._executor = executor
         self._runtime = runtime or Runtime()
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._failure: BaseException | None = None
         """The error that ended the worker although no stream failed."""
         self._run_thread: int | None = None
@@ -318,6 +316,12 @@ class Worker(Running):
     def _make_shared(self) -> SharedParts:
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
+    def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
+        """Replace what makes the processors of all streams and, if given, what runs them; only before ``run``."""
+        for stream in self._streams.values():
+            stream.make_processor = make
+        self._executor = executor or self._executor
+
     def prepare(self) -> list[Coordinator]:
         """Prepare as ``run`` does, for a test that steps the owners itself; return one owner per stream, in order."""
         shared = self._make_shared()
@@ -362,6 +366,8 @@ class Worker(Running):
             self._run_streams(shared, sigterm)
         finally:
             shared.close()
+            for stream in self._streams.values():
+                stream.close()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from strategies import BATCHES, decodable
 
 from streamclient.destinations import change_rows
-from streamclient.errors import ConfigurationError
 from streamclient.destinations.rows import frames
-from streamclient.loops.frames import to_arrow, to_pandas, to_polars
+from streamclient.destinations.rows.frames import to_arrow, to_pandas, to_polars
+from streamclient.errors import ConfigurationError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.page_parts import PageRecords

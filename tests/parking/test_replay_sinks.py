@@ -22,13 +22,14 @@ from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.table_writer import DestinationWriter
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import FencedException
-from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput, RecordProcessorFactory, ShutdownInput
+from streamclient.interfaces import IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ParkedRecord, ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.spark import SparkRecordProcessorFactory
 from streamclient.testing.deliveries import DeliveryRecorder, read_deliveries
 from streamclient.tunnel.channel_processors import record_processor_maker
+from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.keyed import KeyedProcessorFactory
 from streamclient.worker.parking import FileParkingStore, MemoryParkingStore, replay_parked
 from streamclient.worker.parking.parked_frames import record_id

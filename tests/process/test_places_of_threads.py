@@ -335,6 +335,8 @@ OF_THE_TABLE = {
     "spark/processor/committer.py": "streamclient-spark-committer",
     "spark/processor/jobs.py": "jobs of Spark",
     "worker/keyed/lane_pool.py": "keyed-watch, keyed-",
+    "loops/consumption.py": "the first turn of a loop raises, and its object is used up",
+    "worker/handlers/event_loop.py": "w-asyncio: the start of a shard fails, and is tried again",
     "cli/run_fleet.py": "parent",
     "cli/terminal/output.py": "progress",
     "base/interrupts.py": "a signal that was swallowed",

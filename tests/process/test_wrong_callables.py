@@ -212,7 +212,8 @@ def with_provider(wrong: Callable[..., Any]) -> OTSClient:
 @pytest.mark.parametrize("wrong", [name for name in WRONG if name != HIDDEN])
 @pytest.mark.parametrize("taker", list(TAKERS))
 def test_what_defers_is_refused_when_it_is_given(taker: str, wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"it is an? (async function|async generator|generator), whose calls"):
+    refusal = r"it is an? (async function|async generator|generator)(, whose calls| without a batch to handle)"
+    with pytest.raises(ConfigurationError, match=refusal):
         TAKERS[taker](WRONG[wrong])
 
 

@@ -58,6 +58,8 @@ class Mutation:
     """Lines that are replaced in the table of held leases."""
     phases: Mapping[tuple[Phase, Outcome], Phase] = field(factory=dict)
     """Lines that are replaced in the table of consumers."""
+    size: Size = Size.SMALL
+    """What kind of history shows it."""
     seed: int = 0
     """Where to look first: of a rule that matters rarely, the first seed that is known to show it."""
 
@@ -85,7 +87,7 @@ class Mutation:
         """The first of the seeds whose history breaks one of its laws, and that law."""
         with self.applied():
             for seed in seeds:
-                plan = self.made_to_fit(draw_plan(seed, Size.SMALL))
+                plan = self.made_to_fit(draw_plan(seed, self.size))
                 if not self.fits(plan):
                     continue
                 violation = run_plan(plan).violation

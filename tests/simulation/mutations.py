@@ -1,4 +1,4 @@
-"""Breaks of single rules in the production core that some law must catch: of leases here, and those of consumers."""
+"""Breaks of single rules that some law must catch: of leases here, and those of consumers and of loops."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from streamclient.model import Lease, PendingCheckpoint
 from streamclient.testing.simulation.plan import Action, Plan
 from streamclient.testing.simulation.simulated_faults import Do
 from tests.simulation.consumer_mutations import CONSUMER_MUTATIONS
+from tests.simulation.loop_mutations import LOOP_MUTATIONS
 from tests.simulation.mutation import MOST_SEEDS, AnyKind, Mutation, State, has
 
 
@@ -209,6 +210,7 @@ def _deletes_silently(state: WorkerState, plan: Any) -> None:
 
 MUTATIONS = (
     *CONSUMER_MUTATIONS,
+    *LOOP_MUTATIONS,
     Mutation(
         "a heartbeat compares nothing",
         frozenset({"fenced writes fail", "one reader", "checkpoints only advance"}),

@@ -140,7 +140,13 @@ class World:
         self.config = config
 
     def worker(
-        self, name: str = "w1", *, lease_manager: Any = None, max_records: int = 1_000, **config: Any
+        self,
+        name: str = "w1",
+        *,
+        factory: Any = None,
+        lease_manager: Any = None,
+        max_records: int = 1_000,
+        **config: Any,
     ) -> SimulatedWorker:
         position = config.pop("initial_position", InitialPosition.oldest())
         worker = Worker(
@@ -153,7 +159,7 @@ class World:
                 max_records=max_records,
                 initial_position=position,
             ),
-            self.journal.make,
+            factory or self.journal.make,
             lease_manager=lease_manager or self.leases,
             stream_api=self.stream,
             runtime=self.simulation.runtime(),

@@ -593,7 +593,10 @@ def test_runs_are_alike() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"processor": 7}, "^processor must be an IRecordProcessorFactory or a callable that makes a processor, not 7"),
+        (
+            {"processor": 7},
+            "^processor must be an IRecordProcessorFactory, a class or function that makes .*, not 7",
+        ),
         ({"records": 7}, "^records must be an iterable of StreamRecords, not 7$"),
         ({"records": put("a")}, "^records must be an iterable of StreamRecords, not StreamRecord"),
         ({"records": ["a"]}, r"^records\[0\] must be a StreamRecord, as put, update and delete make it, not 'a'$"),

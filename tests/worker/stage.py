@@ -13,7 +13,7 @@ from tablestore import CapacityUnit, Condition, OTSClient, ReservedThroughput, R
 
 from streamclient import ClientConfig, MemoryLeaseManager, StreamConfig, Worker
 from streamclient.interfaces import ProcessRecordsInput
-from streamclient.model import Lease
+from streamclient.model import CheckpointPosition, Lease
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker
@@ -47,6 +47,11 @@ class Stage(World):
         lease = self.leases.get_lease(shard_id)
         assert lease is not None
         return lease
+
+    def is_finished(self, shard_id: str = "a") -> bool:
+        """Return whether the end of a shard is stored."""
+        lease = self.leases.get_lease(shard_id)
+        return lease is not None and lease.checkpoint == CheckpointPosition.SHARD_END
 
     def write(self, shard_id: str, count: int, start: int = 0) -> None:
         self.stream.append(shard_id, *records(count, start))
@@ -124,6 +129,7 @@ def worker_on(
     journal: Journal | None = None,
     *,
     name: str = "w1",
+    factory: Any = None,
     leases: Any = None,
     executor: Executor | None = None,
     runtime: Any = None,
@@ -136,7 +142,7 @@ def worker_on(
         name,
         ClientConfig(**{**quick, **config}),
         StreamConfig(client=None, data_table_name="orders", status_table_name="status", max_records=max_records),
-        (journal or Journal()).make,
+        factory or (journal or Journal()).make,
         executor,
         leases or MemoryLeaseManager(stream.stream_id),
         stream_api=stream,

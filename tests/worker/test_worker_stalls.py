@@ -169,6 +169,8 @@ def test_a_read_that_never_returns_loses_the_lease(caplog: pytest.LogCaptureFixt
 
 
 class Call:
+    queued_cause, runs_cause = Cause.CALL_QUEUED, Cause.CALL_RUNS
+
     def __init__(self, queued_at: float) -> None:
         self.queued_at = queued_at
         self.started_at: float | None = None
@@ -176,7 +178,7 @@ class Call:
 
 
 def test_each_call_is_given_up_once() -> None:
-    watch = CallWatch("s", Cause.CALL_QUEUED, Cause.CALL_RUNS, 1_000_000, 10_000)
+    watch = CallWatch("s", 1_000_000, 10_000)
     call = Call(0.0)
     call.started_at = 4.0
     assert [bool(watch.look(call, "f", now)) for now in (9.9, 10.0, 11.0, 500.0)] == [False, True, False, False]
@@ -189,7 +191,7 @@ def test_each_call_is_given_up_once() -> None:
 
 
 def test_a_short_wait_is_not_worth_telling() -> None:
-    watch = CallWatch("s", Cause.CALL_QUEUED, Cause.CALL_RUNS, 30_000, 0)
+    watch = CallWatch("s", 30_000, 0)
     call = Call(0.0)
 
     assert watch.delay_reason(call, "f", 0.9) is None

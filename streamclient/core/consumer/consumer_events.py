@@ -182,6 +182,8 @@ class ProcessRecords:
     """Call ``process_records``."""
 
     records: Sequence[StreamRecord]
+    attempt: int = 0
+    """The number of failed calls whose batch contained all of these records."""
 
 
 @frozen

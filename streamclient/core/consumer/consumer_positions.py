@@ -59,6 +59,11 @@ class HandedOutPositions:
         """Progress after the last batch that was handed out and did not fail."""
         return self._permitted.progress
 
+    @property
+    def permitted_number(self) -> int:
+        """Rank of the permitted position."""
+        return self._permitted.number
+
     def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
         """Hand out ``position``, which is after one more batch."""
         self._permitted_before = self._permitted

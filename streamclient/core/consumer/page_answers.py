@@ -297,7 +297,7 @@ class PageReader(ConsumerState):
             self._permit()
         if delivery.plan.next.attempts:
             self._tell(consumer_events.Tell(Told.REDELIVERED))
-        self._call(consumer_events.ProcessRecords(delivery.next_records))
+        self._call(consumer_events.ProcessRecords(delivery.next_records, delivery.plan.next.attempts))
 
     def _processed(self, event: consumer_events.CallReturned) -> None:
         if event.error is not None:

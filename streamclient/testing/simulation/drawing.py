@@ -12,7 +12,7 @@ from enum import Enum
 from attrs import evolve
 
 from streamclient.testing.simulation.kernel import Dice
-from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rates, TunnelPlan
+from streamclient.testing.simulation.plan import Action, HistoryPlan, LoopPlan, Mishaps, Plan, Rates, TunnelPlan
 from streamclient.testing.simulation.simulated_faults import Do
 
 HISTORY_DURATIONS = 20
@@ -31,6 +31,8 @@ class Size(Enum):
     """20 workers, 200 shards, for a shorter time."""
     TUNNEL = "of tunnels"
     """1 to 4 clients of one tunnel; only on request."""
+    LOOP = "of loops"
+    """1 to 3 workers whose user code is a loop; only on request."""
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
@@ -67,6 +69,30 @@ TUNNEL_FAMILIES = {
 """The families of faults for clients of tunnels."""
 
 TUNNEL_ACTION_SECONDS = 5.0
+
+LOOP_FAMILIES: dict[str, tuple[Do, ...]] = {
+    "crashes": (Do.CRASH,),
+    "stops": (Do.STOP,),
+    "freezes": (Do.FREEZE,),
+    "cuts": (Do.CUT,),
+    "splits": (Do.SPLIT, Do.SPLIT, Do.MERGE),
+}
+"""The families of faults for loops."""
+
+MOST_MISHAPS = {
+    "raises": 0.05,
+    "fails": 0.2,
+    "breaks": 0.3,
+    "leaves": 0.05,
+    "sleeps": 0.05,
+    "closes_loop": 0.05,
+    "time_outs": 0.5,
+    "drops": 1.0,
+}
+"""The greatest share of each mishap of a loop."""
+
+MOST_AWAITS = 60
+"""Programs are cancelled at a wait with a number up to this one; seed by seed each number has its turn."""
 
 FAMILY_SHARES = {
     "twins": 0.15,
@@ -106,8 +132,8 @@ def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
 
 def size_of(plan: HistoryPlan) -> Size:
     """Return the size of a plan."""
-    if isinstance(plan, TunnelPlan):
-        return Size.TUNNEL
+    if isinstance(plan, TunnelPlan | LoopPlan):
+        return Size.TUNNEL if isinstance(plan, TunnelPlan) else Size.LOOP
     if plan.shards >= 100:
         return Size.FULL
     return Size.MEDIUM if plan.shards > MOST_SHARDS else Size.SMALL
@@ -147,11 +173,46 @@ def _draw_tunnel(seed: int, dice: Dice) -> TunnelPlan:
     return evolve(plan, actions=tuple(sorted([*starts, *storm], key=lambda action: action.at)))
 
 
+def _draw_loop(seed: int, dice: Dice) -> LoopPlan:
+    is_cancelled, concurrency, commit_every = dice.chance(0.5), dice.choice((0, 0, 1, 2, 8)), dice.choice((0, 0, 1, 3))
+    plan = LoopPlan(
+        seed=seed,
+        concurrency=concurrency,
+        commit_every=commit_every,
+        is_processor=concurrency > 0 and commit_every > 0 and dice.chance(0.5),
+        records=dice.choice((20, 60)),
+        keys=dice.choice((4, 12)),
+        max_records=dice.choice((1, 3, 10)),
+        body_seconds=dice.choice((0.05, 1.0, 4.0)),
+        shards=dice.randint(1, 4),
+        rates=_draw_rates(dice, LOOP_RATES),
+        failing_reads=dice.choice((0.0, 0.0, 0.05)),
+        cancel_at=1 + seed % MOST_AWAITS if is_cancelled else 0,
+        cancels_rung=dice.chance(0.5),
+        mishaps=_draw_mishaps(dice),
+        storm_seconds=round(40.0 + 80.0 * dice.random(), 3),
+    )
+    actions = [Action(at=0.0, do=Do.START, who=f"w{number}") for number in range(1, dice.randint(1, 3) + 1)]
+    kinds = [do for dos in LOOP_FAMILIES.values() if dice.chance(0.5) for do in dos]
+    now = 0.0
+    while kinds and (now := now + SECONDS_PER_ACTION * (0.2 + 1.6 * dice.random())) < plan.storm_seconds:
+        actions.append(Action(at=round(now, 3), do=dice.choice(kinds)))
+    return evolve(plan, actions=tuple(actions))
+
+
+def _draw_mishaps(dice: Dice) -> Mishaps:
+    if dice.chance(0.2):
+        return Mishaps()
+    drawn = {name: round(most * dice.random(), 4) for name, most in MOST_MISHAPS.items() if dice.chance(0.4)}
+    return Mishaps(**drawn)
+
+
 _DRAW: dict[Size, Callable[[int, Dice], HistoryPlan]] = {
     Size.SMALL: _draw_small,
     Size.MEDIUM: _draw_medium,
     Size.FULL: _draw_full,
     Size.TUNNEL: _draw_tunnel,
+    Size.LOOP: _draw_loop,
 }
 
 
@@ -193,6 +254,9 @@ MOST_RATES = {
 TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
 """The greatest probabilities for clients of tunnels. Answers after the end of a call do not reach these clients, so
 late answers are left out."""
+
+LOOP_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "throttled")}
+"""The greatest probabilities for loops, whose status table answers at once or never."""
 
 
 def _draw_rates(dice: Dice, most_rates: Mapping[str, float]) -> Rates:

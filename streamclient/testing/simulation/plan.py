@@ -71,6 +71,28 @@ class Rates:
 
 
 @frozen(kw_only=True)
+class Mishaps:
+    """The shares of bodies of a loop, or of its waits for a batch, in which something goes wrong."""
+
+    raises: float = 0.0
+    """The body raises: the loop is over, or the failure policy decides for a handler."""
+    fails: float = 0.0
+    """The body settles its batch as failed."""
+    breaks: float = 0.0
+    """The body breaks, and a new loop over the same object begins."""
+    leaves: float = 0.0
+    """The body breaks, and the program is over."""
+    sleeps: float = 0.0
+    """The body waits for longer than a lease."""
+    closes_loop: float = 0.0
+    """The event loop is closed in the middle of the body."""
+    time_outs: float = 0.0
+    """The wait for a batch has a time-out."""
+    drops: float = 0.0
+    """The program drops its object and closes nothing: a share of programs, not of bodies."""
+
+
+@frozen(kw_only=True)
 class HistoryPlan(ABC):
     """The common part of all plans."""
 
@@ -127,6 +149,51 @@ class TunnelPlan(HistoryPlan):
     def duration_seconds(self) -> float:
         """The time after which the service ends a silent session."""
         return self.timeout_seconds
+
+
+@frozen(kw_only=True)
+class LoopPlan(HistoryPlan):
+    """One history of a fleet whose user code is a loop."""
+
+    concurrency: int = 0
+    """Most tasks of one process at a time; 0 for a plain loop."""
+    commit_every: int = 0
+    """The number of batches after which a body commits; 0 if the turn commits."""
+    is_processor: bool = False
+    """Whether the tasks are those of a processor without ``shutdown``, which commits by itself."""
+    records: int = 60
+    keys: int = 12
+    max_records: int = 5
+    body_seconds: float = 1.0
+    """The longest usual time of a body."""
+    failing_reads: float = 0.0
+    """The probability that a read of records fails."""
+    cancel_at: int = 0
+    """The number of the wait at which each program is cancelled; 0 for never."""
+    cancels_rung: bool = False
+    """Whether the cancellation comes when that wait has just ended."""
+    mishaps: Mishaps = field(factory=Mishaps)
+    storm_seconds: float = 120.0
+    CALMER = (
+        ("delay_seconds", 0.05),
+        ("is_processor", False),
+        ("concurrency", 0),
+        ("commit_every", 0),
+        ("failing_reads", 0.0),
+        ("cancel_at", 0),
+        ("mishaps", Mishaps()),
+    )
+
+    @property
+    def duration_seconds(self) -> float:
+        """The lease duration, which is the default."""
+        return 20.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing happens to processes and their network that may cost a live one a lease."""
+        has_faults = any(action.do in (Do.FREEZE, Do.CUT) for action in self.actions)
+        return not has_faults and self.rates == Rates()
 
 
 @frozen(kw_only=True)
@@ -203,7 +270,7 @@ class Plan(HistoryPlan):
 
 
 def plan_from_json(text: str) -> HistoryPlan:
-    """Return the plan in a text; it is a plan for a tunnel if the text names a tunnel.
+    """Return the plan in a text; it is a plan for a tunnel or for loops if the text has a field that only they have.
 
     Raises:
         ValueError: the text is not a plan; the message names the part that does not fit.
@@ -212,11 +279,13 @@ def plan_from_json(text: str) -> HistoryPlan:
     if not isinstance(entry, dict) or "seed" not in entry:
         raise ValueError("a plan is a JSON object with at least a seed")
     entry.pop("story", None)
-    kind = TunnelPlan if "tunnel" in entry else Plan
+    kind = TunnelPlan if "tunnel" in entry else LoopPlan if "concurrency" in entry else Plan
     try:
         actions = tuple(_action(action) for action in entry.pop("actions", []))
-        rates = Rates(**entry.pop("rates", {}))
-        return kind(**{**entry, "actions": actions, "rates": rates})
+        given = {"actions": actions, "rates": Rates(**entry.pop("rates", {}))}
+        if "mishaps" in entry:
+            given["mishaps"] = Mishaps(**entry.pop("mishaps"))
+        return kind(**{**entry, **given})
     except (TypeError, KeyError) as error:
         raise ValueError(f"this is not a plan of this version: {error}") from error
 
@@ -233,7 +302,7 @@ class FewRetries(IRetryStrategy):
         return STRATEGY_PAUSE_MILLIS
 
 
-ALWAYS_TOLD = ("seed", "at", "do", "tunnel")
+ALWAYS_TOLD = ("seed", "at", "do", "tunnel", "concurrency")
 """Fields that are written even with their defaults: required fields, and those that distinguish the kinds of plans."""
 
 
@@ -253,4 +322,4 @@ def _plain(given: Any) -> Any:
         return given.value
     if isinstance(given, tuple):
         return [_differing(action) for action in given]
-    return _differing(given) if isinstance(given, Rates) else given
+    return _differing(given) if isinstance(given, Rates | Mishaps) else given

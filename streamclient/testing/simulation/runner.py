@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from attrs import field, frozen
@@ -11,7 +12,7 @@ from attrs import field, frozen
 from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.kernel import Observer, PlayedHistory
 from streamclient.testing.simulation.laws import make_laws
-from streamclient.testing.simulation.plan import HistoryPlan, Plan, TunnelPlan
+from streamclient.testing.simulation.plan import HistoryPlan, LoopPlan, Plan, TunnelPlan
 from streamclient.testing.simulation.settling import Settling
 from streamclient.testing.simulation.simulated_faults import Excused
 from streamclient.testing.simulation.storm import SimulatedFleet, Storm
@@ -58,14 +59,7 @@ class HistoryVerdict:
 
 def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
-    history: PlayedHistory
-    if isinstance(plan, TunnelPlan):
-        history = tunnel = TunnelWorld(plan, observer)
-        run = tunnel.run
-    else:
-        assert isinstance(plan, Plan)
-        history = world = SimulatedWorld(plan, make_laws, observer)
-        run = partial(run_fleet, world)
+    history, run = _history_of(plan, observer)
     broken = None
     try:
         run()
@@ -86,6 +80,21 @@ def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerd
         counts=history.counts,
         excused=history.excused,
     )
+
+
+def _history_of(plan: HistoryPlan, observer: Observer | None) -> tuple[PlayedHistory, Callable[[], None]]:
+    """Return the history of a plan, and what runs it."""
+    if isinstance(plan, TunnelPlan):
+        tunnel = TunnelWorld(plan, observer)
+        return tunnel, tunnel.run
+    if isinstance(plan, LoopPlan):
+        from streamclient.testing.simulation.loops.loop_world import LoopWorld  # noqa: PLC0415  # loads the SDK
+
+        loops = LoopWorld(plan, observer)
+        return loops, loops.run
+    assert isinstance(plan, Plan)
+    world = SimulatedWorld(plan, make_laws, observer)
+    return world, partial(run_fleet, world)
 
 
 def run_fleet(world: SimulatedWorld) -> None:

@@ -277,6 +277,10 @@ class SimulatedWorker:
         """Whether the process is frozen."""
         return self.frozen_until > self.simulation.now
 
+    def take_along(self, pool: QueuedPool) -> None:
+        """Freeze one more pool of the same process together with the worker."""
+        self._pools.append(pool)
+
     def _set_frozen(self, is_frozen: bool) -> None:
         for pool in self._pools:
             pool.is_frozen = is_frozen

@@ -8,12 +8,13 @@ import traceback
 from collections.abc import Hashable, Sequence
 
 from streamclient.base import checks, logs
-from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
+from streamclient.errors import ShutdownException, StreamClientError
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, readable_position
+from streamclient.worker.keyed.lane_order import LaneFailure, named
 from streamclient.worker.keyed.lane_pool import LanePool
-from streamclient.worker.keyed.lanes import LaneFailure, Lanes
+from streamclient.worker.keyed.lanes import Lanes
 
 _log = logs.logger(__name__)
 
@@ -79,7 +80,7 @@ class KeyedProcessor(IRecordProcessor):
         failure = self._lanes.failure
         if failure is not None:
             self._lanes.start_again(batch)
-            raise _as_error(failure)
+            raise failure.as_error()
 
     def _close(self, given: ShutdownInput) -> None:
         reason = given.shutdown_reason
@@ -100,7 +101,7 @@ class KeyedProcessor(IRecordProcessor):
         elif self._lanes.position not in (None, self._stored):
             given.checkpointer.checkpoint(self._lanes.position)
         if reason is ShutdownReason.TERMINATE and failure is not None:
-            raise _as_error(failure)
+            raise failure.as_error()
 
     # --- in the pool's threads -------------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class KeyedProcessor(IRecordProcessor):
         """Ask for a new processor, which meets the failure in the record's own batch."""
         if self._is_careful:
             return
-        _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, _as_error(failure))
+        _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, failure.as_error())
         self._lane_pool.failed(self._shard, failure.record.sequence_info)
         self._marker.mark_for_process_restart()
 
@@ -122,7 +123,7 @@ class KeyedProcessor(IRecordProcessor):
         for slow in self._lanes.slow():
             frame = sys._current_frames().get(slow.thread_id)
             stack = "" if frame is None else f", now at:\n{''.join(traceback.format_stack(frame))}"
-            name, shard_id = _name_of(slow.record), self._shard.shard_id
+            name, shard_id = named(slow.record), self._shard.shard_id
             _log.warning("shard %s: %s has been under way for %.1f s%s", shard_id, name, slow.seconds, stack)
 
     def _store_if_due(self) -> None:
@@ -154,15 +155,3 @@ class KeyedProcessor(IRecordProcessor):
             since_millis = (settings.monotonic() - self._stored_at) * 1_000
             self._is_storing = self._lanes.is_idle or since_millis >= settings.checkpoint_interval_millis
             return self._is_storing
-
-
-def _as_error(failure: LaneFailure) -> ApplicationException:
-    cause = failure.error
-    error = ApplicationException(f"{_name_of(failure.record)}: {type(cause).__name__}: {cause}")
-    error.__cause__ = cause
-    return error
-
-
-def _name_of(record: StreamRecord) -> str:
-    key = ", ".join(f"{name}={value!r}" for name, value in record.primary_key)
-    return f"record {{{key}}} at {record.sequence_info}"

@@ -20,12 +20,10 @@ _of_a_record = checks.function("with one StreamRecord")
 
 
 @frozen(kw_only=True)
-class KeyedSettings:
-    """The arguments of ``KeyedProcessorFactory``, which describes them."""
+class LaneSettings:
+    """The arguments of ``KeyedProcessorFactory`` that concern lanes in threads and in event loops."""
 
-    process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
     key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_of_a_record)
-    threads: int = field(default=16, validator=checks.positive)
     most_pending_bytes: int = field(default=8 << 20, validator=checks.positive)
     retries: int = field(default=2, validator=checks.not_negative)
     first_pause_millis: int = field(default=100, validator=checks.not_negative)
@@ -36,3 +34,11 @@ class KeyedSettings:
     def pause_seconds(self, attempt: int) -> float:
         """Return the pause after failed attempt number ``attempt`` at one record."""
         return float(self.first_pause_millis * 2 ** (attempt - 1)) / 1_000
+
+
+@frozen(kw_only=True)
+class KeyedSettings(LaneSettings):
+    """The arguments of ``KeyedProcessorFactory``, which describes them."""
+
+    process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
+    threads: int = field(default=16, validator=checks.positive)

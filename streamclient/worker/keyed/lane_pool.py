@@ -21,21 +21,44 @@ MOST_FAILED = 10_000
 that removes it."""
 
 
-class LanePool:
+class FailedShards:
+    """The shards that have to be careful, because a record of theirs was given up. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: dict[tuple[str, str], SequenceInfo] = {}
+
+    def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
+        """Record that the record at ``at`` of this shard was given up."""
+        with self._lock:
+            self._failed[shard.stream_id, shard.shard_id] = at
+            if len(self._failed) > MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
+
+    def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
+        """Return the position of the failed record that this shard has not passed since; ``None`` without one."""
+        return self._failed.get((shard.stream_id, shard.shard_id))
+
+    def passed(self, shard: ShardInfo) -> None:
+        """Record that the shard has passed its failed record, or is read by another worker."""
+        with self._lock:
+            self._failed.pop((shard.stream_id, shard.shard_id), None)
+
+
+class LanePool(FailedShards):
     """The threads and bounds that the processors of one factory share. Thread-safe.
 
     The threads exist while processors exist: the last processor that leaves ends them.
     """
 
     def __init__(self, settings: KeyedSettings) -> None:
+        super().__init__()
         self.settings = settings
         self.pending = PendingBytes(settings.most_pending_bytes)
         self._birthplace = Birthplace()
-        self._lock = threading.Lock()
         self._members: set[Callable[[], object]] = set()
         self._closing_time = threading.Event()
         self._pool: DaemonPool | None = None
-        self._failed: dict[tuple[str, str], SequenceInfo] = {}
 
     def enter(self, look_around: Callable[[], object]) -> None:
         """Let one more processor work here; ``look_around`` is called regularly, to find slow or late work.
@@ -77,21 +100,3 @@ class LanePool:
                 pool.grow()
             for look_around in tuple(self._members):
                 look_around()
-
-    # --- which shards have to be careful ---------------------------------------------------------------------------
-
-    def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
-        """Record that the record at ``at`` of this shard was given up."""
-        with self._lock:
-            self._failed[shard.stream_id, shard.shard_id] = at
-            if len(self._failed) > MOST_FAILED:
-                del self._failed[next(iter(self._failed))]
-
-    def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
-        """Return the position of the failed record that this shard has not passed since; ``None`` without one."""
-        return self._failed.get((shard.stream_id, shard.shard_id))
-
-    def passed(self, shard: ShardInfo) -> None:
-        """Record that the shard has passed its failed record, or is read by another worker."""
-        with self._lock:
-            self._failed.pop((shard.stream_id, shard.shard_id), None)

@@ -5,63 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-
-from attrs import define, frozen
 
 from streamclient.base import checks, logs
 from streamclient.base.outages import OutageLog
 from streamclient.errors import NoThreadError
 from streamclient.records import StreamRecord
+from streamclient.worker.keyed.lane_order import Lane, LaneFailure, LaneItem, LaneOrder, SlowRecord
 from streamclient.worker.keyed.lane_pool import LanePool
 from streamclient.worker.keyed.pending_records import record_bytes
-from streamclient.worker.keyed.watermark import Watermark
 
 _log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 THREAD_PAUSE_SECONDS = 0.2
 """Pause before another thread is requested after the system refused one."""
-
-
-@frozen
-class LaneFailure:
-    """A record that was given up."""
-
-    record: StreamRecord
-    error: BaseException
-
-
-@frozen
-class SlowRecord:
-    """A record that has been under way for long, including its retries."""
-
-    record: StreamRecord
-    seconds: float
-    thread_id: int
-
-
-@frozen
-class _Item:
-    record: StreamRecord
-    batch: int
-    size_bytes: int
-
-
-@define(eq=False)
-class _Lane:
-    key: Hashable
-    items: deque[_Item]
-    is_running: bool = False
-    """Whether the first item is being processed."""
-    is_dropped: bool = False
-    started_at: float = 0.0
-    """Time at which the processing of the first item began, in monotonic seconds."""
-    thread_id: int = 0
-    warn_at: float = 0.0
-    """Time of the next warning."""
 
 
 class Lanes:
@@ -78,27 +37,29 @@ class Lanes:
         self._failed = failed
         self._moved = moved
         self._changed = threading.Condition()
-        self._lanes: dict[Hashable, _Lane] = {}
-        self._watermark = Watermark()
+        self._order = LaneOrder(self._settings.slow_record_warning_millis / 1_000)
         self._halt = threading.Event()
-        self.failure: LaneFailure | None = None
+
+    @property
+    def failure(self) -> LaneFailure | None:
         """The only record that was given up: no record begins afterwards."""
+        return self._order.failure
 
     @property
     def position(self) -> str | None:
         """The last position before which every record is done; ``None`` before the first."""
-        return self._watermark.position
+        return self._order.position
 
     @property
     def is_idle(self) -> bool:
         """Whether no record waits or is under way."""
-        return not self._lanes
+        return self._order.is_idle
 
     @property
     def is_complete(self) -> bool:
         """Whether every record that was ever queued is done."""
         with self._changed:
-            return not self._watermark.unfinished
+            return self._order.is_complete
 
     @property
     def is_halted(self) -> bool:
@@ -111,11 +72,11 @@ class Lanes:
         The call waits for room. A halt ends the call early; then records are left out, and the batch stays unfinished.
         """
         with self._changed:
-            batch = self._watermark.begin(position, len(records))
+            batch = self._order.begin_batch(position, len(records))
         for key, record in records:
             size_bytes = record_bytes(record)
             self._lane_pool.pending.add(size_bytes, lambda: self.is_idle or self.is_halted)
-            if not self._put(key, _Item(record, batch, size_bytes)):
+            if not self._put(key, LaneItem(record, batch, size_bytes)):
                 self._lane_pool.pending.remove(size_bytes)
                 break
         return batch
@@ -124,56 +85,42 @@ class Lanes:
         """Begin no further record, and forget the waiting ones, which are not done."""
         with self._changed:
             self._halt.set()
-            dropped_bytes = 0
-            for lane in list(self._lanes.values()):
-                kept = [lane.items.popleft()] if lane.is_running else []
-                dropped_bytes += sum(item.size_bytes for item in lane.items)
-                lane.items = deque(kept)
-                lane.is_dropped = not kept
-                if lane.is_dropped:
-                    del self._lanes[lane.key]
+            dropped_bytes = self._order.drop()
             self._changed.notify_all()
         self._lane_pool.pending.remove(dropped_bytes)
 
     def finish(self) -> None:
         """Wait until no record waits or is under way."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._lanes)
+            self._changed.wait_for(lambda: self.is_idle)
 
     def start_again(self, batch: int) -> None:
         """Forget a failure and its batch, which is the last, while no record is under way; the batch comes again."""
         with self._changed:
-            self._watermark.withdraw(batch)
-            self.failure = None
+            self._order.start_again(batch)
             self._halt.clear()
 
     def slow(self) -> list[SlowRecord]:
         """Return the records under way that need a warning now; each again when it has taken twice as long."""
-        now = self._settings.monotonic()
         with self._changed:
-            slow = [lane for lane in self._lanes.values() if lane.is_running and now >= lane.warn_at]
-            for lane in slow:
-                lane.warn_at = now + (now - lane.started_at)
-            return [SlowRecord(lane.items[0].record, now - lane.started_at, lane.thread_id) for lane in slow]
+            return self._order.slow(self._settings.monotonic())
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _put(self, key: Hashable, item: _Item) -> bool:
+    def _put(self, key: Hashable, item: LaneItem) -> bool:
         with self._changed:
             if self.is_halted:
                 return False
-            lane = self._lanes.get(key)
-            if lane is not None:
-                lane.items.append(item)
+            lane = self._order.append(key, item)
+            if lane is None:
                 return True
-            lane = _Lane(key, deque([item]))
             while not self._begins(lane):
                 if self._changed.wait_for(self._halt.is_set, THREAD_PAUSE_SECONDS):
                     return False
-            self._lanes[key] = lane
+            self._order.open(lane)
             return True
 
-    def _begins(self, lane: _Lane) -> bool:
+    def _begins(self, lane: Lane) -> bool:
         """Return whether a thread will process the lane; the system may refuse the only one."""
         try:
             self._lane_pool.submit(partial(self._step, lane))
@@ -182,27 +129,18 @@ class Lanes:
             return False
         return True
 
-    def _step(self, lane: _Lane) -> None:
+    def _step(self, lane: Lane) -> None:
         """Process the first record of a lane; the next one is another step, so that lanes take turns."""
         with self._changed:
-            if lane.is_dropped:
-                return
-            lane.is_running, lane.thread_id = True, threading.get_ident()
-            lane.started_at = self._settings.monotonic()
-            lane.warn_at = lane.started_at + self._settings.slow_record_warning_millis / 1_000
-            item = lane.items[0]
+            item = self._order.start(lane, self._settings.monotonic(), threading.get_ident())
+        if item is None:
+            return
         error = self._attempt(item.record)
         if error is not None and not self.is_halted:
             self._give_up(LaneFailure(item.record, error))
         with self._changed:
-            lane.is_running = False
-            lane.items.popleft()
-            if error is None:
-                self._watermark.finish(item.batch)
-            if lane.items:
+            if self._order.end(lane, is_done=error is None):
                 self._lane_pool.submit(partial(self._step, lane))
-            else:
-                del self._lanes[lane.key]
             self._changed.notify_all()
         self._lane_pool.pending.remove(item.size_bytes)
         self._moved()
@@ -223,9 +161,8 @@ class Lanes:
 
     def _give_up(self, failure: LaneFailure) -> None:
         with self._changed:
-            if self.failure is not None or self.is_halted:
+            if not self._order.give_up(failure):
                 return
-            self.failure = failure
             self._halt.set()
         self.drop()
         self._failed(failure)

@@ -11,7 +11,6 @@ from attrs import frozen
 
 from streamclient.base import checks, logs
 from streamclient.base.reasons import described
-from streamclient.config import processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -21,11 +20,12 @@ from streamclient.interfaces import (
     IRecordProcessorCheckpointer,
     IShutdownMarker,
     ProcessRecordsInput,
-    RecordProcessorFactory,
     ShutdownInput,
 )
 from streamclient.model import CheckpointPosition, ParkedRecord, PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.records import PrimaryKey
+from streamclient.worker.handlers.batches import RecordProcessorFactory
+from streamclient.worker.handlers.handler_processor import blocking_maker
 from streamclient.worker.parking.parked_frames import key_text
 
 _log = logs.logger(__name__)
@@ -101,7 +101,7 @@ def replay_records(
     store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
 ) -> ReplayReport:
     """Replay ``records``; they must have all parked records of each key, or at least the first ones."""
-    make = processor_maker("processor_factory", processor_factory)
+    make = blocking_maker("processor_factory", processor_factory)
     replayed, left = 0, []
     for group in _by_key(records):
         done, error = _replay_key(store, make, group)

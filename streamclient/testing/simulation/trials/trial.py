@@ -18,10 +18,11 @@ from streamclient.testing.history import LOST, LawBroken
 from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.simulated_faults import Do, Fate
 from streamclient.testing.simulation.trials.trial_leases import READ_FAILED, TrialLeases
-from streamclient.testing.simulation.trials.trial_settings import Change, Fault, Run, TrialSettings, said
+from streamclient.testing.simulation.trials.trial_settings import Change, Run, TrialSettings, said
 from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
+from streamclient.worker.handlers.batches import RecordProcessorFactory
 
 STORM_DURATIONS = 12.0
 """The duration of the faults in a run, in lease durations."""
@@ -69,7 +70,7 @@ class Trial:
         names = [self._new_shard() for _ in range(settings.shards)]
         self.stream = FakeStream("simulated", names)
         self.stream.before_read = self._before_read
-        self.witness = Witness(self.note, self._finished)
+        self.witness = self._make_witness()
         self.witness.parents.update(dict.fromkeys(names, ()))
         calls = Dice.of(self.seed, "calls")
         self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self.witness.stored)
@@ -84,24 +85,25 @@ class Trial:
         Raises:
             LawBroken: a law is broken, or the user's own invariant.
         """
-        with _quiet_logs(), closing(self.simulation):
+        with quiet_logs(), closing(self.simulation):
             return self._run()
 
     def _run(self) -> Run:
         settings = self.settings
         if settings.before is not None:
             settings.before()
-        for number in range(settings.workers):
-            self._start_worker(f"w{number + 1}")
+        self._start_workers()
         for moment, act in self._schedule():
-            self._advance(moment - self._elapsed)
+            self._advance(moment - self.elapsed)
             act()
         self._calm()
         self._until(self._is_caught_up, self._recovery_text)
-        for worker in self._living():
-            worker.stop()
+        self._stop_all()
         self._until(lambda: not self._living(), lambda: f"these workers did not stop: {self._names()}")
         return self._judged_by_user()
+
+    def _make_witness(self) -> Witness:
+        return Witness(self.note, self._finished)
 
     def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """Yield the calls of the run in order, each with its time: writes all the time, faults after a quiet start."""
@@ -113,7 +115,7 @@ class Trial:
             dice = Dice.of(self.seed, "fault", said(fault.kind))
             for _ in range(fault.times):
                 moment = seconds * (QUIET_SHARE + (1.0 - QUIET_SHARE) * dice.random())
-                acts.append((moment, partial(self._befall, fault, dice)))
+                acts.append((moment, partial(self._befall, fault.kind, dice)))
         return iter(sorted(acts, key=lambda act: act[0]))
 
     def _judged_by_user(self) -> Run:
@@ -136,7 +138,8 @@ class Trial:
         return self.settings.config.lease_duration_millis / 1_000
 
     @property
-    def _elapsed(self) -> float:
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
         return self.simulation.now - STARTED_AT_SECONDS
 
     def _advance(self, seconds: float, condition: Callable[[], bool] = lambda: False) -> None:
@@ -177,9 +180,20 @@ class Trial:
 
     # --- workers -----------------------------------------------------------------------------------------------
 
+    def _start_workers(self) -> None:
+        for number in range(self.settings.workers):
+            self._start_worker(f"w{number + 1}")
+
     def _start_worker(self, name: str) -> None:
         settings, life = self.settings, Life(name)
-        worker = Worker(
+        worker = self._make_worker(name, lambda: WitnessedProcessor(self.witness, life, settings.make_processor))
+        self.report(name, "starts")
+        life.worker = SimulatedWorker(self.simulation, worker)
+        self.fleet.append(life)
+
+    def _make_worker(self, name: str, processors: RecordProcessorFactory) -> Worker:
+        settings = self.settings
+        return Worker(
             name,
             settings.config,
             StreamConfig(
@@ -188,14 +202,15 @@ class Trial:
                 status_table_name="simulated_status",
                 max_records=settings.max_records,
             ),
-            lambda: WitnessedProcessor(self.witness, life, settings.make_processor),
+            processors,
             lease_manager=self.leases,
             stream_api=self.stream,
             runtime=self.simulation.runtime(),
         )
-        self.report(name, "starts")
-        life.worker = SimulatedWorker(self.simulation, worker)
-        self.fleet.append(life)
+
+    def _stop_all(self) -> None:
+        for worker in self._living():
+            worker.stop()
 
     def _living(self) -> list[SimulatedWorker]:
         return [life.worker for life in self.fleet if life.worker is not None and not life.worker.is_over]
@@ -205,13 +220,13 @@ class Trial:
 
     # --- faults ------------------------------------------------------------------------------------------------
 
-    def _befall(self, fault: Fault, dice: Dice) -> None:
+    def _befall(self, kind: Do | Fate, dice: Dice) -> None:
         if self.leases.is_calm:
             return  # the fault was put off until the storm had ended
-        needs_a_worker = fault.kind in (Do.CRASH, Do.STOP, Do.FREEZE)
+        needs_a_worker = kind in (Do.CRASH, Do.STOP, Do.FREEZE)
         if needs_a_worker and not self._living():
             # No worker is alive: the fault happens to the next one.
-            self.simulation.agenda.after(1.0, self._befall, fault, dice)
+            self.simulation.agenda.after(1.0, self._befall, kind, dice)
             return
         acts: Mapping[Do | Fate, Callable[[Dice], bool]] = {
             Do.CRASH: self._crash,
@@ -221,8 +236,8 @@ class Trial:
             Do.SPLIT: self._split,
             Do.MERGE: self._merge,
         }
-        if acts[fault.kind](dice):
-            self.injected[fault.kind] += 1
+        if acts[kind](dice):
+            self.injected[kind] += 1
 
     def _crash(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
@@ -270,7 +285,7 @@ class Trial:
         share = next((fault.share for fault in self.settings.faults if fault.kind is Fate.FAILING_READ), 0.0)
         if self._reading_dice.chance(share):
             self.injected[Fate.FAILING_READ] += 1
-            raise READ_FAILED
+            raise READ_FAILED.with_traceback(None)  # which would grow with each time
 
     # --- the stream --------------------------------------------------------------------------------------------
 
@@ -324,14 +339,14 @@ class Trial:
 
     def note(self, who: str, what: str, detail: str) -> None:
         """Record one step."""
-        line = " ".join(part for part in (f"{self._elapsed:9.3f} s  {who:8}", what, detail) if part)
+        line = " ".join(part for part in (f"{self.elapsed:9.3f} s  {who:8}", what, detail) if part)
         self.lines.append(line)
         if self.tell is not None:
             self.tell(line)
 
 
 @contextmanager
-def _quiet_logs() -> Iterator[None]:
+def quiet_logs() -> Iterator[None]:
     """Silence the workers' logs, which would list every deliberate fault."""
     logger = logging.getLogger("streamclient")
     was_disabled, logger.disabled = logger.disabled, True

@@ -9,12 +9,14 @@ from typing import Any, cast
 from attrs import evolve, frozen
 
 from streamclient.base import checks
-from streamclient.config import ClientConfig, processor_maker
-from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
+from streamclient.config import ClientConfig
+from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
 from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.trials.trial import Trial
 from streamclient.testing.simulation.trials.trial_settings import Fault, Run, TrialSettings
+from streamclient.worker.handlers.batches import RecordProcessorFactory
+from streamclient.worker.handlers.handler_processor import blocking_maker
 
 SHOWN_LINES = 12
 """The number of the last steps, and of the last incidents, that a failure shows."""
@@ -175,4 +177,4 @@ def _maker(factory: object) -> Callable[[], IRecordProcessor]:
     """Return a function that makes processors, as a worker does; a class of factories is instantiated."""
     is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
     made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
-    return processor_maker("factory", made)
+    return blocking_maker("factory", made)

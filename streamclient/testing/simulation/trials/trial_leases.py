@@ -83,7 +83,7 @@ class TrialLeases(MemoryLeaseManager):
     def _raise_for_reads(self) -> None:
         fate = self._fate()
         if fate is not None:
-            raise ERRORS.get(fate, NO_ANSWER)
+            raise ERRORS.get(fate, NO_ANSWER).with_traceback(None)  # which would grow with each time
 
     def _fate(self) -> Fate | None:
         if self.is_unreachable:

@@ -30,6 +30,7 @@ from streamclient.testing.history import (
 )
 from streamclient.testing.simulation.trials.trial_settings import Change
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.handing_over import shut_down
 
 
 @define(eq=False)
@@ -72,8 +73,8 @@ class Witness:
     written: list[Change] = field(factory=list)
     newest: dict[str, int] = field(factory=dict)
     accepted: Counter[Change] = field(factory=Counter)
-    current: dict[str, WitnessedProcessor] = field(factory=dict)
-    """For each shard, the processor that was initialized last."""
+    current: dict[str, WitnessedReader] = field(factory=dict)
+    """For each shard, the reader whose user code was initialized last."""
     places: dict[Change, tuple[str, int]] = field(factory=dict)
     """For each change, its shard, and the number of that shard's changes that were written before it."""
     errors: Counter[str] = field(factory=Counter)
@@ -86,7 +87,7 @@ class Witness:
     def __attrs_post_init__(self) -> None:
         self._judges = (
             CallsOneByOne(),
-            OneReliesOnIt(WitnessedProcessor.is_valid, begins_late=True),
+            OneReliesOnIt(WitnessedReader.is_valid, begins_late=True),
             EpochsHaveOneOwner(),
             ParentsBeforeChildren(lambda shard: ancestors(shard, self.parents), lambda shard: shard in self.finished()),
             KeysInOrder(),
@@ -110,17 +111,16 @@ class Witness:
                 self.failed = self.failed or broken
                 raise broken
 
-    def handed_out(self, processor: WitnessedProcessor, changes: list[Change]) -> None:
-        """Judge a batch that is being handed out, and remember it as the processor's."""
-        keys, numbers = [change.key for change in changes], [change.number for change in changes]
-        self.tell(Delivered(processor, processor.shard_id, keys, numbers))
-        processor.in_hand = list(changes)
+    def handed_out(self, reader: WitnessedReader, changes: list[Change]) -> None:
+        """Judge a batch that is being handed out, and remember it as the reader's."""
+        self.tell(delivered(reader, changes))
+        reader.in_hand = list(changes)
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
-        """Handle a stored checkpoint: the shard's processor has accepted everything before it."""
-        processor = self.current.get(shard_id)
-        if processor is not None:
-            processor.accepts([change for change in processor.in_hand if self._is_before(change, shard_id, checkpoint)])
+        """Handle a stored checkpoint: the shard's reader has accepted everything before it."""
+        reader = self.current.get(shard_id)
+        if reader is not None:
+            reader.accepts([change for change in reader.in_hand if self._is_before(change, shard_id, checkpoint)])
 
     def _is_before(self, change: Change, shard_id: str, checkpoint: str) -> bool:
         shard, _, read = checkpoint.rpartition("@")
@@ -132,32 +132,60 @@ class Witness:
         return [change for change in self.written if not self.accepted[change]]
 
     def is_read(self, shard_id: str, last: Change, end: str) -> bool:
-        """Return whether a processor that may continue has a shard's last change, or was started after it.
+        """Return whether a reader that may continue has a shard's last change, or was started after it.
 
-        A processor that had the change before its worker died proves nothing: the memory of that processor is lost.
+        A reader that had the change before its worker died proves nothing: the memory of that reader is lost.
         """
-        processor = self.current.get(shard_id)
-        return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
+        reader = self.current.get(shard_id)
+        return reader is not None and reader.is_valid() and (reader.last == last or reader.begin == end)
 
 
-class WitnessedProcessor(IRecordProcessor):
-    """The user's processor, wrapped by the witness."""
+def delivered(reader: WitnessedReader, changes: list[Change]) -> Delivered:
+    """Return the fact that changes reach a reader."""
+    keys, numbers = [change.key for change in changes], [change.number for change in changes]
+    return Delivered(reader, reader.shard_id, keys, numbers)
 
-    def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
+
+class WitnessedReader:
+    """User code for one acquisition of a shard, wrapped by the witness."""
+
+    def __init__(self, witness: Witness, life: Life) -> None:
         self.witness, self.life, self.shard_id, self.identifier = witness, life, "", ""
-        self._own = make()
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
-        """The part of the processor's last batch that the processor has not accepted yet."""
+        """The part of the last batch that user code has not accepted yet."""
+
+    def begins(self, given: InitializationInput) -> str:
+        """Tell the witness about the acquisition, and return a text about it."""
+        info = given.shard_info
+        self.shard_id, self.identifier, self.begin = info.shard_id, info.lease_identifier, given.initial_checkpoint
+        self.witness.tell(ReaderBegan(self, self.life, self.shard_id, info.epoch))
+        return f"at {self.begin}, epoch {info.epoch}"
+
+    def accepts(self, changes: list[Change]) -> None:
+        """Accept these changes; each batch counts once."""
+        self.witness.accepted.update(change for change in changes if change in self.in_hand)
+        self.in_hand = [change for change in self.in_hand if change not in changes]
+
+    def is_valid(self) -> bool:
+        """Return whether the reader's worker is alive, is not frozen, and relies on the lease."""
+        return self.life.relies_on_lease(self.shard_id, self.identifier)
+
+    def __str__(self) -> str:
+        return f"the processor of {self.shard_id} in {self.life.name}"
+
+
+class WitnessedProcessor(WitnessedReader, IRecordProcessor):
+    """The user's processor, wrapped by the witness."""
+
+    def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
+        super().__init__(witness, life)
+        self._own = make()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Pass the call on."""
-        info = initialization_input.shard_info
-        self.shard_id, self.identifier = info.shard_id, info.lease_identifier
-        self.begin = initialization_input.initial_checkpoint
-        detail = f"at {self.begin}, epoch {info.epoch}"
-        self.witness.tell(ReaderBegan(self, self.life, self.shard_id, info.epoch))
+        detail = self.begins(initialization_input)
         self._call(INITIALIZE, detail, lambda: self._own.initialize(initialization_input))
         self.witness.current[self.shard_id] = self
 
@@ -170,22 +198,13 @@ class WitnessedProcessor(IRecordProcessor):
         self.accepts(changes)
         self.last = changes[-1] if changes else self.last
 
-    def accepts(self, changes: list[Change]) -> None:
-        """Accept these changes; each batch counts once."""
-        self.witness.accepted.update(change for change in changes if change in self.in_hand)
-        self.in_hand = [change for change in self.in_hand if change not in changes]
-
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Pass the call on. The processor is over even if the call raises: a worker does not call it again."""
         reason = shutdown_input.shutdown_reason.value
         try:
-            self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
+            self._call(SHUTDOWN, reason, lambda: shut_down(self._own, shutdown_input))
         finally:
             self.witness.tell(ReaderOver(self, self.shard_id))
-
-    def is_valid(self) -> bool:
-        """Return whether the processor's worker is alive, is not frozen, and relies on the lease."""
-        return self.life.relies_on_lease(self.shard_id, self.identifier)
 
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:
         witness = self.witness
@@ -199,6 +218,3 @@ class WitnessedProcessor(IRecordProcessor):
             raise
         finally:
             witness.tell(Returned(self, self.shard_id))
-
-    def __str__(self) -> str:
-        return f"the processor of {self.shard_id} in {self.life.name}"

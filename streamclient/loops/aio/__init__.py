@@ -1,0 +1,1 @@
+"""Loops over changes in an event loop. Programs import ``streamclient.aio``."""

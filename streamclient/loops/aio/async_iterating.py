@@ -1,0 +1,213 @@
+"""``streamclient.aio.changes``: the changes of tables as batches of an ``async for`` loop, or for coroutines."""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, TypeVar
+
+from streamclient.base import checks
+from streamclient.config import ClientConfig
+from streamclient.errors import StreamClientException
+from streamclient.loops.consumption import Consumption, NotedSigterm
+from streamclient.loops.iterating import ChangesBase
+from streamclient.loops.loop_options import consumption_of
+from streamclient.model import InitialPosition
+from streamclient.records import StreamRecord
+from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Commit, Key
+from streamclient.worker.handlers.event_loop import AsyncioBridge, LoopBridge
+
+Self = TypeVar("Self", bound="AsyncChanges")
+
+_loops: ContextVar[frozenset[weakref.ref[AsyncChanges]]] = ContextVar("_loops", default=frozenset())
+"""The objects from which this task, or one that made it, takes batches."""
+
+
+class AsyncChanges(ChangesBase, AsyncIterator[AsyncBatch]):
+    """The changes of tables, batch by batch, in an event loop; ``streamclient.aio.changes`` makes it.
+
+    As ``streamclient.Changes``, with ``async for`` and ``await``: iterate it in one event loop, by one task at a time,
+    or await ``run`` or ``each``; one of them, and once. Reading, leases and checkpoints stay in threads, so a body that
+    blocks the event loop costs no lease.
+
+    Cancellation takes nothing: a wait for a batch that is cancelled leaves all batches in line, and a body that is
+    cancelled leaves its batch. SIGTERM ends the loop after its present body, if the program does not handle it. An
+    object that is dropped, or whose event loop is closed, stops its worker within a second.
+    """
+
+    def __init__(self, consumption: Consumption, find_bridge: Callable[[], LoopBridge] = AsyncioBridge.here) -> None:
+        """``find_bridge`` returns the event loop of the caller; equal ones are one event loop."""
+        super().__init__(consumption)
+        self._find_bridge = find_bridge
+        self._bridge: LoopBridge | None = None
+        self._is_waiting = False
+        self._is_elsewhere: Callable[[], bool] = lambda: False
+        """Returns whether the task that took the last batch still runs, and another one asks."""
+
+    def __aiter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
+        """Begin a loop: first comes the batch that an earlier loop over this object left, if any."""
+        self._consumption.begin_again()
+        return self
+
+    async def __anext__(self) -> AsyncBatch:
+        """Settle the batch that is out, and wait for the next one.
+
+        Raises:
+            StopAsyncIteration: the object was closed, or the worker was shut down.
+            WorkerFailedError: the worker failed.
+            StreamClientException: another task waits for a batch, another event loop or no event loop runs here, or the
+                object was used up by ``run`` or ``each``.
+            ForkedError: this is a child of the process where the object was made.
+        """
+        bridge = self._enter()
+        self._is_waiting = True
+        try:
+            return await self._next(bridge)
+        finally:
+            self._is_waiting = False
+
+    async def _next(self, bridge: LoopBridge) -> AsyncBatch:
+        consumption = self._consumption
+        delivery = consumption.turn()
+        if delivery is None:
+            await _others()
+            delivery = consumption.take()
+        while delivery is None:
+            if consumption.line.has_ended:
+                consumption.end_sigterm(None)
+                consumption.raise_failure()
+                raise StopAsyncIteration
+            await _slept(bridge, consumption.line.sleep)
+            delivery = consumption.take()
+        self._is_elsewhere = bridge.elsewhere()
+        if weakref.ref(self) not in _loops.get():
+            _loops.set(frozenset({each for each in _loops.get() if each() is not None} | {weakref.ref(self)}))
+        return delivery.async_batch(bridge)
+
+    async def run(
+        self,
+        handler: Callable[[AsyncBatch], Awaitable[None]] | Callable[[], AsyncRecordProcessor],
+        *,
+        concurrency: int | None = None,
+    ) -> None:
+        """Await a coroutine for each batch, many shards at a time, until the object is closed.
+
+        Args:
+            handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
+            concurrency: most tasks at once; ``None`` for one for each shard with a batch.
+        """
+        from streamclient.loops.aio.task_runs import run_tasks  # noqa: PLC0415
+
+        await run_tasks(self._consumption, handler, concurrency)
+
+    async def each(
+        self, handler: Callable[[StreamRecord], Awaitable[object]], *, concurrency: int = 100, key: Key | None = None
+    ) -> None:
+        """Await a coroutine for each record, those of one key in order, until the object is closed.
+
+        Args:
+            handler: an ``async def`` that does the work for one record.
+            concurrency: most records under way at once, over all shards.
+            key: returns the key within which records stay in order; by default the primary key.
+        """
+        from streamclient.loops.aio.task_runs import run_each  # noqa: PLC0415
+
+        self.require_turns()
+        await run_each(self._consumption, handler, concurrency, key)
+
+    async def aclose(self) -> None:
+        """Stop the worker, and return when its leases are handed over. A second call is harmless.
+
+        A loop in another task ends after its present body. In the loop's own task, and in tasks that it has made, such
+        as those of ``asyncio.shield``, the batch that is out is left: nothing of it is stored unless it was committed.
+        """
+        await self._close(is_over=weakref.ref(self) in _loops.get() or not self._is_elsewhere())
+
+    async def __aenter__(self: Self) -> Self:  # noqa: PYI019
+        """Do nothing; the worker begins with the loop."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; raise the error that made the worker fail, unless the block itself raises."""
+        await self._close(is_over=True)
+        if error is None:
+            self._consumption.raise_failure()
+
+    def _enter(self) -> LoopBridge:
+        """Begin with the first call; refuse a second task, and another event loop."""
+        consumption, bridge = self._consumption, self._find_bridge()
+        consumption.require_here()
+        if self._is_waiting:
+            raise StreamClientException("another task waits for a batch of these changes; only one may at a time")
+        if self._bridge is None and not consumption.ended.is_set():
+            thread = threading.current_thread()
+            consumption.begin(
+                lambda: thread.is_alive() and not bridge.is_closed, NotedSigterm(consumption.config.end_on_sigterm)
+            )
+            self._bridge = bridge
+        if self._bridge is not None and self._bridge != bridge:
+            raise StreamClientException("these changes are iterated in another event loop; call changes() in each")
+        return bridge
+
+    async def _close(self, *, is_over: bool) -> None:
+        consumption, bridge = self._consumption, self._find_bridge()
+        consumption.require_here()
+        consumption.stop()
+        if is_over:
+            consumption.leave()
+        if not consumption.ended.is_set():
+            await _slept(bridge, consumption.wakes_when_ended)
+        consumption.end_sigterm(None)
+
+
+@types.coroutine
+def _others() -> Generator[None, None, None]:
+    """Let other tasks run: a loop that never waits must not keep the event loop for itself."""
+    yield
+
+
+async def _slept(bridge: LoopBridge, sleep: Callable[[Callable[[], object]], bool]) -> None:
+    """Wait until what ``sleep`` is given is called; do not wait if ``sleep`` returns ``False``."""
+    waiter = bridge.waiter()
+    if sleep(lambda: bridge.post(waiter.ring)):
+        await waiter
+
+
+@checks.explains_names
+def changes(
+    table: str | Sequence[str] | None = None,
+    *,
+    group: str | None = None,
+    tunnel: str | None = None,
+    commit: Commit = "turn",
+    client: Any = None,
+    status_table: str | None = None,
+    worker: str | None = None,
+    initial_position: InitialPosition | str = "oldest",
+    max_records: int = 1_000,
+    config: ClientConfig | None = None,
+) -> AsyncChanges:
+    """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
+
+    Arguments and errors are those of ``streamclient.changes``. This calls no service, and needs no event loop yet.
+    """
+    return AsyncChanges(
+        consumption_of(
+            table,
+            group=group,
+            tunnel=tunnel,
+            commit=commit,
+            client=client,
+            status_table=status_table,
+            worker=worker,
+            initial_position=initial_position,
+            max_records=max_records,
+            config=config,
+        )
+    )

@@ -1,0 +1,189 @@
+"""Runs coroutines for batches or records: inside the caller's ``await``, and none is left when that is over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+
+from streamclient.base import checks
+from streamclient.config import ProcessorKind, processor_kind
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
+from streamclient.loops.aio.async_keyed import AsyncKeyedCode
+from streamclient.loops.aio.async_lanes import LaneCrew, RecordHandler
+from streamclient.loops.consumption import Consumption, NotedSigterm
+from streamclient.worker.handlers.async_user_code import AsyncUserCode, async_code_maker
+from streamclient.worker.handlers.batches import Commit, Key
+from streamclient.worker.handlers.event_loop import AsyncioBridge, TimedLoopBridge, Waiter
+from streamclient.worker.handlers.task_line import TaskLine, TaskSet
+from streamclient.worker.handlers.task_receiver import TaskReceivers
+from streamclient.worker.keyed.keyed_settings import LaneSettings, primary_key
+
+
+async def run_tasks(
+    consumption: Consumption, handler: object, concurrency: int | None, bridge: TimedLoopBridge | None = None
+) -> None:
+    """Await a coroutine for each batch, many shards at a time, until the worker is stopped.
+
+    Args:
+        consumption: the worker, which has not begun.
+        handler: an ``async def`` of one batch, or a class or function that makes an ``AsyncRecordProcessor``.
+        concurrency: most tasks at once; ``None`` for no limit but the number of shards.
+        bridge: the event loop, replaceable for tests.
+
+    Raises:
+        ConfigurationError: an argument cannot work; nothing has happened yet.
+        WorkerFailedError: the worker failed.
+        StreamClientException: the consumption was used or closed before.
+    """
+    checks.optional(checks.positive).require("concurrency", concurrency)
+    make_code = _code_maker(handler, consumption.commit)
+    run = _TaskRun(consumption, bridge or AsyncioBridge.here(), concurrency)
+    await run.until_over(make_code)
+
+
+async def run_each(
+    consumption: Consumption,
+    handler: RecordHandler,
+    concurrency: int,
+    key: Key | None,
+    *,
+    bridge: TimedLoopBridge | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Await a coroutine for each record, those of one key in order, until the worker is stopped.
+
+    Args:
+        consumption: the worker, which has not begun.
+        handler: an ``async def`` of one record.
+        concurrency: most records under way at once, over all shards.
+        key: returns the key within which records stay in order; by default the primary key.
+        bridge: the event loop, replaceable for tests.
+        monotonic: the clock of retries and checkpoints, replaceable for tests.
+
+    Raises:
+        ConfigurationError: an argument cannot work; nothing has happened yet.
+        WorkerFailedError: the worker failed.
+        StreamClientException: the consumption was used or closed before.
+    """
+    checks.positive.require("concurrency", concurrency)
+    _record_handler.require("handler", handler)
+    settings = LaneSettings(key=key or primary_key, monotonic=monotonic)
+    run = _TaskRun(consumption, bridge or AsyncioBridge.here(), None)
+    crew = LaneCrew(handler, settings, concurrency, bridge=run.bridge, tasks=run.tasks)
+    run.cancel_records = crew.cancel
+    await run.until_over(partial(AsyncKeyedCode, crew))
+
+
+class _TaskRun:
+    """One run: a worker in threads of its own, and its tasks in the caller's event loop and context."""
+
+    def __init__(self, consumption: Consumption, bridge: TimedLoopBridge, concurrency: int | None) -> None:
+        self.bridge = bridge
+        self.tasks = TaskSet(copy_context(), self._ring)
+        self.cancel_records: Callable[[], object] = lambda: None
+        """Cancels the tasks of records under way, which the line does not know."""
+        self._consumption = consumption
+        self._line = TaskLine(lambda: bridge, concurrency, self.tasks)
+        self._has_worker = True
+        """Whether the worker still runs, as far as this run waits for it."""
+        self._waiter: Waiter | None = None
+
+    async def until_over(self, make_code: Callable[[], AsyncUserCode]) -> None:
+        """Run until the worker has ended and no task is left. After a cancellation, raise it again then.
+
+        The first cancellation cancels the tasks and waits until the leases are handed over; a second one waits for the
+        tasks alone.
+        """
+        consumption = self._consumption
+        consumption.begin(
+            partial(self._is_alive, threading.current_thread()),
+            NotedSigterm(consumption.config.end_on_sigterm),
+            TaskReceivers(make_code, self._line),
+        )
+        is_over = False
+        try:
+            if not consumption.wakes_when_ended(lambda: self.bridge.post(self._worker_ended)):
+                self._worker_ended()
+            await self._over()
+            is_over = True
+        except asyncio.CancelledError:
+            is_over = True
+            raise
+        finally:
+            if is_over:
+                consumption.end_sigterm(None)
+            else:
+                # The coroutine is dropped, or Ctrl-C ends the event loop: nothing can be awaited any more.
+                self.bridge.post(partial(self._cancel, is_last=True))
+                consumption.drop()
+        consumption.raise_failure()
+
+    async def _over(self) -> None:
+        cancellation: asyncio.CancelledError | None = None
+        while self._has_worker or not self.tasks.is_idle:
+            self._waiter = self.bridge.waiter()
+            try:
+                await self._waiter
+            except asyncio.CancelledError as error:
+                self._consumption.stop()
+                self._cancel(is_last=cancellation is not None)
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation
+
+    def _cancel(self, *, is_last: bool) -> None:
+        self.cancel_records()
+        if is_last:
+            self._has_worker = False
+            self._line.close()
+        else:
+            self._line.drain()
+
+    def _worker_ended(self) -> None:
+        self._cancel(is_last=True)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._waiter is not None:
+            self._waiter.ring()
+
+    def _is_alive(self, thread: threading.Thread) -> bool:
+        """Return whether the event loop can still run tasks; if not, leave all calls. Called in the worker's thread."""
+        is_alive = thread.is_alive() and not self.bridge.is_closed
+        if not is_alive:
+            self._line.abandon()
+        return is_alive
+
+
+def _code_maker(handler: object, commit: Commit) -> Callable[[], AsyncUserCode]:
+    kind = processor_kind(handler)
+    if kind is ProcessorKind.ASYNC_HANDLER or kind is ProcessorKind.ASYNC_MAKER:
+        return async_code_maker(kind, handler, commit)
+    if kind is ProcessorKind.MAKER and _may_make_async(handler):
+        return async_code_maker(ProcessorKind.ASYNC_MAKER, handler, commit)
+    plain = "it is not an async def, and would block the event loop; write one, or use streamclient.changes"
+    why = kind if isinstance(kind, str) else plain
+    raise ConfigurationError(
+        "handler must be an async def of one batch, or a class or function that makes an AsyncRecordProcessor, not "
+        f"{checks.shown(handler)}{why and f': {why}'}"
+    )
+
+
+def _may_make_async(handler: object) -> bool:
+    """Return whether a maker of processors may make async ones: it is neither a class of others nor a factory."""
+    made = handler
+    while isinstance(made, partial):
+        made = made.func
+    is_class = isinstance(made, type) and issubclass(made, IRecordProcessor)
+    return not is_class and not isinstance(made, IRecordProcessorFactory) and not hasattr(made, "create_processor")
+
+
+_record_handler = checks.Check(
+    "an async def of one StreamRecord",
+    lambda value: checks.is_async(value) and len(checks.required_parameters(value)) == 1,
+)

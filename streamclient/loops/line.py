@@ -1,0 +1,96 @@
+"""The line between threads that read and one consumer: first ready, first given.
+
+Laws: a delivery is claimed before it leaves the line, and held as ``out`` before it is claimed. So an exception at any
+place, also one of a signal, loses no delivery, and a wait that is cancelled has taken nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+
+class InLine(Protocol):
+    """Something that one consumer claims, unless it is taken back before."""
+
+    @property
+    def taken_at(self) -> float:
+        """The time of the claim, in monotonic seconds."""
+
+    def claim(self) -> bool:
+        """Return whether the consumer has it from now on."""
+
+
+Waiting = TypeVar("Waiting", bound=InLine)
+
+
+class Line(Generic[Waiting]):
+    """Deliveries that wait for one consumer. Thread-safe; ``take`` and ``sleep`` are for the consumer alone."""
+
+    def __init__(self) -> None:
+        self.out: Waiting | None = None
+        """The delivery that the consumer has taken; it is set to ``None`` when that is settled."""
+        self.last_taken_at = 0.0
+        """When a delivery was last taken, in monotonic seconds."""
+        self.has_ended = False
+        """Whether nothing more comes."""
+        self._lock = threading.Lock()
+        self._waiting: deque[Waiting] = deque()
+        self._wake: Callable[[], object] | None = None
+        """Wakes the consumer, if it sleeps."""
+
+    def put(self, delivery: Waiting) -> None:
+        """Add a delivery at the end of the line, and wake the consumer if it sleeps."""
+        with self._lock:
+            self._waiting.append(delivery)
+        self.ring()
+
+    def end(self) -> None:
+        """Record that nothing more comes, and wake the consumer if it sleeps."""
+        self.has_ended = True
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the consumer if it sleeps."""
+        with self._lock:
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def take(self) -> Waiting | None:
+        """Take the first delivery that can still be claimed; return ``None`` if none waits."""
+        with self._lock:
+            while self._waiting:
+                first = self.out = self._waiting[0]
+                is_claimed = first.claim()
+                self._waiting.popleft()
+                if is_claimed:
+                    self.last_taken_at = first.taken_at
+                    return first
+            self.out = None
+            return None
+
+    def sleep(self, wake: Callable[[], object]) -> bool:
+        """Have ``wake`` called, in any thread, once something comes; return ``False`` if something is there already."""
+        with self._lock:
+            if self._waiting or self.has_ended:
+                return False
+            self._wake = wake
+            return True
+
+    def drop(self, delivery: Waiting) -> bool:
+        """Remove a delivery that will never be claimed; return whether it waited here."""
+        with self._lock:
+            if delivery not in self._waiting:
+                return False
+            self._waiting.remove(delivery)
+            return True
+
+    def drain(self) -> list[Waiting]:
+        """Remove and return everything that waits."""
+        with self._lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            return waiting

@@ -1,0 +1,1 @@
+"""Simulated programs whose user code is a loop over changes."""

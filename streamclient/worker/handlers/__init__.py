@@ -1,0 +1,1 @@
+"""Functions and async processors as the processors of shards."""

@@ -1,0 +1,145 @@
+"""One way to make processors, or receivers, from all that a program may give as its processor factory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+from streamclient.config import ProcessorKind, processor_factory, processor_kind
+from streamclient.errors import ShutdownException, StreamClientError
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorCheckpointer,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import ShutdownReason
+from streamclient.records import StreamRecord
+from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
+from streamclient.worker.handlers.async_user_code import async_code_maker, require_none
+from streamclient.worker.handlers.batches import Batch, BatchHandler, Commit, Settlement
+from streamclient.worker.handlers.event_loop import EventLoopThread
+from streamclient.worker.handlers.task_line import TaskLine
+from streamclient.worker.handlers.task_receiver import TaskReceivers
+from streamclient.worker.handlers.turn_commits import is_commit_due, is_left_unstored
+
+JOIN_SECONDS = 1.0
+"""Time that a worker that has ended waits for the thread of its event loop; a task that ignores its cancellation keeps
+the thread."""
+
+
+class HandlerProcessor(IRecordProcessor):
+    """A function of one batch as the processor of one shard."""
+
+    def __init__(self, handler: BatchHandler, commit: Commit = "turn") -> None:
+        self._handler = handler
+        self._commits_by_itself = commit == "turn"
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Keep the input."""
+        self._given = initialization_input
+        self._lost_behind = initialization_input.lost_behind
+        self._has_unstored = False
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Call the handler, and commit the batch if it is not settled."""
+        given = process_records_input
+        is_committed = self._handle(given.checkpointer, given.records, given.attempt)
+        self._lost_behind = None
+        if is_committed:
+            self._has_unstored = False
+        elif self._commits_by_itself:
+            self._commit(given.checkpointer)
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Store what turns left, or the shard's end; where commits are explicit, give the handler the end."""
+        reason, checkpointer = shutdown_input.shutdown_reason, shutdown_input.checkpointer
+        if self._commits_by_itself and is_commit_due(reason, has_unstored=self._has_unstored):
+            with suppress(ShutdownException):  # the lease is lost, which is not the handler's failure
+                checkpointer.checkpoint()
+        elif not self._commits_by_itself and reason is ShutdownReason.TERMINATE:
+            self._handle(checkpointer, (), is_end=True)
+
+    def _handle(
+        self,
+        checkpointer: IRecordProcessorCheckpointer,
+        records: Sequence[StreamRecord],
+        attempt: int = 0,
+        *,
+        is_end: bool = False,
+    ) -> bool:
+        """Call the handler; return whether it committed the batch. Raise if the batch has failed."""
+        settlement = Settlement(self._commits_by_itself)
+        batch = Batch(
+            records,
+            self._given,
+            settlement,
+            checkpointer.checkpoint,
+            position=checkpointer.largest_permitted_checkpoint_value,
+            attempt=attempt,
+            is_end=is_end,
+            lost_after=self._lost_behind,
+        )
+        try:
+            require_none(self._handler(batch))
+            if settlement.error is not None:
+                raise settlement.error
+        finally:
+            settlement.end()
+        return settlement.is_committed
+
+    def _commit(self, checkpointer: IRecordProcessorCheckpointer) -> None:
+        error: Exception | None = None
+        try:
+            checkpointer.checkpoint()
+        except StreamClientError as refusal:
+            error = refusal
+        self._has_unstored = is_left_unstored(self._given.shard_info.shard_id, error)
+
+
+def processor_maker(
+    name: str, given: object, commit: Commit = "turn", event_loop: EventLoopThread | None = None
+) -> ProcessorMaker:
+    """Return what makes the processors, or the receivers, of shards from what a program gives.
+
+    Coroutines run in ``event_loop``, or in one of their own; closing the receivers' factory closes either.
+
+    Raises:
+        ConfigurationError: a worker takes nothing like ``given``; the message calls the argument ``name``.
+    """
+    processor_factory.require(name, given)
+    kind = processor_kind(given)
+    if isinstance(given, ReceiverFactory):
+        return given
+    if kind is ProcessorKind.HANDLER:
+        return partial(HandlerProcessor, cast(BatchHandler, given), commit)
+    if kind is ProcessorKind.ASYNC_HANDLER or kind is ProcessorKind.ASYNC_MAKER:
+        return _receivers(kind, given, commit, event_loop)
+    return cast(Callable[[], IRecordProcessor], getattr(given, "create_processor", given))
+
+
+def processor_makers(name: str, given: Sequence[object], worker: str) -> list[ProcessorMaker]:
+    """Return what makes the processors of each stream of a worker; coroutines of all streams share one event loop.
+
+    Raises:
+        ConfigurationError: as ``processor_maker``.
+    """
+    event_loop = EventLoopThread(f"{worker}-asyncio")
+    return [processor_maker(name, each, event_loop=event_loop) for each in given]
+
+
+def _receivers(
+    kind: ProcessorKind, given: object, commit: Commit, event_loop: EventLoopThread | None
+) -> ReceiverFactory:
+    loop = event_loop or EventLoopThread("streamclient-asyncio")
+    make_code = async_code_maker(kind, given, commit)
+    return TaskReceivers(make_code, TaskLine(loop.bridge), partial(loop.close, JOIN_SECONDS))
+
+
+def blocking_maker(name: str, given: object) -> Callable[[], IRecordProcessor]:
+    """Return what makes processors whose calls end when they return, as ``processor_maker`` otherwise."""
+    made = processor_maker(name, given)
+    return made.create_processor if isinstance(made, ReceiverFactory) else made

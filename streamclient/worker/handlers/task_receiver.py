@@ -1,0 +1,156 @@
+"""The shards whose user code runs in an event loop: each call is a task, and no shard needs a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from streamclient.errors import ShutdownException
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
+from streamclient.model import ShutdownReason
+from streamclient.worker.checkpointer import RecordProcessorCheckpointer
+from streamclient.worker.handing_over import Receiver, ReceiverFactory
+from streamclient.worker.handlers.async_user_code import AsyncUserCode, MakeCoroutine, Store, run_batch
+from streamclient.worker.handlers.batches import AsyncBatch, Settlement
+from streamclient.worker.handlers.blocking_twin import BlockingTwin, TwinLoops
+from streamclient.worker.handlers.event_loop import store_through
+from streamclient.worker.handlers.task_line import TaskCall, TaskLine
+from streamclient.worker.handlers.turn_commits import is_left_unstored
+from streamclient.worker.usercode import HandedCall
+
+
+class TaskReceiver(Receiver):
+    """One shard's calls, as tasks of an event loop.
+
+    A batch whose handler ended is committed without a wait; the answer lets the shard go on. A commit without an answer
+    counts as accepted: the next one, or the shutdown, stores its position as well.
+    """
+
+    def __init__(self, code: AsyncUserCode, checkpointer: RecordProcessorCheckpointer, line: TaskLine) -> None:
+        self._code = code
+        self._checkpointer = checkpointer
+        self._line = line
+        self._store: Store | None = None
+        self._present: TaskCall | None = None
+        self._has_unstored = False
+
+    def initialize(self, given: InitializationInput, call: HandedCall) -> None:
+        """Begin to make and initialise the processor, if there is one; start the event loop if this is its first use.
+
+        Raises:
+            NoThreadError, OSError: the system refused the event loop what it needs; the caller fails the call.
+        """
+        self._given, self._lost_after = given, given.lost_behind
+        self._store = store_through(self._line.bridge(), self._checkpointer.begin_checkpoint)
+        if self._code.is_made_first:
+            self._put(call, partial(self._code.initialize, given), call.finish)
+        else:
+            call.finish()
+
+    def process(self, given: ProcessRecordsInput, call: HandedCall) -> None:
+        """Put the batch in line."""
+        settlement = Settlement(self._code.commits_by_itself)
+        position = given.checkpointer.largest_permitted_checkpoint_value
+        batch = AsyncBatch(
+            given.records,
+            self._given,
+            settlement,
+            self._storing,
+            position=position,
+            attempt=given.attempt,
+            lost_after=self._lost_after,
+        )
+        work = partial(run_batch, self._code, batch, settlement)
+        self._put(call, work, partial(self._processed, call, settlement, position))
+
+    def shutdown(self, given: ShutdownInput, call: HandedCall) -> None:
+        """Begin the last work of user code; without any, store what is due."""
+        reason = given.shutdown_reason
+        work = self._last_work(reason)
+        if work is not None:
+            self._put(call, work, call.finish, is_last=True)
+        elif self._code.stores_at(
+            reason, has_stored_all=self._checkpointer.has_stored_all, has_unstored=self._has_unstored
+        ):
+            self._checkpointer.begin_checkpoint(None, partial(self._last_stored, call))
+        else:
+            call.finish()
+
+    def closed(self) -> None:
+        """Cancel the task that is out: the lease is lost, or the worker ends without waiting for it."""
+        if self._present is not None and not self._present.is_last:
+            self._line.cancel(self._present)
+
+    @property
+    def _storing(self) -> Store:
+        if self._store is None:
+            raise ValueError("the shard is not initialised")
+        return self._store
+
+    def _put(
+        self,
+        call: HandedCall,
+        work: MakeCoroutine,
+        finish: Callable[[BaseException | None], None],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        self._present = TaskCall(call, work, finish, is_last)
+        self._line.put(self._present)
+
+    def _processed(self, call: HandedCall, settlement: Settlement, position: str, error: BaseException | None) -> None:
+        """Settle a batch whose task has ended. Called in the event loop."""
+        if error is not None:
+            call.finish(error)
+            return
+        self._lost_after = None
+        if settlement.commits_by_itself and not settlement.is_committed:
+            self._checkpointer.begin_checkpoint(position, partial(self._stored, call))
+        else:
+            self._has_unstored = self._has_unstored and not settlement.is_committed
+            call.finish()
+
+    def _stored(self, call: HandedCall, error: Exception | None) -> None:
+        """Let the shard go on after the turn's commit; only a position that can never be stored is a failure."""
+        try:
+            self._has_unstored = is_left_unstored(call.shard_id, error)
+        except Exception as failure:
+            call.finish(failure)
+        else:
+            call.finish()
+
+    def _last_stored(self, call: HandedCall, error: Exception | None) -> None:
+        """End the last call; user code has not failed if the lease is lost."""
+        call.finish(None if isinstance(error, ShutdownException) else error)
+
+    def _last_work(self, reason: ShutdownReason) -> MakeCoroutine | None:
+        if self._store is None:
+            return None  # the event loop could not be started
+        settlement = Settlement(commits_by_itself=False)
+        position = self._checkpointer.largest_permitted_checkpoint_value
+        end = AsyncBatch((), self._given, settlement, self._store, position=position, is_end=True)
+        return self._code.last_work(reason, (end, settlement), partial(self._store, None))
+
+
+class TaskReceivers(ReceiverFactory):
+    """Makes the receivers of one event loop."""
+
+    def __init__(
+        self, make_code: Callable[[], AsyncUserCode], line: TaskLine, close: Callable[[], object] = lambda: None
+    ) -> None:
+        self._make_code = make_code
+        self._line = line
+        self._close = close
+        self._twin_loops = TwinLoops()
+
+    def make_receiver(self, checkpointer: RecordProcessorCheckpointer) -> Receiver:
+        """Make the receiver of one shard."""
+        return TaskReceiver(self._make_code(), checkpointer, self._line)
+
+    def create_processor(self) -> IRecordProcessor:
+        """Make a processor that runs each coroutine to its end in the calling thread."""
+        return BlockingTwin(self._make_code(), self._twin_loops)
+
+    def close(self) -> None:
+        """End the event loop, if it is the worker's own."""
+        self._close()

@@ -1,0 +1,36 @@
+"""The commit that follows when a handler has returned: its shard goes on, whatever the answer."""
+
+from __future__ import annotations
+
+import logging
+
+from streamclient.base import logs
+from streamclient.base.outages import OutageLog
+from streamclient.errors import DependencyException, ShutdownException
+from streamclient.model import ShutdownReason
+
+_log = logs.logger(__name__)
+_outages = OutageLog(_log)
+
+
+def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
+    """Take the answer to a turn's commit; return whether a later one has to store its position as well.
+
+    Raises:
+        Exception: ``error`` itself, if the position can never be stored, so that the batch has failed.
+    """
+    if error is None:
+        return False
+    if isinstance(error, ShutdownException):
+        _log.info("shard %s: a batch was handled and not stored: %s", shard_id, error)
+        return False
+    if isinstance(error, DependencyException):
+        text = "shard %s: a batch was handled and is not known to be stored; the next commit stores it: %s"
+        _outages.log(logging.WARNING, type(error).__name__, text, shard_id, error)
+        return True
+    raise error
+
+
+def is_commit_due(reason: ShutdownReason, *, has_unstored: bool) -> bool:
+    """Return whether a commit is due after the last turn: of the shard's end, or of a position left unstored."""
+    return reason is ShutdownReason.TERMINATE or (has_unstored and reason is not ShutdownReason.ZOMBIE)

@@ -1,0 +1,302 @@
+"""How loops end: closed, stopped, dropped; in which thread, and with the leases handed over."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from streamclient import Batch
+from streamclient.errors import ShutdownException, StreamClientException
+from streamclient.loops import consumption as consumption_module
+from streamclient.loops.consumption import NotedSigterm
+from streamclient.worker.running import EndedBySigterm
+from tests.loops.loop_scene import START, LoopScene, ids
+from tests.patience import until
+from tests.worker.stage import keys
+
+
+def test_close_wakes_a_loop_that_waits() -> None:
+    scene = LoopScene()
+    changes = scene.changes()
+    with ThreadPoolExecutor(1) as pool:
+        looping = pool.submit(list, changes)
+        until(lambda: changes._consumption.line._wake is not None and bool(scene.leases.list_leases()))
+        changes.close()
+        assert looping.result() == []
+
+    assert scene.is_free()
+
+
+def test_a_close_in_another_thread_lets_the_present_body_end_and_commits_it() -> None:
+    scene = LoopScene("a", "b")
+    scene.write("a", 10)
+    scene.write("b", 10)
+    changes, bodies = scene.changes(), []
+    is_in_body = threading.Event()
+
+    def loop() -> None:
+        for batch in changes:
+            is_in_body.set()
+            until(lambda: changes.worker.is_stopping)
+            bodies.append((batch.shard.shard_id, ids(batch)))
+
+    with ThreadPoolExecutor(1) as pool:
+        looping = pool.submit(loop)
+        until(is_in_body.is_set)
+        changes.close()
+        looping.result()
+
+    ((shard_id, seen),) = bodies
+    assert (seen, scene.stored(shard_id)) == (keys(5), f"{shard_id}@5")
+
+
+def test_a_close_in_the_loops_own_body_leaves_its_batch() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes, bodies = scene.changes(), []
+    for batch in changes:
+        changes.close()
+        bodies.append(len(batch))
+        with pytest.raises(ShutdownException):
+            batch.commit()
+
+    assert (bodies, scene.stored(), scene.is_free()) == ([5], START, True)
+
+
+def test_a_shutdown_of_the_worker_in_a_body_ends_the_loop_after_it_and_commits() -> None:
+    scene = LoopScene("a", "b")
+    scene.write("a", 10)
+    scene.write("b", 10)
+    changes, seen = scene.changes(), []
+    for batch in changes:
+        changes.worker.shutdown()
+        seen.append(batch.shard.shard_id)
+
+    assert len(seen) == 1
+    assert (scene.stored(seen[0]), scene.is_free(seen[0])) == (f"{seen[0]}@5", True)
+
+
+def test_a_stop_does_not_wait_for_the_end_of_a_shard_that_no_loop_takes() -> None:
+    """The end of a shard waits in line as its last call, which no owner takes back."""
+    scene = LoopScene()
+    scene.write("a", 5)
+    scene.stream.close("a")
+    consumption = scene.consumption(commit="explicit")
+    consumption.begin(lambda: True, EndedBySigterm(False))
+    until(lambda: len(consumption.line._waiting) == 1)
+    assert consumption.take() is not None
+    consumption.turn()
+    until(lambda: len(consumption.line._waiting) == 1)
+
+    consumption.stop()
+    consumption.wait()
+
+    assert (scene.stored(), scene.is_free()) == (START, True)
+
+
+def test_a_stop_that_the_owner_has_not_seen_yet_gives_out_no_batch() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    consumption = scene.consumption()
+    consumption.begin(lambda: True, EndedBySigterm(False))
+    until(lambda: len(consumption.line._waiting) == 1)
+
+    consumption._receivers.is_stopped = True
+    assert consumption.take() is None
+
+    consumption.stop()
+    consumption.wait()
+    assert scene.is_free()
+
+
+def test_closed_before_it_begins_it_gives_nothing_and_runs_nothing() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes()
+    changes.close()
+    changes.close()
+
+    assert list(changes) == []
+    with pytest.raises(StreamClientException, match="works once"):
+        changes.run(print)
+
+
+def test_a_closed_loop_gives_nothing_more() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    with scene.changes() as changes:
+        next(changes)
+
+    assert list(changes) == []
+
+
+def test_a_dropped_object_gives_its_leases_back() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes()
+    batch = next(changes)
+
+    del changes
+    until(scene.is_free)
+
+    assert (ids(batch), scene.stored()) == (keys(5), START)
+
+
+def test_a_loop_over_a_temporary_object_gives_its_leases_back_when_its_body_raises() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+
+    def loop() -> None:
+        for batch in scene.changes():
+            raise ValueError(len(batch))
+
+    with pytest.raises(ValueError, match="5"):
+        loop()
+
+    until(scene.is_free)
+    assert scene.stored() == START
+
+
+def test_a_loop_whose_thread_has_ended_gives_its_leases_back() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes()
+    thread = threading.Thread(target=lambda: next(changes))
+    thread.start()
+    thread.join()
+
+    until(scene.is_free)
+    assert scene.stored() == START
+    changes.close()
+
+
+def test_the_end_of_the_process_closes_what_is_open() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    changes = scene.changes()
+    next(changes)
+
+    consumption_module._close_open()
+
+    assert (scene.stored(), scene.is_free(), list(changes)) == (START, True, [])
+
+
+def test_no_thread_is_left_after_a_close() -> None:
+    scene = LoopScene()
+    scene.write("a", 5)
+    before = set(threading.enumerate())
+    with scene.changes("w-left") as changes:
+        next(changes)
+        assert [each for each in threading.enumerate() if each.name == "w-left-loop"]
+
+    until(lambda: not [each for each in set(threading.enumerate()) - before if each.name.startswith("w-left")])
+
+
+def test_a_refused_thread_is_told_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamclient.errors import NoThreadError
+
+    scene = LoopScene()
+
+    def refuse(*given: Any, **named: Any) -> Any:
+        raise NoThreadError.of("a thread", RuntimeError("can't start new thread"))
+
+    monkeypatch.setattr(consumption_module, "start_thread", refuse)
+    changes = scene.changes()
+    with pytest.raises(NoThreadError):
+        next(changes)
+
+    assert changes._consumption not in consumption_module._open
+    changes.close()
+
+
+def test_run_gives_the_batches_to_a_function_and_commits_each() -> None:
+    scene = LoopScene("a", "b")
+    scene.write("a", 10)
+    scene.write("b", 5)
+    changes, seen = scene.changes(), []
+
+    def handle(batch: Batch) -> None:
+        seen.extend(ids(batch))
+        if len(seen) == 15:
+            changes.close()
+
+    changes.run(handle, concurrency=1)
+
+    assert sorted(seen) == sorted([*keys(10), *keys(5)])
+    assert (scene.stored("a"), scene.stored("b"), scene.is_free()) == ("a@10", "b@5", True)
+
+
+def test_run_with_explicit_commits_stores_what_the_handler_commits() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes = scene.changes(commit="explicit")
+
+    def handle(batch: Batch) -> None:
+        if batch.position == "a@5":
+            batch.commit()
+        else:
+            changes.close()
+
+    changes.run(handle)
+
+    assert scene.stored() == "a@5"
+
+
+def test_each_gives_the_records_to_a_function() -> None:
+    scene = LoopScene()
+    scene.write("a", 10)
+    changes, seen = scene.changes(), []
+
+    def handle(record: Any) -> None:
+        seen.append(record.key["id"])
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(changes.each, handle, concurrency=3, key=lambda record: "all")
+        until(lambda: seen == keys(10))
+        changes.close()
+        running.result()
+
+    assert scene.stored() == "a@10"
+
+
+def test_close_in_another_thread_ends_run() -> None:
+    scene = LoopScene()
+    changes = scene.changes()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(changes.run, print)
+        until(lambda: changes.worker.has_begun)
+        changes.close()
+        running.result()
+
+
+def test_sigterm_is_noted_by_all_loops_and_ends_the_program_once_they_are_over() -> None:
+    first, second = NotedSigterm(True), NotedSigterm(True)
+    before = signal.getsignal(signal.SIGTERM)
+    first.__enter__()
+    second.__enter__()
+    signal.raise_signal(signal.SIGTERM)
+    assert (first.has_come, second.has_come) == (True, True)
+
+    first.__exit__(None, None, None)
+    second.has_come = False
+    signal.raise_signal(signal.SIGTERM)
+    assert second.has_come
+
+    second.is_over = True
+    with pytest.raises(SystemExit) as ended:
+        signal.raise_signal(signal.SIGTERM)
+    second.__exit__(None, None, None)
+
+    assert (ended.value.code, signal.getsignal(signal.SIGTERM)) == (143, before)
+
+
+def test_a_loop_in_another_thread_leaves_sigterm_alone() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        sigterm = pool.submit(lambda: NotedSigterm(True).__enter__()).result()
+
+    assert sigterm not in NotedSigterm._inside
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
