@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -220,7 +222,15 @@ def test_what_a_table_never_takes_is_refused_at_once_and_quietly(
     catalogs().create_table("lake.orders", Schema(*fields), properties=PROPERTIES)
     destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=600.0)
     pauses: list[float] = []
-    monkeypatch.setattr("streamclient.destinations.iceberg_destination.time.sleep", pauses.append)
+    sleep, here = time.sleep, threading.get_ident()
+
+    def slept(seconds: float) -> None:
+        if threading.get_ident() == here:  # the module is everybody's, threads of other tests too
+            pauses.append(seconds)
+        else:
+            sleep(seconds)
+
+    monkeypatch.setattr("streamclient.destinations.iceberg_destination.time.sleep", slept)
 
     with pytest.raises(StreamClientError, match=wanted):
         destination.commit(rows, [batch(None, [])])

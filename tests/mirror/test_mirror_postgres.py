@@ -244,7 +244,7 @@ def test_a_new_column_beside_a_long_reader_is_told_and_comes_later(
     client = local.client()
     make_table(client)
     put(client, 1, ("a", 1))
-    destination = PostgresDestination(server.conninfo, f"{schema}.orders", answer_seconds=0.5)
+    destination = PostgresDestination(server.conninfo, f"{schema}.orders", answer_seconds=10.0)
     mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
     with running(mirror):
         caught_up(mirror)
