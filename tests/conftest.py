@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import logging
 import os
 import shutil
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from streamclient.worker.running import EndedBySigterm
 
 if TYPE_CHECKING:
     from xdist.scheduler import Scheduling
@@ -171,6 +174,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places |= {path: (number * step, 0) for number, path in enumerate(computing)}
     places |= {path: (-1, number) for number, path in enumerate(first)}
     items.sort(key=lambda item: places[item.path])
+
+
+@pytest.fixture(autouse=True)
+def keeps_sigterm() -> Iterator[None]:
+    """A test leaves SIGTERM as it found it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) != before:
+        gc.collect()
+        with EndedBySigterm(is_wanted=True):  # a block that another thread left makes way
+            pass
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from streamclient.base.interrupts import RaisedBySignal
 from streamclient.cli.terminal.commands import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
 from streamclient.worker.running import EndedBySigterm, wait_awake
 from tests.interrupts import handled_by_python
+from tests.own_process import ROOT
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -121,3 +124,54 @@ def test_a_worker_ends_though_its_signal_was_swallowed(rest: Callable[[], None])
     with pytest.raises(SystemExit, match="143"):
         run()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_blocks_are_left_in_any_order() -> None:
+    first, second = EndedBySigterm(is_wanted=True), EndedBySigterm(is_wanted=True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with pytest.raises(SystemExit, match="143"):
+        signalled(signal.SIGTERM)
+    second.__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def left_elsewhere() -> None:
+    """A block that the main thread entered is left by another thread, which cannot restore the handler."""
+    block = EndedBySigterm(is_wanted=True).__enter__()
+    leaving = threading.Thread(target=block.leave)
+    leaving.start()
+    leaving.join()
+
+
+def test_a_block_that_another_thread_left_makes_way_for_the_next_one() -> None:
+    left_elsewhere()
+    with EndedBySigterm(is_wanted=True), pytest.raises(SystemExit, match="143"):
+        signalled(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def forked() -> None:
+    """Enter a block, and go on in a child; the parent ends as the child does."""
+    EndedBySigterm(is_wanted=True).__enter__()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+
+
+@pytest.mark.parametrize("way", ["left_elsewhere", "forked"])
+def test_a_signal_ends_the_process_as_if_a_block_that_is_over_were_not_there(way: str) -> None:
+    program = f"""
+        import signal
+        from tests.test_signals import {way}, signalled
+        {way}()
+        print(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, flush=True)
+        signalled(signal.SIGTERM)
+        print("goes on")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "True\n", "")

@@ -12,9 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import ClassVar
+from contextlib import ExitStack
 
 from streamclient.base.pools import DaemonPool, start_thread
 from streamclient.base.processes import Birthplace
@@ -47,27 +45,12 @@ class NotedSigterm(EndedBySigterm):
     """
 
     has_come = is_over = False
-    _inside: ClassVar[list[NotedSigterm]] = []
 
-    def __enter__(self) -> EndedBySigterm:
-        if threading.current_thread() is threading.main_thread():
-            self._inside.append(self)
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self in self._inside:
-            self._inside.remove(self)
-        super().__exit__(kind, error, trace)
-        if self._inside:  # several loops may run in one event loop, and only the first one has the handler
-            super(NotedSigterm, self._inside[0]).__enter__()
-
-    def _error(self) -> SystemExit | None:
-        present = [each for each in self._inside if not each.is_over]
-        for each in present:
+    def _noted(self) -> SystemExit | None:
+        noted = [each for each in self._inside if isinstance(each, NotedSigterm) and not each.is_over]
+        for each in noted:
             each.has_come = True
-        return None if present else SystemExit(EXIT_CODE_OF_SIGTERM)
+        return None if noted else SystemExit(EXIT_CODE_OF_SIGTERM)
 
 
 class Consumption:
@@ -186,8 +169,7 @@ class Consumption:
     def drop(self) -> None:
         """Have the worker stopped soon. This locks nothing: a collection of garbage may call it anywhere."""
         self._is_dropped = True
-        with suppress(SystemExit):
-            self.end_sigterm(None)
+        self._sigterm.leave()
 
     def give_up(self) -> None:
         """Ask the worker to stop, and leave the batch that is out."""
@@ -298,6 +280,7 @@ class Consumption:
         """Return once the worker has ended, or no loop is left."""
         while not worker.wait(LOOK_SECONDS):
             if self._is_dropped or not self._is_alive():
+                self._sigterm.leave()
                 self.give_up()
                 return
             if isinstance(self._sigterm, NotedSigterm) and self._sigterm.has_come:

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from streamclient.base import checks
 from streamclient.base.interrupts import RaisedBySignal
@@ -43,38 +43,76 @@ class EndedBySigterm:
     """While the main thread is inside, SIGTERM raises ``SystemExit(143)`` there, once; further signals change nothing.
 
     It changes nothing in other threads, which get no signals, and nothing if the program has its own handler or ignores
-    the signal.
+    the signal. Objects may be left in any order; the oldest one that is inside handles the signal. A child of the
+    process has none.
     """
+
+    _inside: ClassVar[list[EndedBySigterm]] = []
+    """The blocks that the main thread has entered, the oldest first."""
 
     def __init__(self, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
         self._handler = RaisedBySignal(signal.SIGTERM, self._error, once=True)
-        self._is_installed = self._has_come = self._is_deferred = False
+        self._birthplace = Birthplace()
+        self._is_installed = self._has_come = self._is_deferred = self._has_left = False
 
     def __enter__(self) -> EndedBySigterm:
-        is_main = threading.current_thread() is threading.main_thread()
-        if self._is_wanted and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._handler.install()
-            self._is_installed = True
+        if self._is_wanted and threading.current_thread() is threading.main_thread():
+            self._birthplace = Birthplace()
+            self._inside.append(self)
+            self._settle()
         return self
 
     def defer(self) -> None:
         """Record that the block is about to end: a signal that comes now is raised when the block has ended."""
         self._is_deferred = True
 
+    def leave(self) -> None:
+        """End the block without raising anything. Usable from any thread, and in a collection of garbage.
+
+        Only the main thread can restore a handler. Until it does, with the next object or signal, the handler of a
+        block that another thread left acts as if it were not there.
+        """
+        self._has_left = True
+        if threading.current_thread() is threading.main_thread():
+            self._settle()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.defer()
         has_raised = self._handler.has_raised
-        if self._is_installed:
-            self._handler.remove()
+        self.leave()
         if self._has_come and not has_raised and error is None:
             raise SystemExit(EXIT_CODE_OF_SIGTERM)
 
+    @property
+    def _is_left(self) -> bool:
+        return self._has_left or not self._birthplace.is_here
+
     def _error(self) -> SystemExit | None:
+        if self._is_left:
+            self._settle()
+            signal.raise_signal(signal.SIGTERM)
+            return None
+        return self._noted()
+
+    def _noted(self) -> SystemExit | None:
+        """Note that the signal has come; return what it raises."""
         self._has_come = True
         return None if self._is_deferred else SystemExit(EXIT_CODE_OF_SIGTERM)
+
+    @classmethod
+    def _settle(cls) -> None:
+        """Forget the blocks that were left; the oldest other one handles the signal, if the program does not."""
+        for each in [each for each in cls._inside if each._is_left]:
+            cls._inside.remove(each)
+            if each._is_installed:
+                each._handler.remove()
+        if cls._inside and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            oldest = cls._inside[0]
+            oldest._handler.install()
+            oldest._is_installed = True
 
 
 _until = checks.function("without arguments")
