@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from streamclient.destinations.iceberg_destination import IcebergDestination
 from tests.hostile_lake.places import LIMIT_SECONDS, Befalling, Database, Place
 from tests.hostile_lake.steps import Steps, TellingCatalog, TellingIceberg
+from tests.patience import until
 
 TABLE, AWAY = "lake.orders", "lake.away"
 
@@ -28,6 +30,10 @@ def _brought_back(away: Path, place: Path) -> None:
     for one in away.iterdir():
         one.rename(place / one.name)
     away.rmdir()
+
+
+CALLS = "streamclient-catalog-"
+"""The beginning of the names of threads that call a catalog."""
 
 
 class IcebergPlace(Place):
@@ -48,6 +54,8 @@ class IcebergPlace(Place):
         return kind("tests", uri=uri, warehouse=f"file://{self.directory}/warehouse")
 
     def close(self) -> None:
+        """Once the threads of calls that were given up are over: each returns a connection."""
+        until(lambda: not any(thread.name.startswith(CALLS) for thread in threading.enumerate()), "the last calls")
         for one in (self._catalog, self._own):
             one.engine.dispose()
 

@@ -59,7 +59,7 @@ def test_a_connection_that_falls_silent_is_told_and_given_up(
     make_table(client)
     put(client, 1, ("a", 1))
     with SilentProxy(server.directory) as proxy:
-        destination = PostgresDestination(proxy.conninfo(server.conninfo), f"{schema}.orders", answer_seconds=0.5)
+        destination = PostgresDestination(proxy.conninfo(server.conninfo), f"{schema}.orders", answer_seconds=2.0)
         mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
         with running(mirror):
             caught_up(mirror)
@@ -90,7 +90,7 @@ def test_a_database_that_only_reads_for_a_moment_is_told_and_waited_for(
     make_table(client)
     put(client, 1, ("a", 1))
     execute(server, f"create role role_{schema} superuser login")
-    destination = PostgresDestination(f"{server.conninfo} user=role_{schema}", f"{schema}.orders", answer_seconds=1.0)
+    destination = PostgresDestination(f"{server.conninfo} user=role_{schema}", f"{schema}.orders", answer_seconds=5.0)
     mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
     with running(mirror):
         caught_up(mirror)
