@@ -9,6 +9,7 @@ from streamclient.base import _quiet as _quiet
 from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
+    from streamclient._changes import Changes, changes
     from streamclient.base.reasons import Cause, Reason, ReasonKind
     from streamclient.config import Backoff, CallLimits, ClientConfig, FailurePolicy, Prefetch, StreamConfig
     from streamclient.errors import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
         RetryableAction,
         ShutdownInput,
     )
-    from streamclient.loops.iterating import Changes, changes
     from streamclient.model import (
         BalanceBy,
         CheckpointPosition,
@@ -171,7 +171,7 @@ _HOMES = {
     "BalanceBy": "model",
     "Batch": "worker.handlers.batches",
     "Cause": "base.reasons",
-    "Changes": "loops.iterating",
+    "Changes": "_changes",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
@@ -240,7 +240,7 @@ _HOMES = {
     "WorkerFailedError": "errors",
     "WorkerHealth": "worker.health",
     "WorkerStatus": "model",
-    "changes": "loops.iterating",
+    "changes": "_changes",
     "connect": "tablestore.instance",
     "readable_position": "records",
     "record_batch": "wire.columns",

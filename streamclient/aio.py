@@ -1,6 +1,60 @@
 """Changes in an event loop: ``async for``, coroutines as handlers, processors with ``await``."""
 
-from streamclient.loops.aio.async_iterating import AsyncChanges, changes
-from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor
+from collections.abc import Sequence
+from typing import Any
+
+from streamclient._changes import WithWorker, consumption_of
+from streamclient.base import checks
+from streamclient.config import ClientConfig
+from streamclient.loops.aio.async_iterating import AsyncLoop
+from streamclient.model import InitialPosition
+from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Commit
 
 __all__ = ["AsyncBatch", "AsyncChanges", "AsyncRecordProcessor", "changes"]
+
+
+class AsyncChanges(WithWorker, AsyncLoop):
+    """The changes of tables, batch by batch, in an event loop; ``streamclient.aio.changes`` makes it.
+
+    As ``streamclient.Changes``, with ``async for`` and ``await``: iterate it in one event loop, by one task at a time,
+    or await ``run`` or ``each``; one of them, and once. Reading, leases and checkpoints stay in threads, so a body that
+    blocks the event loop costs no lease.
+
+    Cancellation takes nothing: a wait for a batch that is cancelled leaves all batches in line, and a body that is
+    cancelled leaves its batch. SIGTERM ends the loop after its present body, if the program does not handle it. An
+    object that is dropped, or whose event loop is closed, stops its worker within a second.
+    """
+
+
+@checks.explains_names
+def changes(
+    table: str | Sequence[str] | None = None,
+    *,
+    group: str | None = None,
+    tunnel: str | None = None,
+    commit: Commit = "turn",
+    client: Any = None,
+    status_table: str | None = None,
+    worker: str | None = None,
+    initial_position: InitialPosition | str = "oldest",
+    max_records: int = 1_000,
+    config: ClientConfig | None = None,
+) -> AsyncChanges:
+    """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
+
+    Arguments and errors are those of ``streamclient.changes``. This calls no service, and needs no event loop yet.
+    """
+    return AsyncChanges(
+        consumption_of(
+            table,
+            group=group,
+            tunnel=tunnel,
+            commit=commit,
+            client=client,
+            status_table=status_table,
+            worker=worker,
+            initial_position=initial_position,
+            max_records=max_records,
+            config=config,
+        )
+    )

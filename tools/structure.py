@@ -138,9 +138,14 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
 def room_of(path: Path) -> str:
     """Return the room of a file: the folder below ``streamclient``, ``values``, or ``face`` for the front door."""
     first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
-    if rest:
-        return first
-    return {"__init__": "face", "aio": "face", "__main__": "cli"}.get(first, "values" if first in VALUES else first)
+    return first if rest else _room_named(first)
+
+
+def _room_named(first: str) -> str:
+    """Return the room of the first name below ``streamclient``."""
+    if first in VALUES:
+        return "values"
+    return {"__init__": "face", "_changes": "face", "aio": "face", "__main__": "cli"}.get(first, first)
 
 
 def imported_rooms(tree: ast.AST) -> set[str]:
@@ -148,7 +153,7 @@ def imported_rooms(tree: ast.AST) -> set[str]:
     names = {name for name in imported_names(tree) if name.startswith("streamclient.")} - COMPILED
     firsts = {name.split(".")[1] for name in names}
     inside = {each for each in firsts if (PACKAGE / each).is_dir() or (PACKAGE / f"{each}.py").is_file()}
-    return {"values" if each in VALUES else each for each in inside}
+    return {_room_named(each) for each in inside}
 
 
 def room_arrows() -> dict[str, set[str]]:

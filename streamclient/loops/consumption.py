@@ -12,7 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Protocol
 
 from streamclient.base.pools import DaemonPool, start_thread
 from streamclient.base.processes import Birthplace
@@ -20,11 +23,10 @@ from streamclient.config import ClientConfig
 from streamclient.errors import StreamClientException
 from streamclient.loops.line import Line
 from streamclient.loops.line_receiver import HandedBatch, LineReceivers
-from streamclient.tunnel.tunnel_worker import TunnelWorker
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.handlers.batches import Commit
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, wait_awake
-from streamclient.worker.worker import SHUTDOWN_GRACE_SECONDS, Worker
+from streamclient.worker.worker import SHUTDOWN_GRACE_SECONDS
 
 LOOK_SECONDS = 0.2
 """Interval at which the thread of a consumption looks whether a loop is left."""
@@ -35,7 +37,33 @@ USER_THREADS = 2
 ATEXIT_SECONDS = 5.0
 """The time at the end of the process for all workers of loops to hand their leases over."""
 
-AnyWorker = Worker | TunnelWorker
+
+class ConsumingWorker(Protocol):
+    """The part of a worker that a loop needs; a ``Worker`` has it, and so has a ``TunnelWorker``."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+
+    def use_processors(self, make: ProcessorMaker, executor: Executor | None = None) -> None:
+        """Replace what makes the processors and, if given, what runs them; only before it runs."""
+
+    def run(self) -> None:
+        """Consume until it is shut down."""
+
+    def shutdown(self, wait: bool = True) -> bool:
+        """Ask it to end; return whether it has ended."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; return whether it has."""
+
+    def __enter__(self) -> Any:
+        """Run it in a thread of its own."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, and raise the error with which it failed."""
 
 
 class NotedSigterm(EndedBySigterm):
@@ -59,7 +87,7 @@ class Consumption:
     def __init__(
         self,
         name: str,
-        make_worker: Callable[[LineReceivers, DaemonPool], AnyWorker],
+        make_worker: Callable[[LineReceivers, DaemonPool], ConsumingWorker],
         config: ClientConfig,
         commit: Commit,
     ) -> None:
@@ -76,7 +104,7 @@ class Consumption:
         self._receivers = LineReceivers(self.line, commit)
         self._threads = DaemonPool(f"{name}-user", USER_THREADS)
         self._making, self._lock = threading.Lock(), threading.RLock()
-        self._worker: AnyWorker | None = None
+        self._worker: ConsumingWorker | None = None
         self._birthplace = Birthplace()
         self._is_begun = self._is_dropped = self._begins_again = self._runs_functions = False
         self._is_alive: Callable[[], bool] = lambda: True
@@ -86,7 +114,7 @@ class Consumption:
     # --- the worker ----------------------------------------------------------------------------------------------
 
     @property
-    def worker(self) -> AnyWorker:
+    def worker(self) -> ConsumingWorker:
         """The worker; for a tunnel, its first use may ask the service for the tunnel.
 
         Raises:
@@ -276,7 +304,7 @@ class Consumption:
             failure = error
         self._has_ended(failure)
 
-    def _watch(self, worker: AnyWorker) -> None:
+    def _watch(self, worker: ConsumingWorker) -> None:
         """Return once the worker has ended, or no loop is left."""
         while not worker.wait(LOOK_SECONDS):
             if self._is_dropped or not self._is_alive():

@@ -1,63 +1,33 @@
-"""``streamclient.changes``: the changes of tables as batches of a plain loop, or for functions."""
+"""Changes as batches of a plain loop, or for functions; ``streamclient.changes`` makes it."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from streamclient.base import checks
-from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.loops.consumption import Consumption
-from streamclient.loops.loop_options import consumption_of
-from streamclient.model import InitialPosition
 from streamclient.records import StreamRecord
-from streamclient.tunnel.tunnel_worker import TunnelWorker
-from streamclient.worker.handlers.batches import Batch, Commit, Key, RecordProcessorFactory
+from streamclient.worker.handlers.batches import Batch, Key, RecordProcessorFactory
 from streamclient.worker.handlers.handler_processor import processor_maker
 from streamclient.worker.keyed.keyed_factory import KeyedProcessorFactory
 from streamclient.worker.keyed.keyed_settings import primary_key
 from streamclient.worker.running import EndedBySigterm, wait_awake
-from streamclient.worker.worker import Worker
 
-Self = TypeVar("Self", bound="Changes")
+Self = TypeVar("Self", bound="Loop")
 
 
-class ChangesBase:
+class LoopBase:
     """The common part of loops in threads and loops in event loops."""
 
     def __init__(self, consumption: Consumption) -> None:
         """``streamclient.changes`` and ``streamclient.aio.changes`` make these objects."""
         self._consumption = consumption
         weakref.finalize(self, consumption.drop).atexit = False
-
-    @property
-    def worker(self) -> Worker:
-        """The worker: its statuses and health, ``pause``, ``accept_loss``. Usable from any thread.
-
-        Raises:
-            StreamClientException: these are the changes of a tunnel; see ``tunnel_worker``.
-        """
-        worker = self._consumption.worker
-        if not isinstance(worker, Worker):
-            raise StreamClientException("the changes of a tunnel have a tunnel_worker, not a worker")
-        return worker
-
-    @property
-    def tunnel_worker(self) -> TunnelWorker:
-        """The worker of a tunnel. Its first use, if before the loop, asks the service for the tunnel.
-
-        Raises:
-            ConfigurationError: the tunnel does not exist.
-            StreamClientException: these are the changes of tables; see ``worker``.
-        """
-        worker = self._consumption.worker
-        if not isinstance(worker, TunnelWorker):
-            raise StreamClientException("the changes of tables have a worker, not a tunnel_worker")
-        return worker
 
     def require_turns(self) -> None:
         """Refuse explicit commits for ``each``, which gives out no batches.
@@ -71,21 +41,8 @@ class ChangesBase:
             )
 
 
-class Changes(ChangesBase, Iterator[Batch]):
-    """The changes of tables, batch by batch; ``streamclient.changes`` makes it.
-
-    Iterate it, in one thread, or call ``run`` or ``each``; one of them, and once. As a context manager it is closed at
-    the end of the block.
-
-    In a loop, the next turn commits the batch whose body ended, without waiting for the answer. With
-    ``commit="explicit"`` the next turn stores nothing, and ``batch.commit()`` stores everything up to its batch. A
-    batch whose body did not end, by ``break``, ``return`` or an exception, is left: nothing of it is stored, and a loop
-    over the same object begins with it again. A shard gives one batch at a time, so its records come in order.
-
-    A loop ends after ``close()`` or ``worker.shutdown()``. While the program's main thread is in a loop, SIGTERM raises
-    ``SystemExit(143)`` there; see ``ClientConfig.end_on_sigterm``. An object that is dropped, or whose thread has
-    ended, stops its worker within a second.
-    """
+class Loop(LoopBase, Iterator[Batch]):
+    """A loop in one thread, or functions. ``streamclient.Changes`` adds its worker, and has the rules."""
 
     _thread: threading.Thread | None = None
 
@@ -202,56 +159,3 @@ class Changes(ChangesBase, Iterator[Batch]):
         consumption.wait()
         if is_here:
             consumption.end_sigterm(error)
-
-
-@checks.explains_names
-def changes(
-    table: str | Sequence[str] | None = None,
-    *,
-    group: str | None = None,
-    tunnel: str | None = None,
-    commit: Commit = "turn",
-    client: Any = None,
-    status_table: str | None = None,
-    worker: str | None = None,
-    initial_position: InitialPosition | str = "oldest",
-    max_records: int = 1_000,
-    config: ClientConfig | None = None,
-) -> Changes:
-    """Return the changes of one or more tables, to be iterated or given to functions. This calls no service.
-
-    All processes with the same ``group`` share the shards of the tables; each process needs its own ``worker`` name.
-
-    Args:
-        table: name of the data table, or names of several. With ``tunnel`` it may be left out.
-        group: name of the consuming application; needed without ``tunnel``.
-        tunnel: name or id of a tunnel, in place of a group: first come the rows of today, if the tunnel has them, then
-            what changes. The service keeps the positions, so ``status_table``, ``initial_position`` and ``max_records``
-            do not apply.
-        commit: when positions are stored: ``"turn"`` when a batch's body or handler ends, or ``"explicit"`` only by
-            ``batch.commit()``.
-        client: a ``tablestore.OTSClient``; by default one for the instance in the environment, as for every command.
-        status_table: table of the leases; by default ``<table>_<group>``. To be given for several tables.
-        worker: name of this worker, unique among all that run; by default a new one.
-        initial_position: start of shards without a stored position: ``"oldest"``, ``"latest"`` or an
-            ``InitialPosition``.
-        max_records: most records of a batch.
-        config: settings of the worker, taken as they are; by default few threads, whatever the number of shards.
-
-    Raises:
-        ConfigurationError: an argument, or a variable of the environment, cannot work; nothing has happened yet.
-    """
-    return Changes(
-        consumption_of(
-            table,
-            group=group,
-            tunnel=tunnel,
-            commit=commit,
-            client=client,
-            status_table=status_table,
-            worker=worker,
-            initial_position=initial_position,
-            max_records=max_records,
-            config=config,
-        )
-    )

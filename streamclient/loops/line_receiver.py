@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from attrs import evolve
-
 from streamclient.errors import ShutdownException, StreamClientException
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.loops.line import Line
@@ -166,8 +164,6 @@ class LineReceiver(Receiver):
 
     def initialize(self, given: InitializationInput, call: HandedCall) -> None:
         """Keep the input; nothing of the loop runs."""
-        if self._around.table_name:
-            given = evolve(given, shard_info=evolve(given.shard_info, table_name=self._around.table_name))
         self._given, self.lost_after = given, given.lost_behind
         call.finish()
 
@@ -239,8 +235,6 @@ class LineReceivers(ReceiverFactory):
     def __init__(self, line: Line[HandedBatch], commit: Commit) -> None:
         self.line = line
         self.commits_by_itself = commit == "turn"
-        self.table_name = ""
-        """The name of the table, where the worker does not know it."""
         self.is_stopped = False
         """Whether nothing more is taken out of the line."""
 

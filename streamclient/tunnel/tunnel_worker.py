@@ -74,6 +74,8 @@ class TunnelWorker(Running):
             ``IChannelProcessor`` or a factory of them; or any factory of record processors, such as the Spark
             processor's, or an ``AsyncRecordProcessor`` class.
         config: settings of the worker.
+        table_name: name of the tunnel's table, for ``ShardInfo.table_name`` and ``Batch.table``; the worker does not
+            ask for it.
         runtime: clocks and threads, for tests.
 
     Raises:
@@ -87,12 +89,14 @@ class TunnelWorker(Running):
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
         *,
+        table_name: str = "",
         runtime: Runtime | None = None,
     ) -> None:
         checks.identifier.require("tunnel_id", tunnel_id)
+        checks.any_text.require("table_name", table_name)
         checks.optional(checks.instance(TunnelWorkerConfig)).require("config", config)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
-        self._tunnel_id = tunnel_id
+        self._tunnel_id, self._table_name = tunnel_id, table_name
         self._client = client if isinstance(client, TunnelClient) else TunnelClient(client)
         self._config = config if config is not None else TunnelWorkerConfig()
         super().__init__(end_on_sigterm=self._config.client_config.end_on_sigterm)
@@ -169,6 +173,7 @@ class TunnelWorker(Running):
         try:
             parts = _TunnelParts(
                 self._tunnel_id,
+                self._table_name,
                 self._client,
                 make_processor=self._make_processor,
                 config=self._config,
@@ -310,6 +315,7 @@ class _TunnelParts:
     def __init__(
         self,
         tunnel_id: str,
+        table_name: str,
         client: TunnelClient,
         *,
         make_processor: ProcessorMaker,
@@ -317,7 +323,8 @@ class _TunnelParts:
         client_config: ClientConfig,
         runtime: Runtime,
     ) -> None:
-        self._tunnel_id, self._client, self._config, self._runtime = tunnel_id, client, config, runtime
+        self._tunnel_id, self._table_name, self._client = tunnel_id, table_name, client
+        self._config, self._runtime = config, runtime
         self._make_processor = make_processor
         self._client_config = client_config
         self.loop = OwnerLoop(runtime.monotonic)
@@ -409,7 +416,7 @@ class _TunnelParts:
             stream_api=self._pages("", "", lambda _: None),
             make_processor=self._make_processor,
             config=config,
-            table_name="",
+            table_name=self._table_name,
             max_records=1,
             dice=runtime.dice,
             instruments=self._instruments,

@@ -40,7 +40,7 @@ class Tunnel:
 
     def worker(self, processor: Any) -> TunnelWorker:
         settings = TunnelWorkerConfig(client_config=QUICK, heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
-        return TunnelWorker(self.tunnel_id, self.tunnels, processor, settings)
+        return TunnelWorker(self.tunnel_id, self.tunnels, processor, settings, table_name="orders")
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def test_a_tunnel_gives_its_channels_to_a_coroutine_and_stores_what_it_handled(t
     async def handle(batch: AsyncBatch) -> None:
         await asyncio.sleep(0)
         threads.add(threading.current_thread().name)
+        assert batch.table == "orders"
         seen.extend(record.key["id"] for record in batch)
 
     for round_number in range(2):

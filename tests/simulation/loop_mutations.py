@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from streamclient.loops.aio import async_iterating
-from streamclient.loops.aio.async_iterating import AsyncChanges
+from streamclient.loops.aio.async_iterating import AsyncLoop
 from streamclient.loops.consumption import Consumption
 from streamclient.loops.line import Line
 from streamclient.loops.line_receiver import HandedBatch
@@ -36,7 +36,7 @@ _answered, _async_batch, _claim, _next, _take = (
     HandedBatch._answered,
     HandedBatch.async_batch,
     HandedBatch.claim,
-    AsyncChanges._next,
+    AsyncLoop._next,
     Line.take,
 )
 
@@ -113,7 +113,7 @@ def _claims_without_a_lock(self: HandedCall) -> bool:
     return True
 
 
-async def _takes_before_it_waits(self: AsyncChanges, bridge: Any) -> AsyncBatch:
+async def _takes_before_it_waits(self: AsyncLoop, bridge: Any) -> AsyncBatch:
     batch = await _next(self, bridge)
     await async_iterating._others()
     return batch
@@ -175,7 +175,7 @@ LOOP_MUTATIONS = (
     Mutation(
         "a batch leaves the line before the wait for it is over",
         frozenset({NOTHING_FALLS}),
-        [(AsyncChanges, "_next", _takes_before_it_waits)],
+        [(AsyncLoop, "_next", _takes_before_it_waits)],
         fits=_is_loop,
         size=Size.LOOP,
     ),

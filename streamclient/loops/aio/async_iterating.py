@@ -1,43 +1,30 @@
-"""``streamclient.aio.changes``: the changes of tables as batches of an ``async for`` loop, or for coroutines."""
+"""Changes as batches of an ``async for`` loop, or for coroutines; ``streamclient.aio.changes`` makes it."""
 
 from __future__ import annotations
 
 import threading
 import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from streamclient.base import checks
-from streamclient.config import ClientConfig
 from streamclient.errors import StreamClientException
 from streamclient.loops.consumption import Consumption, NotedSigterm
-from streamclient.loops.iterating import ChangesBase
-from streamclient.loops.loop_options import consumption_of
-from streamclient.model import InitialPosition
+from streamclient.loops.iterating import LoopBase
 from streamclient.records import StreamRecord
-from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Commit, Key
+from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Key
 from streamclient.worker.handlers.event_loop import AsyncioBridge, LoopBridge
 
-Self = TypeVar("Self", bound="AsyncChanges")
+Self = TypeVar("Self", bound="AsyncLoop")
 
-_loops: ContextVar[frozenset[weakref.ref[AsyncChanges]]] = ContextVar("_loops", default=frozenset())
+_loops: ContextVar[frozenset[weakref.ref[AsyncLoop]]] = ContextVar("_loops", default=frozenset())
 """The objects from which this task, or one that made it, takes batches."""
 
 
-class AsyncChanges(ChangesBase, AsyncIterator[AsyncBatch]):
-    """The changes of tables, batch by batch, in an event loop; ``streamclient.aio.changes`` makes it.
-
-    As ``streamclient.Changes``, with ``async for`` and ``await``: iterate it in one event loop, by one task at a time,
-    or await ``run`` or ``each``; one of them, and once. Reading, leases and checkpoints stay in threads, so a body that
-    blocks the event loop costs no lease.
-
-    Cancellation takes nothing: a wait for a batch that is cancelled leaves all batches in line, and a body that is
-    cancelled leaves its batch. SIGTERM ends the loop after its present body, if the program does not handle it. An
-    object that is dropped, or whose event loop is closed, stops its worker within a second.
-    """
+class AsyncLoop(LoopBase, AsyncIterator[AsyncBatch]):
+    """A loop in an event loop, or coroutines. ``streamclient.aio.AsyncChanges`` adds its worker, and has the rules."""
 
     def __init__(self, consumption: Consumption, find_bridge: Callable[[], LoopBridge] = AsyncioBridge.here) -> None:
         """``find_bridge`` returns the event loop of the caller; equal ones are one event loop."""
@@ -177,37 +164,3 @@ async def _slept(bridge: LoopBridge, sleep: Callable[[Callable[[], object]], boo
     waiter = bridge.waiter()
     if sleep(lambda: bridge.post(waiter.ring)):
         await waiter
-
-
-@checks.explains_names
-def changes(
-    table: str | Sequence[str] | None = None,
-    *,
-    group: str | None = None,
-    tunnel: str | None = None,
-    commit: Commit = "turn",
-    client: Any = None,
-    status_table: str | None = None,
-    worker: str | None = None,
-    initial_position: InitialPosition | str = "oldest",
-    max_records: int = 1_000,
-    config: ClientConfig | None = None,
-) -> AsyncChanges:
-    """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
-
-    Arguments and errors are those of ``streamclient.changes``. This calls no service, and needs no event loop yet.
-    """
-    return AsyncChanges(
-        consumption_of(
-            table,
-            group=group,
-            tunnel=tunnel,
-            commit=commit,
-            client=client,
-            status_table=status_table,
-            worker=worker,
-            initial_position=initial_position,
-            max_records=max_records,
-            config=config,
-        )
-    )

@@ -184,7 +184,7 @@ class BatchBase(Sequence[StreamRecord]):
 
     @property
     def table(self) -> str:
-        """The name of the data table."""
+        """The name of the data table; empty under a ``TunnelWorker`` that was not told it."""
         return self._given.shard_info.table_name
 
     @property

@@ -11,7 +11,7 @@ from typing import NoReturn
 from attrs import define, fields
 
 from streamclient.errors import DependencyException, ShutdownException
-from streamclient.loops.aio.async_iterating import AsyncChanges
+from streamclient.loops.aio.async_iterating import AsyncLoop
 from streamclient.loops.aio.task_runs import run_tasks
 from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.loops.loop_witness import REASONS, Body, LoopLife, LoopWitness, WitnessedCall
@@ -67,7 +67,7 @@ class LoopProgram:
     _befell: Callable[[str], object]
     """Called with the name of each mishap."""
     _bodies: int = 0
-    changes: Callable[[], AsyncChanges | None] = lambda: None
+    changes: Callable[[], AsyncLoop | None] = lambda: None
     """Returns the object that is iterated, if there is one. It keeps no reference to the object."""
 
     async def run(self) -> None:
@@ -82,18 +82,18 @@ class LoopProgram:
             async with self._made() as changes:
                 await self._loops(changes)
 
-    def _made(self) -> AsyncChanges:
-        changes = AsyncChanges(self._consumption, lambda: self._bridge)
+    def _made(self) -> AsyncLoop:
+        changes = AsyncLoop(self._consumption, lambda: self._bridge)
         self.changes = weakref.ref(changes)
         return changes
 
     # --- a loop --------------------------------------------------------------------------------------------------
 
-    async def _loops(self, changes: AsyncChanges) -> None:
+    async def _loops(self, changes: AsyncLoop) -> None:
         while await self._loop(changes):
             self._befell("breaks")
 
-    async def _loop(self, changes: AsyncChanges) -> bool:
+    async def _loop(self, changes: AsyncLoop) -> bool:
         """Iterate until the loop ends or is left; return whether another loop over the same object follows."""
         changes.__aiter__()
         while (batch := await self._next(changes)) is not None:
@@ -116,7 +116,7 @@ class LoopProgram:
             return then is Then.AGAIN
         return False
 
-    async def _next(self, changes: AsyncChanges) -> AsyncBatch | None:
+    async def _next(self, changes: AsyncLoop) -> AsyncBatch | None:
         """Return the next batch; ``None`` at the end of the loop, which must have a reason."""
         while True:
             is_short = self._draws("time_outs")
@@ -137,7 +137,7 @@ class LoopProgram:
                     self._ends_for_nothing("its end without a stop")
                 return None
 
-    async def _anext(self, changes: AsyncChanges, seconds: float | None) -> AsyncBatch:
+    async def _anext(self, changes: AsyncLoop, seconds: float | None) -> AsyncBatch:
         try:
             following = changes.__anext__()
             return await (following if seconds is None else self._bridge.within(seconds, following))

@@ -1,0 +1,216 @@
+"""``changes``: the loop over tables or over a tunnel, from one set of options.
+
+The room of loops knows tables; here a tunnel is put in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import evolve
+
+from streamclient.base import checks
+from streamclient.base.pools import DaemonPool
+from streamclient.base.processes import unique_name
+from streamclient.config import ClientConfig
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.loops.consumption import Consumption
+from streamclient.loops.iterating import Loop, LoopBase
+from streamclient.loops.line_receiver import LineReceivers
+from streamclient.loops.loop_options import consumption_of_tables, settings_of_loop
+from streamclient.model import InitialPosition
+from streamclient.tablestore.instance import Connection
+from streamclient.tunnel.tunnel_client import TunnelClient
+from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
+from streamclient.tunnel.tunnel_model import TunnelInfo
+from streamclient.tunnel.tunnel_worker import TunnelWorker
+from streamclient.worker.handlers.batches import Commit
+from streamclient.worker.worker import Worker
+
+
+class WithWorker(LoopBase):
+    """A loop that shows its worker."""
+
+    @property
+    def worker(self) -> Worker:
+        """The worker: its statuses and health, ``pause``, ``accept_loss``. Usable from any thread.
+
+        Raises:
+            StreamClientException: these are the changes of a tunnel; see ``tunnel_worker``.
+        """
+        worker = self._consumption.worker
+        if not isinstance(worker, Worker):
+            raise StreamClientException("the changes of a tunnel have a tunnel_worker, not a worker")
+        return worker
+
+    @property
+    def tunnel_worker(self) -> TunnelWorker:
+        """The worker of a tunnel. Its first use, if before the loop, asks the service for the tunnel.
+
+        Raises:
+            ConfigurationError: the tunnel does not exist.
+            StreamClientException: these are the changes of tables; see ``worker``.
+        """
+        worker = self._consumption.worker
+        if not isinstance(worker, TunnelWorker):
+            raise StreamClientException("the changes of tables have a worker, not a tunnel_worker")
+        return worker
+
+
+class Changes(WithWorker, Loop):
+    """The changes of tables, batch by batch; ``streamclient.changes`` makes it.
+
+    Iterate it, in one thread, or call ``run`` or ``each``; one of them, and once. As a context manager it is closed at
+    the end of the block.
+
+    In a loop, the next turn commits the batch whose body ended, without waiting for the answer. With
+    ``commit="explicit"`` the next turn stores nothing, and ``batch.commit()`` stores everything up to its batch. A
+    batch whose body did not end, by ``break``, ``return`` or an exception, is left: nothing of it is stored, and a loop
+    over the same object begins with it again. A shard gives one batch at a time, so its records come in order.
+
+    A loop ends after ``close()`` or ``worker.shutdown()``. While the program's main thread is in a loop, SIGTERM raises
+    ``SystemExit(143)`` there; see ``ClientConfig.end_on_sigterm``. An object that is dropped, or whose thread has
+    ended, stops its worker within a second.
+    """
+
+
+@checks.explains_names
+def changes(
+    table: str | Sequence[str] | None = None,
+    *,
+    group: str | None = None,
+    tunnel: str | None = None,
+    commit: Commit = "turn",
+    client: Any = None,
+    status_table: str | None = None,
+    worker: str | None = None,
+    initial_position: InitialPosition | str = "oldest",
+    max_records: int = 1_000,
+    config: ClientConfig | None = None,
+) -> Changes:
+    """Return the changes of one or more tables, to be iterated or given to functions. This calls no service.
+
+    All processes with the same ``group`` share the shards of the tables; each process needs its own ``worker`` name.
+
+    Args:
+        table: name of the data table, or names of several. With ``tunnel`` it may be left out.
+        group: name of the consuming application; needed without ``tunnel``.
+        tunnel: name or id of a tunnel, in place of a group: first come the rows of today, if the tunnel has them, then
+            what changes. The service keeps the positions, so ``status_table``, ``initial_position`` and ``max_records``
+            do not apply.
+        commit: when positions are stored: ``"turn"`` when a batch's body or handler ends, or ``"explicit"`` only by
+            ``batch.commit()``.
+        client: a ``tablestore.OTSClient``; by default one for the instance in the environment, as for every command.
+        status_table: table of the leases; by default ``<table>_<group>``. To be given for several tables.
+        worker: name of this worker, unique among all that run; by default a new one.
+        initial_position: start of shards without a stored position: ``"oldest"``, ``"latest"`` or an
+            ``InitialPosition``.
+        max_records: most records of a batch.
+        config: settings of the worker, taken as they are; by default few threads, whatever the number of shards.
+
+    Raises:
+        ConfigurationError: an argument, or a variable of the environment, cannot work; nothing has happened yet.
+    """
+    return Changes(
+        consumption_of(
+            table,
+            group=group,
+            tunnel=tunnel,
+            commit=commit,
+            client=client,
+            status_table=status_table,
+            worker=worker,
+            initial_position=initial_position,
+            max_records=max_records,
+            config=config,
+        )
+    )
+
+
+def consumption_of(
+    table: str | Sequence[str] | None,
+    *,
+    group: str | None,
+    tunnel: str | None,
+    commit: Commit,
+    client: Any,
+    status_table: str | None,
+    worker: str | None,
+    initial_position: InitialPosition | str,
+    max_records: int,
+    config: ClientConfig | None,
+) -> Consumption:
+    """Return the consumption that the options of ``changes`` describe.
+
+    Raises:
+        ConfigurationError: an option cannot work; nothing has happened yet.
+    """
+    if tunnel is None:
+        return consumption_of_tables(
+            table,
+            group=group,
+            commit=commit,
+            client=client,
+            status_table=status_table,
+            worker=worker,
+            initial_position=initial_position,
+            max_records=max_records,
+            config=config,
+        )
+    settings = settings_of_loop(commit, client, worker, config)
+    left_out = {
+        "group": group is None,
+        "status_table": status_table is None,
+        "initial_position": initial_position == "oldest",
+        "max_records": max_records == 1_000,
+    }
+    of_table = _table_of_tunnel(table, tunnel, left_out)
+    tunnels = TunnelClient(client or Connection.of_environment().quiet_client())
+    name = worker or unique_name()
+    of_worker = TunnelWorkerConfig(client_tag=name, client_config=settings)
+    made = partial(_tunnel_worker, of_worker, tunnels, (tunnel, of_table))
+    return Consumption(name, made, settings, commit)
+
+
+def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:
+    """Return the table that is given; refuse the options of a group."""
+    checks.identifier.require("tunnel", tunnel)
+    if table is not None and not isinstance(table, str):
+        given = checks.shown(table)
+        raise ConfigurationError(f"table must be the name of the tunnel's table, or left out, not {given}")
+    refused = [name for name, is_so in is_left_out.items() if not is_so]
+    if refused:
+        raise ConfigurationError(f"{refused[0]} does not go with tunnel={tunnel!r}: the tunnel itself has it")
+    return table
+
+
+def _tunnel_worker(
+    settings: TunnelWorkerConfig,
+    client: TunnelClient,
+    names: tuple[str, str | None],
+    receivers: LineReceivers,
+    threads: DaemonPool,
+) -> TunnelWorker:
+    info = _tunnel_named(client, *names)
+    settings = evolve(settings, process_records_executor=threads)
+    return TunnelWorker(info.tunnel_id, client, receivers, settings, table_name=info.table_name)
+
+
+def _tunnel_named(client: TunnelClient, tunnel: str, table: str | None) -> TunnelInfo:
+    """Return the tunnel with this name or id.
+
+    Raises:
+        ConfigurationError: it does not exist, or there are several.
+    """
+    known = client.list_tunnel(table)
+    found = [each for each in known if tunnel in (each.tunnel_id, each.tunnel_name)]
+    if len(found) == 1:
+        return found[0]
+    where = f"table {table!r}" if table else "the instance"
+    if found:
+        tables = ", ".join(sorted(each.table_name for each in found))
+        raise ConfigurationError(f"tables {tables} have a tunnel {tunnel!r}; name one with table=, or give the id")
+    names = ", ".join(sorted(each.tunnel_name for each in known)) or "no tunnels"
+    raise ConfigurationError(f"{where} has no tunnel with the name or id {tunnel!r}; it has {names}")
