@@ -156,7 +156,7 @@ class Coordinator:
 
     def next_deadline(self) -> float:
         """Return when a step is due even if nothing happens (monotonic seconds)."""
-        timer, due = self._loop.next_timer, self._next_look(self._expiry())
+        timer, due = self._loop.next_timer, self._next_look(self._expiry(self._loop.now()))
         return due if timer is None else min(timer, due)
 
     def emit(self, event: Event) -> None:
@@ -302,8 +302,8 @@ class Coordinator:
             _log.info("stopping %r within %.1f s", self._holdings, self._shutdown_seconds)
             self.emit(events.StopRequested())
 
-    def _expiry(self) -> float | None:
-        return None if self._has_failed else self._holdings.next_deadline(self._loop.now())
+    def _expiry(self, now: float) -> float | None:
+        return None if self._has_failed else self._holdings.next_deadline(now)
 
     def _next_look(self, expiry: float | None) -> float:
         """Return when to look around although no message came and no timer is due."""
@@ -320,10 +320,10 @@ class Coordinator:
         now = self._loop.now()
         if not self._has_handled and now < self._look_at:
             return
-        expiry = self._expiry()
+        expiry = self._expiry(now)  # that of a later moment is never over at this one
         if expiry is not None and expiry <= now:
             self.emit(events.Tick())
-            expiry = self._expiry()
+            expiry = self._expiry(now)
         self._has_handled = False
         self._watch(now)
         self._look_at = self._next_look(expiry)

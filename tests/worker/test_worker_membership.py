@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from streamclient import ClientConfig, StreamConfig, Worker
 from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.interfaces import ProcessRecordsInput
 from streamclient.model import BalanceBy, Lease, ShutdownReason
+from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.lease import MemoryLeaseManager, WriteAnswer
+from tests.patience import PATIENCE_SECONDS
 from tests.placed_records import make_record
 from tests.simulation.scene import FaultyLeases, RecordingProcessor
 from tests.worker.stage import Stage
@@ -244,3 +248,27 @@ def test_the_budget_of_the_status_table_is_kept_whatever_the_number_of_workers(w
     assert counted["worker rows read"] <= (150 * min(workers, 3) + 10 * 1.2) * workers
     assert counted["requests"] <= (150 + 10) * workers + 2 * 12
     assert counted["rows written"] <= 10 * (shards + workers) * 1.05
+
+
+class Signals(MemoryLeaseManager):
+    """Lets a test wait for reads of signals."""
+
+    def __init__(self, stream_id: str, wanted: int) -> None:
+        super().__init__(stream_id)
+        self._left, self.are_read = wanted, threading.Event()
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        self._left -= 1
+        if self._left == 0:
+            self.are_read.set()
+        return super().read_workers(worker_ids)
+
+
+def test_signals_are_read_between_heartbeats_by_a_clock_that_goes_on_meanwhile() -> None:
+    """On virtual time no time passes within a turn; on a real clock, whatever is asked twice is later."""
+    stream = FakeStream("orders", ["a"])
+    leases = Signals(stream.stream_id, 20)
+    config = ClientConfig.for_lease(4 * PATIENCE_SECONDS, signal_interval_millis=10)  # the next heartbeat is far away
+    given = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
+    with Worker("w", config, given, lambda batch: None, lease_manager=leases, stream_api=stream) as worker:
+        assert worker.wait(PATIENCE_SECONDS, until=leases.are_read.is_set)
