@@ -12,8 +12,7 @@ import streamclient
 
 UPSERT = "insert into orders values (%s, %s) on conflict (id) do update set amount = excluded.amount"
 
-
-def main() -> None:
+if __name__ == "__main__":
     with psycopg.connect(os.environ["DSN"], autocommit=True) as db:
         for batch in streamclient.changes("orders", group="pg"):
             with db.transaction():
@@ -22,7 +21,3 @@ def main() -> None:
                         db.execute("delete from orders where id = %s", [record["id"]])
                     elif "amount" in record:
                         db.execute(UPSERT, [record["id"], record["amount"]])
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,18 @@ from tests.installed import ROOT, Installed
 
 README = ROOT / "README.md"
 
-ELSEWHERE = {"console", "http_service", "iterate_changes", "metrics", "spark_lake", "streaming_source", "upsert_rows"}
+ELSEWHERE = {
+    "console",
+    "http_service",
+    "iterate_changes",
+    "metrics",
+    "shard_totals",
+    "ship_orders",
+    "spark_lake",
+    "streaming_source",
+    "typed_orders",
+    "upsert_rows",
+}
 """Samples with tests of their own: here, and beside the Spark of a process."""
 
 VARYING = re.compile(r"\b(in |before: |prepared: |committed: |by )\d+(\.\d+)?(?= s\b|,|$| workers)", re.MULTILINE)
