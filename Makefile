@@ -12,7 +12,13 @@ SECONDS ?= 60
 RESTARTS ?= 50
 TIMES ?= 20
 TESTERS ?= 6
+CANCELLATIONS ?= 300
+KILLS ?= 50
+# Names with commas between them; by default all ways in which a drill's processes can work.
+WAYS ?=
 TESTS ?=
+
+OF_WAYS = $(if $(WAYS),--ways $(WAYS))
 
 # No target here is a file.
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -29,7 +35,7 @@ help:
 	@echo "make test-connect Spark Connect, whose packages the bounds of the Tablestore SDK keep out of $(VENV)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
-	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
+	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED) WAYS=java,kcl,loop,async)"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
 	@echo "make simulate  simulated fleets, and a quarter as many of loops, under faults that each seed decides (SEEDS=$(SEEDS))"
 	@echo "make simulate-mutations  whether the laws of the simulation notice mistakes that are put into the core"
@@ -38,7 +44,8 @@ help:
 	@echo "make hostile          hostile answers between service and consumers: each once, as the tests play them (SEED=$(SEED))"
 	@echo "make hostile-lake     hostile databases, stores and catalogs, each trouble once, as the tests play them (SEED=$(SEED))"
 	@echo "make hostile-all      both for all pairs of trouble, place, step, consumer and length (SEED=$(SEED))"
-	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
+	@echo "make loop-drill       an async loop cancelled at random awaits and killed (CANCELLATIONS=$(CANCELLATIONS) KILLS=$(KILLS)), and how soon leases leave loops"
+	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS) WAYS=worker,loop,async)"
 	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make source-drill     a streaming query through RESTARTS=$(RESTARTS) restarts, half of them kill -9, then compared"
@@ -147,7 +154,11 @@ hostile-lake:
 
 tunnel-rounds:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.tunnel_rounds --rounds $(ROUNDS) --seed $(SEED) --rows $(ROWS)
+	@$(BIN)/python -m tests.tunnel_rounds --rounds $(ROUNDS) --seed $(SEED) --rows $(ROWS) $(OF_WAYS)
+
+loop-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.loops.drill --cancellations $(CANCELLATIONS) --kills $(KILLS) --seed $(SEED)
 
 destination-rounds: ROUNDS = 30
 destination-rounds:
@@ -180,11 +191,11 @@ replicate-drill:
 
 rounds:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --seed $(SEED)
+	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --seed $(SEED) $(OF_WAYS)
 
 soak:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.rounds --minutes $(MINUTES) --seed $(SEED)
+	@$(BIN)/python -m tests.rounds --minutes $(MINUTES) --seed $(SEED) $(OF_WAYS)
 
 simulate:
 	@tools/setup-environment spark,cli,docs,dev

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tablestore import OTSClient, PutRowItem, Row
 
+from streamclient.model import ShardInfo
+from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
+from streamclient.testing.deliveries import Delivery, recorded, write_delivery
+from streamclient.worker.handlers.batches import BatchBase
 from tests.stage import IGNORE
 
 # --- a table and its shards -------------------------------------------------------------------------------------------
@@ -61,6 +68,68 @@ def told() -> dict[str, Any]:
 def client_of(given: dict[str, Any], **more: object) -> OTSClient:
     """A client for the server of whoever gave the command."""
     return OTSClient(*given["client"], logger_name="streamclient-drill", **more)
+
+
+def chosen_ways(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The ways in which processes shall work: the names in an option, with commas between them."""
+    ways = tuple(text.split(","))
+    unknown = sorted({*ways} - {*known})
+    if unknown:
+        raise SystemExit(f"--ways: {unknown[0]!r} is unknown; there are {', '.join(known)}")
+    return ways
+
+
+def deal(dice: random.Random, ways: Sequence[str]) -> Iterator[str]:
+    """The ways of processes, in the order of their starts. Each comes once before any comes again."""
+    while True:
+        yield from dice.sample(ways, len(ways))
+
+
+def told_ways(ways: Mapping[str, int]) -> str:
+    """How many processes of each way there were."""
+    return " ".join(f"{way}={number}" for way, number in sorted(ways.items()))
+
+
+LOOP_THREADS: dict[str, Any] = {"read_threads": 8, "renew_thread_pool_size": 2}
+"""Those of a loop's worker, as `changes` chooses them where it is given no settings."""
+
+
+class BatchRecorder:
+    """Writes down the batches of a loop, as `DeliveryRecorder` does for a processor, which a loop does not have.
+
+    A shard's life ends where a processor's would: with the acquisition, and with a batch that failed.
+    """
+
+    def __init__(self, worker: str, lines: IO[str]) -> None:
+        self._worker, self._lines = worker, lines
+        self._lives: dict[str, tuple[ShardInfo, str]] = {}
+
+    def write(self, batch: BatchBase) -> None:
+        """Write the line of a batch, unless it has no records."""
+        if len(batch):
+            self.record(batch.shard, self._life(batch.shard), batch)
+
+    def record(self, shard: ShardInfo, life: str, records: Sequence[StreamRecord]) -> None:
+        """Write the line of these records of one life."""
+        at, given = time.monotonic_ns(), recorded(records)
+        write_delivery(self._lines, Delivery(self._worker, shard.shard_id, life, at, given, shard.epoch))
+
+    def fail(self, batch: BatchBase, error: Exception) -> None:
+        """Let a batch fail: its shard begins again at what is stored."""
+        batch.fail(error)
+        self._lives.pop(batch.shard.shard_id, None)
+
+    def _life(self, shard: ShardInfo) -> str:
+        present, life = self._lives.get(shard.shard_id, (None, ""))
+        if present is not shard:
+            life = new_life(shard)
+            self._lives[shard.shard_id] = shard, life
+        return life
+
+
+def new_life(shard: ShardInfo) -> str:
+    """A name for a processor of a shard, or for what is one in a loop."""
+    return f"{shard.lease_identifier}/{uuid.uuid4().hex[:8]}"
 
 
 # --- the command line of a drill --------------------------------------------------------------------------------------

@@ -71,8 +71,15 @@ class DeliveryRecorder(IRecordProcessor):
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Write the line, flush it to the operating system, then process the batch."""
-        self._lines.write(self._line(process_records_input.records))
-        self._lines.flush()
+        delivery = Delivery(
+            self._worker,
+            self._shard_id,
+            self._life,
+            time.monotonic_ns(),
+            recorded(process_records_input.records),
+            self._epoch,
+        )
+        write_delivery(self._lines, delivery)
         if self._wrapped is not None:
             self._wrapped.process_records(process_records_input)
         else:
@@ -85,13 +92,18 @@ class DeliveryRecorder(IRecordProcessor):
         elif shutdown_input.shutdown_reason.value == "TERMINATE":
             shutdown_input.checkpointer.checkpoint()
 
-    def _line(self, records: Sequence[StreamRecord]) -> str:
-        entries = []
-        for record in records:
-            info = record.sequence_info
-            entries.append([key_text(record.primary_key), info.epoch, info.timestamp_micros, info.row_index])
-        origin = {"worker": self._worker, "shard": self._shard_id, "life": self._life, "epoch": self._epoch}
-        return json.dumps({**origin, "at": time.monotonic_ns(), "records": entries}) + "\n"
+
+def recorded(records: Sequence[StreamRecord]) -> tuple[tuple[str, SequenceInfo], ...]:
+    """Return the key text and the sequence of each record, as ``Delivery`` holds them."""
+    return tuple((key_text(record.primary_key), record.sequence_info) for record in records)
+
+
+def write_delivery(lines: IO[str], delivery: Delivery) -> None:
+    """Write the line of one batch to ``lines``, and flush it to the operating system."""
+    entries = [[key, info.epoch, info.timestamp_micros, info.row_index] for key, info in delivery.records]
+    origin = {"worker": delivery.worker, "shard": delivery.shard_id, "life": delivery.life, "epoch": delivery.epoch}
+    lines.write(json.dumps({**origin, "at": delivery.at_nanos, "records": entries}) + "\n")
+    lines.flush()
 
 
 def read_deliveries(paths: Iterable[Path]) -> list[Delivery]:

@@ -6,6 +6,7 @@ import itertools
 import random
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -27,7 +28,9 @@ from streamclient.testing.deliveries import (
 )
 from streamclient.testing.fleet import Fleet
 from streamclient.testing.journal import judge_leases, recoveries
-from tests.rounds.plan import FAULTS, make_plan
+from tests.drill_kit import deal, told_ways
+from tests.patience import until
+from tests.rounds.plan import FAULTS, WAYS, make_plan
 from tests.rounds.scene import SETTING, WORKERS, Scene, catch_up, make_tables, worker_of
 
 STEPS = 170
@@ -53,6 +56,8 @@ class Lap:
     refused_by_sink: int
     """Attempts of processors to store under an epoch that was over."""
     counts: dict[str, int]
+    ways: Counter[str]
+    """Processes of each way."""
     slowest_recovery_seconds: float
     """Longest time that a lease of a killed or frozen worker had no owner."""
     catch_up_seconds: float
@@ -71,7 +76,8 @@ class Lap:
         faults = " ".join(f"{name}={self.counts.get(name, 0)}" for name in COUNTED)
         both = (self.delivered, self.stored)
         return (
-            f"round seed={self.seed} changes={self.delivered.changes} delivered={self.delivered.delivered} {faults} "
+            f"round seed={self.seed} {told_ways(self.ways)} "
+            f"changes={self.delivered.changes} delivered={self.delivered.delivered} {faults} "
             f"moves={self.moves} refused_by_table={self.refused_by_table} "
             f"refused_by_sink={self.refused_by_sink} slowest_recovery={self.slowest_recovery_seconds:.1f} "
             f"catch_up={self.catch_up_seconds:.1f} lost={sum(len(one.lost) for one in both)} "
@@ -81,20 +87,20 @@ class Lap:
         )
 
 
-def play(seed: int, directory: Path, steps: int = STEPS) -> Lap:
+def play(seed: int, directory: Path, steps: int = STEPS, ways: Sequence[str] = WAYS) -> Lap:
     """One round: a new scene, one lap, and the fleet's clean end. Every file of it is left in ``directory``."""
     begun = time.monotonic()
-    with opened(seed, directory) as scene:
+    with opened(seed, directory, ways) as scene:
         catch_up_seconds = disturb(scene, random.Random(seed), steps)
         scene.stop_all()
         lap = judged(scene, seed, catch_up_seconds)
     return evolve(lap, seconds=time.monotonic() - begun)
 
 
-def soak(seed: int, directory: Path, minutes: float) -> Iterator[Lap]:
+def soak(seed: int, directory: Path, minutes: float, ways: Sequence[str] = WAYS) -> Iterator[Lap]:
     """Lap after lap in one scene, with one fleet and one table, until the time is over; then the fleet's clean end."""
     end = time.monotonic() + minutes * 60
-    with opened(seed, directory) as scene:
+    with opened(seed, directory, ways) as scene:
         for number in itertools.count(seed):
             begun = time.monotonic()
             lap = judged(scene, number, disturb(scene, random.Random(number), STEPS))
@@ -106,15 +112,18 @@ def soak(seed: int, directory: Path, minutes: float) -> Iterator[Lap]:
 
 
 @contextmanager
-def opened(seed: int, directory: Path) -> Iterator[Scene]:
+def opened(seed: int, directory: Path, ways: Sequence[str]) -> Iterator[Scene]:
     """A scene whose workers have been started."""
     with LocalTablestore() as local, Fleet(directory) as fleet:
         client = local.client()
         stream_id = make_tables(client)
-        scene = Scene(local, client, stream_id, fleet, random.Random(f"rows {seed}"))
+        dealt = deal(random.Random(f"ways {seed}"), ways)
+        scene = Scene(local, client, stream_id, fleet, random.Random(f"rows {seed}"), dealt)
         local.observe(scene.journal)
         for name in WORKERS:
             scene.start_worker(name)
+        # Steps have their time whatever the machine does: they begin once there is a fleet to disturb.
+        until(lambda: bool(scene.journal.writings), "a worker's first write")
         yield scene
 
 
@@ -149,6 +158,7 @@ def judged(scene: Scene, seed: int, catch_up_seconds: float) -> Lap:
         refused_by_table=len(leases.refused_writes) - scene.forgotten["refused"],
         refused_by_sink=sum(path.read_text().count("\n") for path in directory.glob("*.refusals")),
         counts=dict(scene.counts),
+        ways=Counter(scene.way_of.values()),
         slowest_recovery_seconds=max(waits, default=0.0),
         catch_up_seconds=catch_up_seconds,
     )

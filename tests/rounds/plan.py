@@ -24,6 +24,11 @@ STATUS_WRITES = ("BatchWriteRow", "UpdateRow", "PutRow", "DeleteRow")
 STATUS_READS = ("GetRange", "GetRow", "BatchGetRow")
 
 
+WAYS = ("java", "kcl", "loop", "async")
+"""What a worker process may be: a processor and its factory, as in Java; a processor with the habits of KCL programs; a
+plain loop; a loop in an event loop."""
+
+
 class Kind(Enum):
     """What can happen."""
 

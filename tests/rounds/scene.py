@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from heapq import heappop, heappush
 from itertools import count
@@ -27,6 +27,7 @@ from streamclient.testing.deliveries import unread
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.testing.journal import LeaseJournal, judge_leases
 from streamclient.worker.lease import LeaseManager
+from streamclient.worker.running import EXIT_CODE_OF_SIGTERM
 from tests.drill_kit import command, merge, open_shards, put, split
 from tests.patience import PATIENCE_SECONDS, until
 from tests.rounds.plan import STEP_SECONDS, Happening, Kind, Setting
@@ -53,8 +54,9 @@ TWIN_STEPS = 25
 LIFE = "-life-"
 """Between a worker's name and the number of its process, in security tokens and file names."""
 
-GOOD_ENDS = (0, -signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes: stopped in order, killed, or asked to stop before it had started to listen."""
+GOOD_ENDS = (0, EXIT_CODE_OF_SIGTERM, -signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes: stopped in order, by a handler of its own or by the package's; killed; or asked to stop before it had
+started to listen."""
 
 
 @frozen
@@ -75,11 +77,14 @@ class Scene:
     fleet: Fleet
     dice: random.Random
     """Of the rows that are written."""
+    ways: Iterator[str]
+    """Of the processes, in the order of their starts."""
     journal: LeaseJournal = field(factory=lambda: LeaseJournal(SETTING.status_table))
     step: int = 0
     lives: Counter[str] = field(factory=Counter)
     callers: dict[WorkerProcess, str] = field(factory=dict)
     """Security token of each process."""
+    way_of: dict[WorkerProcess, str] = field(factory=dict)
     counts: Counter[str] = field(factory=Counter)
     losses: list[Loss] = field(factory=list)
     notes: list[tuple[int, str]] = field(factory=list)
@@ -98,7 +103,7 @@ class Scene:
 
     def start_worker(self, name: str) -> None:
         self.lives[name] += 1
-        caller = f"{name}{LIFE}{self.lives[name]}"
+        caller, way = f"{name}{LIFE}{self.lives[name]}", next(self.ways)
         words = command(
             "tests.rounds.worker",
             self.local,
@@ -106,12 +111,14 @@ class Scene:
             status_table=SETTING.status_table,
             name=name,
             token=caller,
+            way=way,
             lines=str(self.fleet.directory / f"{caller}.lines"),
             refusals=str(self.fleet.directory / f"{caller}.refusals"),
             sink=str(self.sink),
         )
-        self.callers[self.fleet.start(name, words)] = caller
-        self.note(f"{caller} starts")
+        process = self.fleet.start(name, words)
+        self.callers[process], self.way_of[process] = caller, way
+        self.note(f"{caller} starts, way {way}")
 
     def happen(self, happening: Happening) -> None:
         """Let something happen: put off if there is no worker, left out if there is no shard, to whom it could."""
@@ -254,6 +261,7 @@ class Scene:
         self.forgotten = Counter(moves=leases.moves, refused=len(leases.refused_writes))
         self.local.trim(SETTING.table, keep_last=0)
         self.counts.clear()
+        self.way_of = {process: self.way_of[process] for process in self.fleet.running()}
         self.losses.clear()
         self.notes.clear()
         for pattern in ("*.lines", "*.refusals"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
 import pytest
 
+from tests.drill_kit import chosen_ways, deal
 from tests.rounds.lap import play
-from tests.rounds.plan import FAULTS, Kind, make_plan
+from tests.rounds.plan import FAULTS, WAYS, Kind, make_plan
 from tests.rounds.scene import SETTING
 
 SHORT_STEPS = 110
@@ -24,6 +26,21 @@ def test_fleet_that_is_killed_frozen_and_lied_to_loses_repeats_and_reorders_noth
     assert lap.problems == []
     assert min(lap.counts[name] for name in ("kills", "freezes", "splits")) > 0, str(lap)
     assert sum(lap.counts.get(fault, 0) for fault in FAULTS) > 0, str(lap)
+    assert set(lap.ways) == set(WAYS), str(lap)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_seed_deals_out_the_ways_and_each_before_any_comes_again(seed: int) -> None:
+    first, again = (list(itertools.islice(deal(random.Random(seed), WAYS), 8)) for _ in range(2))
+
+    assert first == again
+    assert set(first[:4]) == set(first[4:]) == set(WAYS)
+
+
+def test_an_unknown_way_is_named() -> None:
+    assert chosen_ways("async,loop", WAYS) == ("async", "loop")
+    with pytest.raises(SystemExit, match="'fast' is unknown; there are java, kcl, loop, async"):
+        chosen_ways("loop,fast", WAYS)
 
 
 def test_the_same_seed_makes_the_same_plan() -> None:

@@ -53,6 +53,8 @@ class Fleet:
         self.workers = {name: Driver(given | {"name": name}, environment_for(), program) for name in ("one", "two")}
 
     def owners(self) -> set[str]:
+        if "status" not in self.source.client.list_table():
+            return set()
         leases = LeaseManager(self.source.client, "status", self.stream_id).list_leases()
         return {lease.owner for lease in leases if not lease.is_finished}
 

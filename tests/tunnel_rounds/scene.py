@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
-from tests.drill_kit import command, merge, put, split
+from tests.drill_kit import command, deal, merge, put, split, told_ways
 from tests.patience import until
 from tests.stage import make_table, write
-from tests.tunnel_rounds.worker import BEGUN
+from tests.tunnel_rounds.worker import BEGUN, WAYS
 
 TABLE = "changes"
 KINDS = {"base": TunnelType.BASE_DATA, "stream": TunnelType.STREAM, "both": TunnelType.BASE_AND_STREAM}
@@ -37,6 +38,8 @@ class Round:
     """What one round showed."""
 
     seed: int
+    ways: Counter[str]
+    """Processes of each way."""
     rows: int
     changes: int
     delivered: int
@@ -45,8 +48,8 @@ class Round:
 
     def __str__(self) -> str:
         return (
-            f"round seed={self.seed} rows={self.rows} changes={self.changes} delivered={self.delivered} "
-            f"problems={len(self.problems)} seconds={self.seconds:.1f}"
+            f"round seed={self.seed} {told_ways(self.ways)} rows={self.rows} changes={self.changes} "
+            f"delivered={self.delivered} problems={len(self.problems)} seconds={self.seconds:.1f}"
         )
 
 
@@ -59,16 +62,21 @@ class Scene:
     fleet: Fleet
     dice: random.Random
     rows: int
+    ways: Iterator[str]
+    """Of the processes, in the order of their starts."""
     tunnels: dict[str, str] = field(factory=dict)
-    started: int = 0
+    started: Counter[str] = field(factory=Counter)
+    """Processes of each way."""
 
     def start_worker(self) -> None:
-        self.started += 1
-        name = f"w{self.started}"
+        way = next(self.ways)
+        self.started[way] += 1
+        name = f"w{sum(self.started.values())}"
         words = command(
             "tests.tunnel_rounds.worker",
             self.local,
             name=name,
+            way=way,
             directory=str(self.fleet.directory),
             tunnels=self.tunnels,
         )
@@ -84,11 +92,12 @@ class Scene:
         merge(self.local, TABLE, self.dice.random())
 
 
-def play(seed: int, directory: Path, rows: int) -> Round:
+def play(seed: int, directory: Path, rows: int, ways: Sequence[str] = WAYS) -> Round:
     """Play one round; every file of it is left in ``directory``."""
     started = time.monotonic()
     with LocalTablestore() as local, Fleet(directory) as fleet:
-        scene = Scene(local, local.client(), fleet, random.Random(seed), rows)
+        dealt = deal(random.Random(f"ways {seed}"), ways)
+        scene = Scene(local, local.client(), fleet, random.Random(seed), rows, dealt)
         make_table(scene.client, TABLE, [("id", "INTEGER")])
         write(scene.client, TABLE, [put(key, ("value", 0)) for key in range(rows)])
         scene.split()
@@ -117,7 +126,7 @@ def play(seed: int, directory: Path, rows: int) -> Round:
         delivered += sum(len(delivery.records) for delivery in deliveries)
         changes += sum(len(shard.records) for shard in expected)
         problems += [f"{kind}: {problem}" for problem in problems_of(kind, rows, expected, deliveries)]
-    return Round(seed, rows, changes, delivered, problems, time.monotonic() - started)
+    return Round(seed, scene.started, rows, changes, delivered, problems, time.monotonic() - started)
 
 
 def has_begun(log: Path) -> bool:

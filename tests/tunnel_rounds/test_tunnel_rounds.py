@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tunnel_rounds.scene import play
+from tests.tunnel_rounds.worker import WAYS
 
 
 @pytest.mark.slow
@@ -15,3 +16,4 @@ def test_tunnels_of_every_kind_lose_nothing_and_reorder_nothing(tmp_path: Path) 
 
     assert shown.problems == []
     assert shown.delivered > 8_000
+    assert set(shown.ways) == set(WAYS)
