@@ -48,7 +48,7 @@ def main() -> None:
         for place in (25, 50, 75):
             local.split("orders", at=place)
 
-        config = TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
+        config = TunnelWorkerConfig(heartbeat_interval_seconds=1)
         first, second = CountingProcessor(), CountingProcessor()
         with TunnelWorker(tunnel_id, tunnels, first, config) as worker:
             worker.wait(until=lambda: len(worker.channel_statuses()) == 4)
