@@ -61,14 +61,14 @@ class HandedCall(UserCall):
 
     The token decides who has the call: user code takes it with ``claim``, the owner takes it back with ``cancel``. So a
     call is given out or taken back, never both. ``claim``, ``finish`` and ``give_back`` may be called in any
-    thread.
+    thread. The first end counts: a signal may raise where a loop has just ended its batch, and then leaves it as well.
     """
 
     queued_cause, runs_cause = Cause.BATCH_WAITS, Cause.BATCH_OUT
 
     def __init__(self, name: str, shard_id: str, around: UserCode, done: Done, given_back: Callable[[], None]) -> None:
         super().__init__(name, shard_id, around.now())
-        self._token = threading.Lock()
+        self._token, self._end_token = threading.Lock(), threading.Lock()
         self._around = around
         self._done = done
         self._given_back = given_back
@@ -104,6 +104,8 @@ class HandedCall(UserCall):
     def _end(self, raised: Raised | None, done: Done) -> None:
         # A call that ends without a claim, because its line is gone, must not be taken back as well.
         if self.started_at is None and not self.claim():
+            return
+        if not self._end_token.acquire(blocking=False):
             return
         self._around.left(self.thread_id)
         self._around.tell(self, done, raised)

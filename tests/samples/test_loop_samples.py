@@ -92,7 +92,8 @@ def running(
     assert run.returncode == (0 if awaited else 143), complained
     # In Python's development mode asyncio tells what kept an event loop for long, as anything does on a slow machine.
     told = [line for line in complained.splitlines() if not line.startswith("Executing <")]
-    assert failure in complained if failure else told == []
+    assert failure in complained, complained
+    assert failure or told == [], complained
 
 
 def change(client: OTSClient) -> None:

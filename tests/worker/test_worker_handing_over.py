@@ -81,6 +81,21 @@ def test_a_claimed_call_is_not_taken_back_and_ends_when_its_holder_says(owner: T
     assert owner.then() == [error]
 
 
+@pytest.mark.parametrize("again", ["finish", "give back"])
+def test_a_claimed_call_that_is_ended_twice_has_its_first_end_and_nothing_is_said(
+    owner: Told, again: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a loop that SIGTERM ends while it settles its batch."""
+    call = owner.call()
+
+    assert call.claim()
+    call.finish()
+    assert owner.then() == ["finished"]
+    ENDS[again](call)
+    assert owner.then() == ["finished"]
+    assert caplog.messages == []
+
+
 def test_a_call_that_was_taken_back_is_not_claimed_and_its_start_is_not_called_in_the_same_turn(owner: Told) -> None:
     started: list[HandedCall] = []
     call = owner.code.hand_over("process_records", "s", started.append, lambda raised: None, lambda: None)
