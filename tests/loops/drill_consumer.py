@@ -44,6 +44,10 @@ EPISODES_OF_AN_OBJECT = 5
 """Loops over one object, most of which begin with the batch that the last one left."""
 
 
+QUIET_SECONDS = 2.0
+"""The longest wait for a body that is to be cancelled; after it the wait for a batch is."""
+
+
 class Journal:
     """Lines that outlive the process."""
 
@@ -211,10 +215,10 @@ class Consumer:
             await task
 
     async def _begun(self, task: asyncio.Task[None]) -> None:
-        """Return once a body begins, or the task is over."""
+        """Return once a body begins, the task is over, or none has begun for a while: the drill may write nothing."""
         self._has_begun.clear()
         beginning = asyncio.ensure_future(self._has_begun.wait())
-        await asyncio.wait([beginning, task], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([beginning, task], timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         beginning.cancel()
 
     async def _steps(self) -> None:
