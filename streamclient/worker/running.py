@@ -105,8 +105,10 @@ class EndedBySigterm:
     @classmethod
     def _settle(cls) -> None:
         """Forget the blocks that were left; the oldest other one handles the signal, if the program does not."""
-        for each in [each for each in cls._inside if each._is_left]:
-            cls._inside.remove(each)
+        left = [each for each in cls._inside if each._is_left]
+        # A collection of garbage may leave another block here, and come in here as well.
+        cls._inside[:] = [each for each in cls._inside if not each._is_left]
+        for each in left:
             if each._is_installed:
                 each._handler.remove()
         if cls._inside and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
