@@ -19,7 +19,7 @@ AT_ONCE = 1_000
 """Of these in one piece."""
 
 SLOW_BYTES = 40
-"""A client that waits for each of them waits ten times its time-out; then the rest comes at once."""
+"""A client that waits for each of them waits three times its time-out; then the rest comes at once."""
 
 HTML = b"<html><head><title>gateway</title></head><body>The upstream said nothing.</body></html>"
 

@@ -1,8 +1,11 @@
 package interop;
 
+import com.alicloud.openservices.tablestore.ClientConfiguration;
 import com.alicloud.openservices.tablestore.SyncClient;
+import com.alicloud.openservices.tablestore.model.DefaultRetryStrategy;
 import com.alicloud.openservices.tablestore.model.PrimaryKeyColumn;
 import com.alicloud.openservices.tablestore.model.RecordSequenceInfo;
+import com.alicloud.openservices.tablestore.model.RetryStrategy;
 import com.alicloud.openservices.tablestore.model.StreamRecord;
 import com.aliyun.openservices.ots.internal.streamclient.ClientConfig;
 import com.aliyun.openservices.ots.internal.streamclient.StreamConfig;
@@ -20,6 +23,7 @@ import java.io.PrintStream;
 import java.util.List;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ExecutorService;
+import org.apache.http.ConnectionClosedException;
 
 /**
  * The official stream client as a worker. It prints one JSON object per line to standard output for everything that
@@ -37,8 +41,10 @@ public final class JavaWorker {
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err);
+        ClientConfiguration connection = new ClientConfiguration();
+        connection.setRetryStrategy(new ReadsAgain());
         SyncClient client = new SyncClient(
-            setting("endpoint"), setting("accessKeyId"), setting("accessKeySecret"), setting("instance"));
+            setting("endpoint"), setting("accessKeyId"), setting("accessKeySecret"), setting("instance"), connection);
         ExecutorService executor = Executors.newCachedThreadPool();
         final Worker worker = new Worker(setting("worker"), clientConfig(), streamConfig(client), factory(), executor);
         Thread runner = new Thread(worker, "worker");
@@ -106,6 +112,34 @@ public final class JavaWorker {
         };
         watcher.setDaemon(true);
         watcher.start();
+    }
+
+    /**
+     * Reads once more what found its connection closed.
+     *
+     * <p>The SDK closes connections that were idle for five seconds, at times one that it has just chosen for a request.
+     * By default that request fails, and the worker of the stream client ends with it.
+     */
+    private static final class ReadsAgain extends DefaultRetryStrategy {
+        @Override
+        public RetryStrategy clone() {
+            return new ReadsAgain();
+        }
+
+        @Override
+        public boolean shouldRetry(String action, Exception problem) {
+            boolean isRead = action.startsWith("Get") || action.startsWith("Describe") || action.startsWith("List");
+            return isRead && isOfClosedConnection(problem) || super.shouldRetry(action, problem);
+        }
+
+        private static boolean isOfClosedConnection(Throwable problem) {
+            for (Throwable cause = problem; cause != null; cause = cause.getCause()) {
+                if (cause instanceof ConnectionClosedException) {
+                    return true;
+                }
+            }
+            return false;
+        }
     }
 
     /** Checkpoints every batch that moved the position; says when it starts and ends to work on a batch. */
