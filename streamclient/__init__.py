@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StreamClientError,
         StreamClientException,
         TrimmedDataException,
+        UnfitValueError,
         UnreadableAnswerError,
         WorkerFailedError,
     )
@@ -153,6 +154,7 @@ __all__ = [
     "TrimmedDataException",
     "TrimmedDataPolicy",
     "TrimmedRange",
+    "UnfitValueError",
     "UnreadableAnswerError",
     "Worker",
     "WorkerFailedError",
@@ -235,6 +237,7 @@ _HOMES = {
     "TrimmedDataException": "errors",
     "TrimmedDataPolicy": "model",
     "TrimmedRange": "model",
+    "UnfitValueError": "errors",
     "UnreadableAnswerError": "errors",
     "Worker": "worker.worker",
     "WorkerFailedError": "errors",

@@ -88,7 +88,7 @@ def changes(
     worker: str | None = None,
     initial_position: InitialPosition | str = "oldest",
     max_records: int = 1_000,
-    config: ClientConfig | None = None,
+    config: ClientConfig | TunnelWorkerConfig | None = None,
 ) -> Changes:
     """Return the changes of one or more tables, to be iterated or given to functions. This calls no service.
 
@@ -108,7 +108,8 @@ def changes(
         initial_position: start of shards without a stored position: ``"oldest"``, ``"latest"`` or an
             ``InitialPosition``.
         max_records: most records of a batch.
-        config: settings of the worker, taken as they are; by default few threads, whatever the number of shards.
+        config: settings of the worker, taken as they are; by default few threads, whatever the number of shards. With
+            ``tunnel`` they may be a ``TunnelWorkerConfig``, whose ``client_tag`` is ``worker`` if that is given.
 
     Raises:
         ConfigurationError: an argument, or a variable of the environment, cannot work; nothing has happened yet.
@@ -140,7 +141,7 @@ def consumption_of(
     worker: str | None,
     initial_position: InitialPosition | str,
     max_records: int,
-    config: ClientConfig | None,
+    config: ClientConfig | TunnelWorkerConfig | None,
 ) -> Consumption:
     """Return the consumption that the options of ``changes`` describe.
 
@@ -148,6 +149,8 @@ def consumption_of(
         ConfigurationError: an option cannot work; nothing has happened yet.
     """
     if tunnel is None:
+        if isinstance(config, TunnelWorkerConfig):
+            raise ConfigurationError("config must be a ClientConfig: a TunnelWorkerConfig goes with tunnel=...")
         return consumption_of_tables(
             table,
             group=group,
@@ -159,6 +162,9 @@ def consumption_of(
             max_records=max_records,
             config=config,
         )
+    given = None
+    if isinstance(config, TunnelWorkerConfig):
+        given, config = config, config.client_config
     settings = settings_of_loop(commit, client, worker, config)
     left_out = {
         "group": group is None,
@@ -168,10 +174,14 @@ def consumption_of(
     }
     of_table = _table_of_tunnel(table, tunnel, left_out)
     tunnels = TunnelClient(client or Connection.of_environment().quiet_client())
-    name = worker or unique_name()
-    of_worker = TunnelWorkerConfig(client_tag=name, client_config=settings)
+    if given is None:
+        of_worker = TunnelWorkerConfig(client_tag=worker or unique_name(), client_config=settings)
+    else:
+        of_worker = given if worker is None else evolve(given, client_tag=worker)
+    if of_worker.process_records_executor is not None:
+        raise ConfigurationError("process_records_executor must be left out of config: a loop has no such threads")
     made = partial(_tunnel_worker, of_worker, tunnels, (tunnel, of_table))
-    return Consumption(name, made, settings, commit)
+    return Consumption(of_worker.client_tag, made, settings, commit)
 
 
 def _table_of_tunnel(table: object, tunnel: str, is_left_out: Mapping[str, bool]) -> str | None:

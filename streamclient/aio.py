@@ -8,6 +8,7 @@ from streamclient.base import checks
 from streamclient.config import ClientConfig
 from streamclient.loops.aio.async_iterating import AsyncLoop
 from streamclient.model import InitialPosition
+from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
 from streamclient.worker.handlers.batches import AsyncBatch, AsyncRecordProcessor, Commit
 
 __all__ = ["AsyncBatch", "AsyncChanges", "AsyncRecordProcessor", "changes"]
@@ -38,7 +39,7 @@ def changes(
     worker: str | None = None,
     initial_position: InitialPosition | str = "oldest",
     max_records: int = 1_000,
-    config: ClientConfig | None = None,
+    config: ClientConfig | TunnelWorkerConfig | None = None,
 ) -> AsyncChanges:
     """Return the changes of one or more tables, to be iterated in an event loop or given to coroutines.
 

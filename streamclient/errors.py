@@ -158,9 +158,9 @@ class DependencyException(StreamClientError):
     ) -> None:
         super().__init__(message)
         self.kind = kind
-        self.code = code if code is None else printable(code)
+        self.code: str | None = code if code is None else printable(code)
         self.http_status = http_status
-        self.request_id = request_id if request_id is None else printable(request_id)
+        self.request_id: str | None = request_id if request_id is None else printable(request_id)
 
     @property
     def retriable(self) -> bool:

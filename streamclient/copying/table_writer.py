@@ -54,11 +54,11 @@ class RowChange:
     def __init__(
         self, kind: RecordType, identity: bytes, row: bytes, records: Sequence[StreamRecord], index: int
     ) -> None:
-        self.kind = kind
+        self.kind: RecordType = kind
         """PUT, UPDATE or DELETE of the row."""
-        self.identity = identity
+        self.identity: bytes = identity
         """Bytes that are equal only for equal keys."""
-        self.row = row
+        self.row: bytes = row
         """The row as the request takes it, its cells in the order of the log. The row has no condition: the order of
         writing decides."""
         self._records = records

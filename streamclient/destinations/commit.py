@@ -249,7 +249,7 @@ class FencedCommit(FencedException):
 
     def __init__(self, message: str, shards: Iterable[str]) -> None:
         super().__init__(message)
-        self.shards = frozenset(shards)
+        self.shards: frozenset[str] = frozenset(shards)
         """The shards that have a later owner. Commits of other shards may be sent again, without those of these
         shards."""
 

@@ -35,7 +35,7 @@ class MemoryDestination:
     """A handle over a ``MemoryPlace``; see ``Destination``. Thread-safe."""
 
     def __init__(self, place: MemoryPlace | None = None, *, application: str = "default") -> None:
-        self.place = place if place is not None else MemoryPlace()
+        self.place: MemoryPlace = place if place is not None else MemoryPlace()
         self._application = application
         self._key: list[str] = []
 

@@ -94,8 +94,8 @@ class Consumption:
         """``make_worker`` is called once, when the worker is needed first; ``name`` is that of its threads."""
         self.commit: Commit = commit
         self.config = config
-        self.line = Line[HandedBatch]()
-        self.ended = threading.Event()
+        self.line: Line[HandedBatch] = Line[HandedBatch]()
+        self.ended: threading.Event = threading.Event()
         """Set when the worker has ended, or will never begin."""
         self.failure: BaseException | None = None
         """The error with which the worker ended. It is complete when ``ended`` is set."""

@@ -32,9 +32,9 @@ class Line(Generic[Waiting]):
     def __init__(self) -> None:
         self.out: Waiting | None = None
         """The delivery that the consumer has taken; it is set to ``None`` when that is settled."""
-        self.last_taken_at = 0.0
+        self.last_taken_at: float = 0.0
         """When a delivery was last taken, in monotonic seconds."""
-        self.has_ended = False
+        self.has_ended: bool = False
         """Whether nothing more comes."""
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()

@@ -148,7 +148,7 @@ class LineReceiver(Receiver):
 
     def __init__(self, around: LineReceivers, checkpointer: RecordProcessorCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.commits_by_itself = around.commits_by_itself
+        self.commits_by_itself: bool = around.commits_by_itself
         self.lost_after: str | None = None
         """As ``BatchBase.lost_after``, until a batch is accepted."""
         self._around = around
@@ -234,7 +234,7 @@ class LineReceivers(ReceiverFactory):
 
     def __init__(self, line: Line[HandedBatch], commit: Commit) -> None:
         self.line = line
-        self.commits_by_itself = commit == "turn"
+        self.commits_by_itself: bool = commit == "turn"
         self.is_stopped = False
         """Whether nothing more is taken out of the line."""
 

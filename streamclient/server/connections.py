@@ -77,11 +77,11 @@ class Connections:
         self._logged = -LOG_PAUSE_SECONDS
         self.bodies: dict[asyncio.Transport, int] = {}
         """The bytes of each body that is being received, by its connection, the earliest first."""
-        self.body_bytes = 0
+        self.body_bytes: int = 0
         """The bytes of all unfinished bodies."""
         self.answers: dict[asyncio.Transport, int] = {}
         """The bytes of each unread answer, by its connection, the longest waiting first."""
-        self.answer_bytes = 0
+        self.answer_bytes: int = 0
         """The bytes of all unread answers, when they began to wait."""
 
     def __call__(self) -> Guard:
@@ -205,7 +205,7 @@ class Guard(asyncio.Protocol):
         self._taking: asyncio.TimerHandle | None = None
         """A timer that runs while the client reads more slowly than the server writes."""
         self._in_work = 0
-        self.has_asked = False
+        self.has_asked: bool = False
         """Whether a request with complete headers ever arrived."""
 
     @property

@@ -55,11 +55,11 @@ class Draft:
     """The plans for one table, in order, and the rows after them."""
 
     def __init__(self, table: Table, below: Rows | None = None, last_generated: int = 0) -> None:
-        self.rows = Overlay(table.rows if below is None else below)
+        self.rows: Overlay = Overlay(table.rows if below is None else below)
         self.plans: list[WritePlan] = []
-        self.size_bytes = 0
+        self.size_bytes: int = 0
         """The size of all writes in bytes, from which capacity units are computed."""
-        self.last_generated = last_generated
+        self.last_generated: int = last_generated
         """The newest AUTO_INCREMENT value, made by these plans or before."""
 
     def add(self, plan: WritePlan) -> None:

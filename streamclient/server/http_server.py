@@ -55,7 +55,7 @@ class HttpServer:
         self._connections: Connections | None = None
         self._other: AnyHttp | None = None
         self._thread: threading.Thread | None = None
-        self.port = 0
+        self.port: int = 0
         """The port listened on, once started."""
 
     def start(self) -> None:

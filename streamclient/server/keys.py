@@ -78,9 +78,9 @@ class KeyRun:
     __slots__ = ("keys", "size_bytes", "version_count")
 
     def __init__(self, keys: list[bytes], size_bytes: int = 0, version_count: int = 0) -> None:
-        self.keys = keys
-        self.size_bytes = size_bytes
-        self.version_count = version_count
+        self.keys: list[bytes] = keys
+        self.size_bytes: int = size_bytes
+        self.version_count: int = version_count
 
 
 Weigh = Callable[[Sequence[bytes]], tuple[int, int]]

@@ -104,7 +104,7 @@ class Transactions:
         self._lifetime_micros = lifetime_seconds * MICROS_PER_SECOND
         self._most_open = most_open
         self._most_bytes = most_bytes
-        self.held_bytes = 0
+        self.held_bytes: int = 0
         """The memory in bytes of all planned writes of open transactions."""
         # Oldest first. A plain dictionary walks over all deleted first entries to find the next.
         self._open: OrderedDict[str, Transaction] = OrderedDict()

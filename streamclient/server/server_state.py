@@ -72,20 +72,21 @@ class ServerState:
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         self.tunnels: dict[str, Tunnel] = {}
-        self.transactions = Transactions(
+        self.transactions: Transactions = Transactions(
             limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
         )
-        self.last_number = 0
+        self.last_number: int = 0
         """The highest number of a table, stream or shard; no two of them share a number."""
-        self.last_creation_micros = 0
+        self.last_creation_micros: int = 0
         self.last_generated = 0
         """The highest AUTO_INCREMENT value of any table. The value derives from the time, and may run ahead of it."""
         self.ahead_micros = self._stored_ahead_micros = 0
         """The latest time that versions may have, in microseconds; the clock may be before that time once it has come
         back."""
-        self.stored_offset_micros = 0
-        self.record_count = self.stored_record_count = 0
+        self.stored_offset_micros: int = 0
+        self.record_count: int = 0
         """The number of retained records of all streams."""
+        self.stored_record_count: int = 0
         self._streams_by_table: dict[int, Stream] = {}
         self._tunnels_by_stream: dict[str, list[Tunnel]] = {}
         self._changed_tunnels: set[str] = set()

@@ -75,11 +75,11 @@ class StoredRow:
         self._source = source
         self._data = data
         """A PlainBuffer row without header, or the stream record that holds it."""
-        self.written_millis = written_millis
-        self.size_bytes = _SIZES[size_bytes] if size_bytes < len(_SIZES) else size_bytes
-        self.version_count = version_count
+        self.written_millis: int = written_millis
+        self.size_bytes: int = _SIZES[size_bytes] if size_bytes < len(_SIZES) else size_bytes
+        self.version_count: int = version_count
         self._oldest_millis = oldest_millis
-        self.is_single = is_single
+        self.is_single: bool = is_single
 
     @property
     def oldest_millis(self) -> int:

@@ -137,8 +137,8 @@ class ShardLog:
     def __init__(self, definition: ShardDefinition) -> None:
         self.definition = definition
         self.closed_micros: int | None = None
-        self.first_position = 0
-        self.last_timestamp_micros = 0
+        self.first_position: int = 0
+        self.last_timestamp_micros: int = 0
         self.is_shown = True
         """Whether the stream's listing contains the shard."""
         self.is_awaited = False
@@ -281,7 +281,7 @@ class Stream:
         self.shards: dict[str, ShardLog] = {}
         self.open_shards: list[ShardLog] = []
         """The shards that take records, by key range from the lowest."""
-        self.last_timestamp_micros = 0
+        self.last_timestamp_micros: int = 0
         """The latest sequence timestamp of all shards, including deleted ones."""
         self._listed: list[ShardLog] = []
         """The shards that DescribeStream shows, by number."""

@@ -153,7 +153,7 @@ class Table:
 
     def __init__(self, definition: ServedTable) -> None:
         self.definition = definition
-        self.rows = RowStore()
+        self.rows: RowStore = RowStore()
 
     @property
     def key_names(self) -> KeyNames:

@@ -98,8 +98,8 @@ class PlainPut:
     generates_key = False
 
     def __init__(self, put: Put, condition: Condition) -> None:
-        self.put = put
-        self.condition = condition
+        self.put: Put = put
+        self.condition: Condition = condition
         self.encoded_key: bytes = put.encoded_key
         self.size_bytes: int = put.size_bytes
         self.request_bytes: int = put.size_bytes + VERSION_BYTES * put.dated

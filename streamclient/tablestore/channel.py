@@ -91,8 +91,8 @@ class HttpChannel:
         self._is_much_expected = False
         self._unasked = select.poll()
         self._unasked.register(channel, select.POLLIN)
-        self.is_new = True
-        self.used_at = time.monotonic()
+        self.is_new: bool = True
+        self.used_at: float = time.monotonic()
 
     @property
     def is_dropped(self) -> bool:

@@ -21,8 +21,8 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.log = log
-        self.is_frozen = False
-        self.is_stopping = False
+        self.is_frozen: bool = False
+        self.is_stopping: bool = False
         """Whether the process was asked to stop."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -95,7 +95,7 @@ class TunnelCoordinator:
         self._judged = WorkerHealth(is_healthy=True)
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
-        self.has_connected = False
+        self.has_connected: bool = False
         """Whether there ever was a session. Usable from any thread."""
         self._finish: tunnel_events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}

@@ -47,7 +47,7 @@ class CheckpointTicket:
         """The checkpoint to prepare, if the request is a first phase; then ``value`` is not stored."""
         self.is_open = is_open
         """Returns whether the checkpointer that sent the request is still in use."""
-        self.answered = threading.Event()
+        self.answered: threading.Event = threading.Event()
         self.then: Callable[[], object] = self.answered.set
         """Called when the request is answered."""
         self.outcome: CheckpointOutcome | None = None

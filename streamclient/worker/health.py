@@ -163,7 +163,7 @@ class HealthWatch:
         self._draws = CallWatchdog("no epoch was drawn")
         self._listings = CallWatchdog("no list of the stream's shards was read")
         self._reads = reads
-        self.faults = FaultWatch()
+        self.faults: FaultWatch = FaultWatch()
         self._has_scan_failed = False
         self._uncreated: set[str] = set()
         """Leases to create that are not known to exist."""

@@ -140,7 +140,7 @@ class Instruments:
         held: Mapping[str, HeldLease],
         now: Callable[[], float],
     ) -> None:
-        self.is_on = metrics is not NO_METRICS
+        self.is_on: bool = metrics is not NO_METRICS
         self._metrics = metrics
         self.worker_identifier = worker_identifier
         self._held = held

@@ -31,7 +31,7 @@ class ReadQueue:
     """
 
     def __init__(self, pool: Executor) -> None:
-        self.pool = once(pool)
+        self.pool: Executor = once(pool)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[], object]] = {}
         """Waiting reads, in the order of arrival."""

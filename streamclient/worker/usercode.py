@@ -27,7 +27,8 @@ Done = Callable[[Raised | None], None]
 class UserCall:
     """One call into user code: queued, then running, then finished."""
 
-    queued_cause, runs_cause = Cause.CALL_QUEUED, Cause.CALL_RUNS
+    queued_cause: Cause = Cause.CALL_QUEUED
+    runs_cause: Cause = Cause.CALL_RUNS
 
     def __init__(self, name: str, shard_id: str, queued_at: float) -> None:
         self.name = name
@@ -36,7 +37,7 @@ class UserCall:
         self.started_at: float | None = None
         self.thread_id: int | None = None
         self.future: Future[None] | None = None
-        self.is_taken_back = False
+        self.is_taken_back: bool = False
         self.is_over = False
         """Whether the end of the call was reported. Only for the owner thread."""
 
@@ -64,7 +65,8 @@ class HandedCall(UserCall):
     thread. The first end counts: a signal may raise where a loop has just ended its batch, and then leaves it as well.
     """
 
-    queued_cause, runs_cause = Cause.BATCH_WAITS, Cause.BATCH_OUT
+    queued_cause: Cause = Cause.BATCH_WAITS
+    runs_cause: Cause = Cause.BATCH_OUT
 
     def __init__(self, name: str, shard_id: str, around: UserCode, done: Done, given_back: Callable[[], None]) -> None:
         super().__init__(name, shard_id, around.now())
@@ -84,13 +86,14 @@ class HandedCall(UserCall):
         """Take the call, once; return ``False`` if the owner has taken it back."""
         if not self._token.acquire(blocking=False):
             return False
-        self.thread_id, self.started_at = threading.get_ident(), self._around.now()
+        self.thread_id: int | None = threading.get_ident()
+        self.started_at: float | None = self._around.now()
         self._around.entered(self.thread_id)
         return True
 
     def cancel(self) -> bool:
         """Take the call back if it is not claimed; return whether it will never be claimed. Owner thread only."""
-        self.is_taken_back = self._token.acquire(blocking=False)
+        self.is_taken_back: bool = self._token.acquire(blocking=False)
         return self.is_taken_back
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -125,7 +128,7 @@ class UserCode:
         self._outside: Counter[int] = Counter()
         """Calls that each thread outside the executor has claimed and not ended."""
         self._outside_lock = threading.Lock()
-        self.now = loop.now
+        self.now: Callable[[], float] = loop.now
         self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:

@@ -6,11 +6,15 @@ import re
 from typing import Any
 
 import pytest
+from attrs import evolve
 from tablestore import OTSClient
 
 import streamclient
 from streamclient import ClientConfig, ConfigurationError, StreamClientException, aio
+from streamclient.base.pools import DaemonPool
+from streamclient.tunnel import TunnelWorkerConfig
 
+THREADS = DaemonPool("given", 1)
 GOOD: dict[str, Any] = {"table": "orders", "group": "billing"}
 
 
@@ -40,6 +44,11 @@ def client() -> OTSClient:
         ({"config": {}}, "config must be a ClientConfig"),
         ({"tabel": "orders"}, "changes has no setting tabel; did you mean table?"),
         ({"tunnel": ""}, "tunnel must be a non-empty string"),
+        ({"config": TunnelWorkerConfig()}, "config must be a ClientConfig: a TunnelWorkerConfig goes with tunnel=..."),
+        (
+            {"tunnel": "copy", "group": None, "config": TunnelWorkerConfig(process_records_executor=THREADS)},
+            "process_records_executor must be left out of config",
+        ),
         ({"tunnel": "copy"}, "group does not go with tunnel='copy'"),
         ({"tunnel": "copy", "group": None, "max_records": 5}, "max_records does not go with tunnel='copy'"),
         ({"tunnel": "copy", "group": None, "table": ["orders"]}, "table must be the name of the tunnel's table"),
@@ -80,6 +89,18 @@ def test_given_settings_are_taken_as_they_are() -> None:
     assert worker._client_config is config
     assert [each.config.status_table_name for each in worker._streams.values()] == ["leases", "leases"]
     assert {each.config.max_records for each in worker._streams.values()} == {7}
+
+
+def test_a_tunnel_takes_the_settings_of_its_worker() -> None:
+    config = TunnelWorkerConfig(heartbeat_interval_seconds=5, client_tag="host-7")
+    made = [
+        streamclient.changes(tunnel="copy", client=client(), config=config),
+        aio.changes(tunnel="copy", client=client(), config=config, worker="w1"),
+    ]
+
+    taken: list[Any] = [each._consumption._make_worker for each in made]
+    assert [make.args[0] for make in taken] == [config, evolve(config, client_tag="w1")]
+    assert [each._consumption.config for each in made] == [config.client_config] * 2
 
 
 def test_wrong_handlers_are_refused_before_the_worker_begins() -> None:

@@ -6,14 +6,13 @@ import asyncio
 import signal
 import threading
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 import streamclient
-from streamclient import Changes, ClientConfig, IRecordProcessor, IRecordProcessorFactory, _changes, aio
+from streamclient import Changes, ClientConfig, IRecordProcessor, IRecordProcessorFactory, aio
 from streamclient.testing.deliveries import DeliveryRecorder
 from streamclient.tunnel import TunnelWorker, TunnelWorkerConfig
 from tests.drill_kit import LOOP_THREADS, BatchRecorder, client_of, told
@@ -29,7 +28,7 @@ TIMES: dict[str, Any] = {
 """Short, so that a killed process's channels move within a round."""
 
 CONFIG = ClientConfig(shutdown_timeout_millis=10_000, deliver_empty_batches=True)
-LOOP_CONFIG = evolve(CONFIG, **LOOP_THREADS)
+LOOP_CONFIG = TunnelWorkerConfig(client_config=evolve(CONFIG, **LOOP_THREADS), **TIMES)
 
 BEGUN = "begun"
 """Printed once a signal ends the process in order: before, it ends Python while it imports."""
@@ -117,8 +116,6 @@ async def run_async(given: dict[str, Any]) -> None:
 
 def main() -> None:
     given = told()
-    # A loop over a tunnel takes the times of its sessions as they are by default, of which a kill costs five minutes.
-    _changes.TunnelWorkerConfig = partial(TunnelWorkerConfig, **TIMES)  # type: ignore[assignment,attr-defined]
     way = given["way"]
     if way == "async":
         asyncio.run(run_async(given))

@@ -104,7 +104,7 @@ class DeltaDestination:
         checks.seconds.require("answer_seconds", answer_seconds)
         checks.positive.require("checkpoint_interval", checkpoint_interval)
         checks.positive.require("log_days", log_days)
-        self.location = check_location(str(url), storage_options, answer_seconds)
+        self.location: Location = check_location(str(url), storage_options, answer_seconds)
         self._application = application
         self._partition = partition_by
         self._answer_seconds = answer_seconds

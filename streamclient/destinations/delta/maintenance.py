@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -355,7 +355,7 @@ class Maintenance:
         for name, expression in {"compact": compact, "clean": clean, "verify": verify}.items():
             if expression is not None:
                 self._schedule.add(name, expression, partial(self._run_safely, name))
-        self.scheduler = self._schedule.scheduler
+        self.scheduler: Any = self._schedule.scheduler
 
     def start(self) -> None:
         """Start the schedule; returns at once.

@@ -64,7 +64,7 @@ class TableNames:
 
     def __init__(self, schema: str, table: str) -> None:
         self.schema = schema
-        self.plain = (table, f"{table}_shards", f"{table}_commits")
+        self.plain: tuple[str, str, str] = (table, f"{table}_shards", f"{table}_commits")
         prefix = f"{quoted(schema)}." if schema else ""
         self.rows, self.shards, self.commits = (prefix + quoted(name) for name in self.plain)
 
@@ -113,11 +113,11 @@ class PostgresTables:
 
     def __init__(self, table: str) -> None:
         self._given = TableNames.of(table)
-        self.names = self._given
+        self.names: TableNames = self._given
         self.key: tuple[str, ...] = ()
-        self.is_seen = False
+        self.is_seen: bool = False
         """Whether this handle has seen the tables; if so, it never creates them again."""
-        self.has_former_digests = False
+        self.has_former_digests: bool = False
         """Whether the digests of keys are those of an earlier version, as of the last look."""
         self._told: frozenset[str] = frozenset()
 

@@ -111,7 +111,7 @@ class AsyncLanes:
 
     def __init__(self, crew: LaneCrew, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
         """Make lanes; ``failed`` is called for a record that is given up, and ``moved`` after each record."""
-        self.order = LaneOrder(crew.settings.slow_record_warning_millis / 1_000)
+        self.order: LaneOrder = LaneOrder(crew.settings.slow_record_warning_millis / 1_000)
         self.tasks: dict[Lane, Task] = {}
         """The tasks of the records under way."""
         self._crew = crew

@@ -300,7 +300,7 @@ class FilteringTableReader(TableReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Narrow the read rows by the safe filters. All filters are returned, so Spark applies each of them itself."""
-        self.plan = self.plan.with_conditions(safe for safe in map(_condition, filters) if safe is not None)
+        self.plan: TablePlan = self.plan.with_conditions(safe for safe in map(_condition, filters) if safe is not None)
         return list(filters)
 
 

@@ -86,7 +86,7 @@ class HandlerCode(AsyncUserCode):
 
     def __init__(self, handler: AsyncBatchHandler, commit: Commit) -> None:
         self._handler = handler
-        self.commits_by_itself = commit == "turn"
+        self.commits_by_itself: bool = commit == "turn"
 
     @property
     def is_made_first(self) -> bool:

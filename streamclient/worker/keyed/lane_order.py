@@ -82,7 +82,7 @@ class LaneOrder:
         self._warn_after_seconds = warn_after_seconds
         self._lanes: dict[Hashable, Lane] = {}
         self._watermark = Watermark()
-        self.is_halted = False
+        self.is_halted: bool = False
         """Whether records do not begin any more."""
         self.failure: LaneFailure | None = None
         """The only record that was given up."""

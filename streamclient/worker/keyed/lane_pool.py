@@ -54,7 +54,7 @@ class LanePool(FailedShards):
     def __init__(self, settings: KeyedSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.pending = PendingBytes(settings.most_pending_bytes)
+        self.pending: PendingBytes = PendingBytes(settings.most_pending_bytes)
         self._birthplace = Birthplace()
         self._members: set[Callable[[], object]] = set()
         self._closing_time = threading.Event()

@@ -18,7 +18,7 @@ class PendingBytes:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._changed = threading.Condition()
-        self.used_bytes = 0
+        self.used_bytes: int = 0
 
     def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
         """Add bytes as soon as they have room, or as soon as ``may_enter`` says that this caller need not wait."""
