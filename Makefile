@@ -35,6 +35,7 @@ help:
 	@echo "make test-connect Spark Connect, whose packages the bounds of the Tablestore SDK keep out of $(VENV)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
+	@echo "make bench-latency  from a put to process_records, beside the Java client; about half an hour"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED) WAYS=java,kcl,loop,async)"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
 	@echo "make simulate  simulated fleets, and a quarter as many of loops, under faults that each seed decides (SEEDS=$(SEEDS))"
@@ -47,6 +48,7 @@ help:
 	@echo "make loop-drill       an async loop cancelled at random awaits and killed (CANCELLATIONS=$(CANCELLATIONS) KILLS=$(KILLS)), and how soon leases leave loops"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS) WAYS=worker,loop,async)"
 	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
+	@echo "make loop-programs    programs with loops and handlers: every Python from 3.10 to 3.14 at hand, uvloop, both type checkers"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make source-drill     a streaming query through RESTARTS=$(RESTARTS) restarts, half of them kill -9, then compared"
 	@echo "make source-drill-cluster  the same on a standalone cluster of a master and two workers"
@@ -130,6 +132,10 @@ bench-leases:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m benchmarks.moves
 
+bench-latency:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m benchmarks.latency
+
 simulate-tunnels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --tunnels --seeds $(SEEDS)
@@ -184,6 +190,14 @@ mirror-drill:
 mirror-pythons:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.mirror.pythons
+
+PYRIGHT = build/pyright
+# Pyright comes from npm; without that, the table says so.
+loop-programs:
+	@tools/setup-environment spark,cli,docs,dev
+	@[ -d $(PYRIGHT)/node_modules/pyright ] || ! command -v npm >/dev/null || \
+	    npm install --silent --no-fund --no-audit --prefix $(PYRIGHT) pyright@1.1.414 || true
+	@$(BIN)/python -m tests.loops.programs
 
 replicate-drill:
 	@tools/setup-environment spark,cli,docs,dev

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import cpu_seconds
+
 SOURCES = Path(__file__).resolve().parent / "java"
 
 BUILD_SECONDS = 1_800.0
@@ -49,10 +51,20 @@ class RoundsProcess:
         found: dict[str, Any] = json.loads(answer)
         return found
 
+    def cpu_seconds(self) -> float:
+        """Return the processor time so far of the process, and of the processes that it started and that still run."""
+        return sum(map(cpu_seconds, _tree(self._process.pid)))
+
     def close(self) -> None:
         """End the process by closing its input."""
         with self._process:  # closes both pipes, and waits
             pass
+
+
+def _tree(process_id: int) -> list[int]:
+    """Return the ids of a process, of its children and of theirs."""
+    children = [path.read_text() for path in Path(f"/proc/{process_id}/task").glob("*/children")]
+    return [process_id, *(each for child in " ".join(children).split() for each in _tree(int(child)))]
 
 
 @cache

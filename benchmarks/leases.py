@@ -15,6 +15,7 @@ from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, ShardState, StreamConfig, Worker
+from streamclient.tunnel import TunnelWorker
 
 IDLE_MILLIS = 30_000
 """The pause between reads of an empty shard. It thins out only reads of the *stream*, which would keep both cores busy
@@ -112,12 +113,13 @@ def start_worker(running: ExitStack, client: OTSClient, table: str, status_table
     return running.enter_context(Worker("worker", config, stream, lambda: CheckpointingProcessor(meter)))
 
 
-def await_leases(worker: Worker, count: int) -> None:
-    """Wait until the worker reads ``count`` shards."""
+def await_leases(worker: Worker | TunnelWorker, count: int) -> None:
+    """Wait until the worker reads ``count`` shards or channels."""
     deadline = time.monotonic() + SETTLE_SECONDS
     pause = threading.Event()
     while True:
-        states = [status.state for status in worker.shard_statuses().values()]
+        statuses = worker.channel_statuses() if isinstance(worker, TunnelWorker) else worker.shard_statuses()
+        states = [status.state for status in statuses.values()]
         if states.count(ShardState.PROCESSING) == count:
             return
         if time.monotonic() > deadline:

@@ -24,35 +24,45 @@ CONNECTIONS = 2
 READ_SECONDS = 30.0
 """The time-out of one page, which takes milliseconds."""
 
-_PATH = "/GetStreamRecord"
 
+class KeptConnection:
+    """One keep-alive connection that sends signed requests, and does not decode the answers."""
 
-class PageReader:
-    """One keep-alive connection that asks for the same page again and again, and does not decode the answers."""
-
-    def __init__(self, endpoint: str, iterator: str, limit: int) -> None:
+    def __init__(self, endpoint: str) -> None:
         url = urlsplit(endpoint)
         self._connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
+
+    def send(self, operation: str, body: bytes) -> bytes:
+        """Send one request, which must succeed, and return the body of its answer."""
+        path = f"/{operation}"
+        self._connection.request("POST", path, body, signed_headers(path, body))
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"the server answered {response.status}: {answer!r}")
+        return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class PageReader(KeptConnection):
+    """Asks for the same page again and again."""
+
+    def __init__(self, endpoint: str, iterator: str, limit: int) -> None:
+        super().__init__(endpoint)
         request = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit)
         self._body: bytes = request.SerializeToString()
 
     def read(self) -> bytes:
         """Read one page as bytes."""
-        self._connection.request("POST", _PATH, self._body, signed_headers(_PATH, self._body))
-        response = self._connection.getresponse()
-        body = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"the server answered {response.status}: {body!r}")
-        return body
+        return self.send("GetStreamRecord", self._body)
 
     def read_many(self, count: int) -> None:
         """Read ``count`` pages, one after the other."""
         for _ in range(count):
             self.read()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
 
 
 def signed_headers(path: str, body: bytes) -> dict[str, str]:

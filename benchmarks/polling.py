@@ -36,7 +36,7 @@ CONFIGS = {
     "every second": ClientConfig(worker_idle_time_millis=1_000, max_idle_poll_interval_millis=1_000),
     "every 20 ms": ClientConfig(worker_idle_time_millis=20, max_idle_poll_interval_millis=20),
 }
-"""The pauses between reads: adaptive as by default, a fixed second, and the fixed pause of the Java client."""
+"""The times between reads: by the traffic as by default, a fixed second, and the fixed pause of the Java client."""
 
 START_SECONDS = 30.0
 """The time-out for a worker to begin to read, which takes a second or two."""

@@ -6,25 +6,22 @@ time include the client.
 
 from __future__ import annotations
 
-import http.client
 import random
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
-
-from attrs import field, frozen
 
 from benchmarks.decoding import read_with_sdk
-from benchmarks.pages import READ_SECONDS, signed_headers
+from benchmarks.pages import KeptConnection
 from benchmarks.report import (
     Line,
     Round,
     aimed,
     at_most,
     compare,
+    cpu_seconds,
     interleaved,
     progress,
     ratio_of_at_most,
@@ -56,29 +53,12 @@ _MICROS = 1e6
 _MEGABYTE = 1e6
 
 
-@frozen
-class Caller:
+class Caller(KeptConnection):
     """A kept connection to a server process, with the time and memory that the process has used."""
 
-    stage: Stage
-    connection: http.client.HTTPConnection = field(init=False)
-
-    @connection.default
-    def _connection(self) -> http.client.HTTPConnection:
-        url = urlsplit(self.stage.endpoint)
-        return http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
-
-    def send(self, operation: str, body: bytes) -> None:
-        """Send one request, which must succeed."""
-        self.connection.request("POST", f"/{operation}", body, signed_headers(f"/{operation}", body))
-        response = self.connection.getresponse()
-        answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"the server answered {response.status}: {answer!r}")
-
-    def close(self) -> None:
-        """End the connection."""
-        self.connection.close()
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.endpoint)
+        self.stage = stage
 
     def send_all(self, operation: str, bodies: list[bytes]) -> None:
         """Send ``bodies``, one after the other."""
@@ -87,7 +67,7 @@ class Caller:
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the server's process so far."""
-        return time.clock_gettime((~self.stage.process_id << 3) | 2)  # Linux: its clock, CPUCLOCK_SCHED
+        return cpu_seconds(self.stage.process_id)
 
     def memory_bytes(self) -> int:
         """Return the memory of the server's process."""

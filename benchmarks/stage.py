@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -102,11 +103,11 @@ class Stage:
         stream has one open shard for each partition and no closed ones.
         """
         begun = min(shards, MOST_PARTITIONS)
-        stream_id = make_table(self.client(), name, begun)
+        wanted = [1_000 * part // shards for part in range(shards)]
+        made = [wanted[shards * part // begun] for part in range(begun)]
+        stream_id = make_table(self.client(), name, begun, made)
         if begun == shards:
             return stream_id
-        made = [1_000 * part // begun for part in range(begun)]
-        wanted = [1_000 * part // shards for part in range(shards)]
         for place in (place for place in wanted if place not in made):
             self._admin("POST", "split", json.dumps({"table": name, "at": [f"customer-{place:03d}"]}))
         streams = TablestoreStreamApi(self.client())
@@ -118,10 +119,16 @@ class Stage:
             raise RuntimeError(f"the stream of {name} has {found} shards, expected {shards}")
         return stream_id
 
-    def requests(self, table: str) -> dict[str, int]:
-        """Return the number of requests of each operation since the last reset."""
-        counts = self._admin("GET")["requests"]
-        return {count["operation"]: count["requests"] for count in counts if count["table"] == table}
+    def requests(self, table: str | None = None) -> dict[str, int]:
+        """Return the number of requests of each operation since the last reset: those on ``table``, or all of them.
+
+        Requests about a tunnel are counted without a table.
+        """
+        found: Counter[str] = Counter()
+        for count in self._admin("GET")["requests"]:
+            if table in (None, count["table"]):
+                found[count["operation"]] += count["requests"]
+        return dict(found)
 
     def reset_requests(self) -> None:
         """Set all counters to zero."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from attrs import frozen
 from tablestore import (
@@ -70,15 +71,19 @@ def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
     ]
 
 
-def make_table(client: OTSClient, name: str, shards: int) -> str:
-    """Create an empty table whose stream has ``shards`` shards of equal share; return the stream id."""
+def make_table(client: OTSClient, name: str, shards: int, begins: Sequence[int] | None = None) -> str:
+    """Create an empty table whose stream has ``shards`` shards; return the stream id.
+
+    The shards begin at the customers with the numbers ``begins``, of which the first is 0, or else have equal shares.
+    """
+    begins = begins or [1_000 * part // shards for part in range(shards)]
     streams = TablestoreStreamApi(client)
     streams.create_table(
         TableMeta(name, [(column, kind.value) for column, kind in KEY]),
         TableOptions(),
         ReservedThroughput(CapacityUnit(0, 0)),
         stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
-        split_points=[f"customer-{1_000 * part // shards:03d}" for part in range(1, shards)],
+        split_points=[f"customer-{begin:03d}" for begin in begins[1:]],
     )
     stream_id = streams.list_stream(name)[0].stream_id
     found = len(streams.describe_stream(stream_id).shards)

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks import latency
+from benchmarks.report import targets_table
 from streamclient import __version__
 from streamclient.copying import mirror_settings, replication_settings
 from streamclient.core.consumer.transitions import TRANSITIONS
@@ -13,7 +15,13 @@ from streamclient.metrics import METRICS
 from streamclient.metrics.metric_table import WORKER_LABELS
 from streamclient.spark.source.source_options import OPTIONS
 from tools.pictures import write_pictures
-from tools.plots import LAKE_HEAD, lake_rows, lake_run
+from tools.plots import (
+    LAKE_HEAD,
+    lake_rows,
+    lake_run,
+    latency_lines,
+    latency_run,
+)
 
 project = "streamclient"
 author = "The streamclient project"
@@ -129,6 +137,16 @@ def write_lake(app: object) -> None:
     (GENERATED / "lake-run.md").write_text(lake_run() + "\n")
 
 
+def write_latency(app: object) -> None:
+    """Print the latencies, from the file that the benchmark wrote."""
+    lines = latency_lines()
+    for group in (latency.GROUP, latency.HOUR):
+        head, rows = latency.head_of(group), latency.rows_of(lines, group)
+        write_table(f"latency-{group}.md", head, rows)
+    (GENERATED / "latency-run.md").write_text(latency_run() + "\n")
+    (GENERATED / "latency-targets.md").write_text(targets_table([lines]))
+
+
 def draw_pictures(app: object) -> None:
     """Draw the pictures of the pages."""
     write_pictures(GENERATED)
@@ -142,4 +160,5 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_settings)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_lake)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_latency)  # type: ignore[attr-defined]
     app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

@@ -30,6 +30,13 @@ BEATS_PER_LEASE = 3.3
 """The number of heartbeats, and also of scans, in one lease duration, as in the defaults of ``ClientConfig``: the loss
 of a single one does no harm."""
 
+READS_PER_SECOND = 400
+"""The reads a second that a worker may make without finding anything: enough for four shards with traffic beside a
+thousand quiet ones. A thousand reads took about one second of a processor core, on a machine that others kept busy."""
+
+EAGER_SHARDS = 6
+"""The shards for which a smaller ``worker_idle_time_millis`` raises that number."""
+
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 lease_manager = checks.implementation(ILeaseManager)
 
@@ -240,8 +247,10 @@ class ClientConfig:
     renewer_interval_millis: int = field(default=6_000, validator=checks.positive)
     taker_interval_millis: int = field(default=6_000, validator=checks.positive)
     """The time between scans of the status table. Each scan serves taking, balancing, hand-overs and parent checks."""
-    worker_idle_time_millis: int = field(default=20, validator=checks.positive)
-    """The shortest pause before an idle shard is read again."""
+    worker_idle_time_millis: int = field(default=15, validator=checks.positive)
+    """The time from the beginning of one read to that of the next, for a shard without news whose table has traffic. It
+    decides the latency, and what that costs: a smaller value finds records sooner, by more reads. A table has traffic
+    for 10 s after a record of any of its shards in this worker, and a shard of it for 60 s after its own."""
     max_wait_table_ready_time_millis: int = field(default=120_000, validator=checks.positive)
     check_table_ready_interval_millis: int = field(default=100, validator=checks.positive)
     sync_shard_interval_millis: int = field(default=10_000, validator=checks.positive)
@@ -267,9 +276,14 @@ class ClientConfig:
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
     """The quantity that is balanced; a string is accepted too. Load is balanced only while all workers of the fleet use
     this package. Beside Java workers, which count leases, the number of leases is balanced."""
-    max_idle_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
-    """The longest pause before an idle shard is read again, reached after ten minutes of silence. After one minute of
-    silence the pause is 1.5 s, after one second 0.2 s. The pause also follows the rhythm in which records arrive."""
+    max_idle_poll_interval_millis: int = field(default=900, validator=checks.positive)
+    """The longest time between two reads of a shard without news, reached after ten minutes of silence; before that, it
+    grows in proportion to the silence. Shards without traffic are together read at most 200 times a second, so that
+    with more than 160 of them the time is longer: about five seconds for a thousand."""
+    max_reads_per_second: int | None = field(default=None, validator=checks.optional(checks.positive))
+    """The most reads a second that may find nothing, of all shards of the worker. Beyond that the times between reads
+    grow by one factor, which is told in the worker's row; reads that follow records are not slowed. ``None`` stands for
+    400, or for as many as six shards make at ``worker_idle_time_millis`` if that is more."""
     prefetch: Prefetch = field(default=Prefetch(), validator=checks.instance(Prefetch))
     deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called when a read returned no records, as the Java client always does."""
@@ -290,6 +304,12 @@ class ClientConfig:
     program then exits with 143 (128 + 15). A handler of the program's own always stays in place."""
     metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """The receiver of measurements; workers may share it. ``None`` measures nothing."""
+
+    @property
+    def reads_ceiling(self) -> int:
+        """The value of ``max_reads_per_second``, or what stands for ``None``."""
+        own = self.max_reads_per_second
+        return own or max(READS_PER_SECOND, EAGER_SHARDS * 1_000 // self.worker_idle_time_millis)
 
     @classmethod
     def for_lease(cls, seconds: float, **settings: Any) -> ClientConfig:

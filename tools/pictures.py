@@ -38,7 +38,7 @@ from streamclient.testing.simulation.storm import SimulatedFleet, Storm
 from streamclient.testing.simulation.world import SimulatedWorld
 from tools.drawing import FAINT, FILL, LINE, LINE_HEIGHT, STRONG, Edge, Picture, draw_graph
 from tools.journeys import TABLE, make_table
-from tools.plots import CURVES, draw_curves, draw_plot, plotted_groups
+from tools.plots import CURVES, LATENCY_PLOTS, draw_curves, draw_latency, draw_plot, plotted_groups
 from tools.structure import draw_floors
 
 WIDE = 760.0
@@ -426,6 +426,7 @@ def pictures() -> Mapping[str, Callable[[], str]]:
     """Return the functions that draw the pictures, by the name of the file."""
     plots = {f"benchmarks-{group}.svg": partial(draw_plot, group) for group in plotted_groups()}
     plots |= {f"{name}.svg": partial(draw_curves, name) for name in CURVES}
+    plots |= {f"{name}.svg": partial(draw_latency, name) for name in LATENCY_PLOTS}
     return {
         "floors.svg": draw_floors,
         "lineage.svg": draw_lineage,

@@ -1,16 +1,17 @@
 """Measured figures as plots. Every figure in a plot is also in a table of a page.
 
-Bars show the tables on the page about benchmarks. Curves and the table beside them show a file that a benchmark wrote.
+Bars show the tables on the page about benchmarks. Curves and the tables beside them show files that benchmarks wrote.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attrs import frozen
 
+from benchmarks import latency
 from benchmarks.report import BYTES, LATENCY, REQUESTS, ROWS, Line, from_json, parts_of, run_of
 from tools.drawing import FAINT, FILL, LINE, STRONG, Picture
 
@@ -123,10 +124,12 @@ CURVES = {"lake-rows": ROWS, "lake-latency": LATENCY, "lake-bytes": BYTES, "lake
 
 LAKE_HEAD = " | ".join(["Shards in the commit", "Destination", *CURVES.values()])
 
-PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300.0, 70.0, 110.0, 34.0, 40.0
+PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300.0, 70.0, 150.0, 34.0, 40.0
 """The height of the paper, and the margins around the curves: for numbers on the left, for names on the right."""
 
-COLOURS = (LINE, STRONG, "#2e7d4f")
+NAME_HEIGHT = 14.0
+
+COLOURS = (LINE, STRONG, "#2e7d4f", "#8a5a00")
 
 
 def lake_lines() -> list[Line]:
@@ -157,46 +160,128 @@ def _shown(figure: float | None) -> str:
 def draw_curves(name: str) -> str:
     """Draw one curve for each destination, by the number of shards, with both axes logarithmic."""
     unit = CURVES[name]
-    curves: dict[str, list[tuple[int, float]]] = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for line in lake_lines():
         if line.unit == unit:
             place, shards = parts_of(line.name)
             curves.setdefault(place, []).append((shards, line.figure))
+    counts = sorted({shards for curve in curves.values() for shards, _ in curve})
+    return _draw(f"{unit}, by the number of shards in a commit", unit, "shards in the commit", counts, curves)
+
+
+def _draw(
+    title: str,
+    unit: str,
+    axis: str,
+    ticks: Sequence[float],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    shown: Callable[[float], str] | None = _shown,
+) -> str:
+    """Draw curves with both axes logarithmic, and numbers at ``ticks`` of the horizontal one.
+
+    ``shown`` makes the text above a point. Without it no point has one, for curves that lie close together.
+    """
     points = [point for curve in curves.values() for point in curve]
-    paper = _Paper([shards for shards, _ in points], [figure for _, figure in points])
-    picture = Picture(WIDE, PLOT_HEIGHT, f"{unit}, by the number of shards in a commit")
+    paper = _Paper([*ticks, *(x for x, _ in points)], [figure for _, figure in points])
+    picture = Picture(WIDE, PLOT_HEIGHT, title)
     picture.text(12, 16, unit, colour=FAINT, anchor="start")
-    picture.text(WIDE / 2, PLOT_HEIGHT - 10, "shards in the commit", colour=FAINT)
+    picture.text(WIDE / 2, PLOT_HEIGHT - 10, axis, colour=FAINT)
     for power in range(paper.least, paper.most + 1):
         y = paper.y(10.0**power)
         picture.line([(LEFT, y), (WIDE - RIGHT, y)], colour="#d0d5dd", dashed=True)
-        picture.text(LEFT - 8, y, f"{10**power:,}", anchor="end")
-    for shards in sorted({shards for shards, _ in points}):
-        picture.text(paper.x(shards), PLOT_HEIGHT - BOTTOM + 14, f"{shards:,}")
-    for colour, (place, curve) in zip(COLOURS, curves.items(), strict=False):
-        places = [(paper.x(shards), paper.y(figure)) for shards, figure in curve]
+        picture.text(LEFT - 8, y, f"{10.0**power:,g}", anchor="end")
+    for tick in ticks:
+        picture.text(paper.x(tick), PLOT_HEIGHT - BOTTOM + 14, f"{tick:,.0f}")
+    for colour, curve in zip(COLOURS, curves.values(), strict=False):
+        places = [paper.place(point) for point in curve]
         picture.line(places, colour=colour)
         for (x, y), (_, figure) in zip(places, curve, strict=True):
             picture.box(x - 3, y - 3, 6, 6, fill=colour, line=colour)
-            picture.text(x, y - 11, f"{figure:,.0f}", colour=colour)
-        picture.text(places[-1][0] + 12, places[-1][1], place, colour=colour, anchor="start", bold=True)
+            if shown is not None:
+                picture.text(x, y - 11, shown(figure), colour=colour)
+    ends = {place: paper.place(curve[-1]) for place, curve in curves.items()}
+    for colour, (place, y) in zip(COLOURS, _apart({place: y for place, (_, y) in ends.items()}).items(), strict=False):
+        picture.text(ends[place][0] + 12, y, place, colour=colour, anchor="start", bold=True)
     return picture.svg()
+
+
+def _apart(heights: Mapping[str, float]) -> dict[str, float]:
+    """Return the heights of names, in the same order, with those moved down that would cover others."""
+    found = dict(heights)
+    free = -math.inf
+    for name in sorted(heights, key=heights.__getitem__):
+        found[name] = max(heights[name], free)
+        free = found[name] + NAME_HEIGHT
+    return found
 
 
 class _Paper:
     """The places of figures on logarithmic paper with whole decades."""
 
-    def __init__(self, shards: Sequence[int], figures: Sequence[float]) -> None:
-        self._first, self._last = math.log10(min(shards)), math.log10(max(shards))
+    def __init__(self, numbers: Sequence[float], figures: Sequence[float]) -> None:
+        self._first, self._last = math.log10(min(numbers)), math.log10(max(numbers))
         self.least = math.floor(math.log10(min(figures)))
         self.most = max(math.ceil(math.log10(max(figures))), self.least + 1)
 
-    def x(self, shards: int) -> float:
-        """Return the distance from the left for a number of shards. If there is a single number, it is on the left."""
-        share = (math.log10(shards) - self._first) / ((self._last - self._first) or 1.0)
+    def x(self, number: float) -> float:
+        """Return the distance from the left for a number. If there is a single number, it is on the left."""
+        share = (math.log10(number) - self._first) / ((self._last - self._first) or 1.0)
         return LEFT + 24 + (WIDE - RIGHT - LEFT - 48) * share
+
+    def place(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Return the place of a point on the paper."""
+        return self.x(point[0]), self.y(point[1])
 
     def y(self, figure: float) -> float:
         """Return the height for a figure, as SVG counts it from the top."""
         share = (math.log10(figure) - self.least) / (self.most - self.least)
         return PLOT_HEIGHT - BOTTOM - (PLOT_HEIGHT - BOTTOM - TOP) * share
+
+
+# --- latency -------------------------------------------------------------------------------------------------------
+
+LATENCIES = DOCS / "figures" / "latency.json"
+
+LATENCY_PLOTS = {"latency-rates": latency.P50, "latency-hour": latency.P99}
+"""The unit of the figures in each plot of latency, by the plot's name."""
+
+
+def latency_lines() -> list[Line]:
+    """Return the figures of latency, those that were measured and those that were simulated."""
+    return from_json(LATENCIES.read_text(encoding="utf-8"))
+
+
+def latency_run() -> str:
+    """Return the command that measured them, with the machine and how busy it was."""
+    return run_of(LATENCIES.read_text(encoding="utf-8"))
+
+
+def latency_curves(name: str) -> dict[str, list[tuple[float, float]]]:
+    """Return the curves of a plot: by records per second, or for the mixed hour by the requests that it took."""
+    group = latency.GROUP if name == "latency-rates" else latency.HOUR
+    rows: dict[str, dict[str, float]] = {}
+    for line in latency_lines():
+        if line.group == group:
+            rows.setdefault(line.name, {})[line.unit] = line.figure
+    names = {str(traffic): traffic for traffic in latency.FULL.traffics if traffic.shards == latency.WARM.shards}
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row, figures in rows.items():
+        before, after = latency.parts_of(row)
+        if group == latency.HOUR:
+            curves.setdefault(before, []).append((figures[latency.REQUESTS], figures[LATENCY_PLOTS[name]]))
+        elif before in names:
+            curves.setdefault(after, []).append((names[before].rate, figures[LATENCY_PLOTS[name]]))
+    return {curve: sorted(points) for curve, points in curves.items()}
+
+
+def draw_latency(name: str) -> str:
+    """Draw one curve for each consumer or law, with both axes logarithmic."""
+    unit, curves = LATENCY_PLOTS[name], latency_curves(name)
+    numbers = sorted({x for curve in curves.values() for x, _ in curve})
+    if name == "latency-rates":
+        title = "Latency by the rate of records, over 4 shards"
+        return _draw(title, unit, "records per second", numbers, curves, shown=None)
+    powers = range(math.floor(math.log10(numbers[0])), math.ceil(math.log10(numbers[-1])) + 1)
+    title, ticks = "Latency by the requests of a mixed hour", [10.0**power for power in powers]
+    return _draw(title, unit, "requests in the mixed hour", ticks, curves, shown=latency.shown)

@@ -34,6 +34,8 @@ REQUEST_COLUMNS = (
     Column("ERRORS"),
     Column("ROWS READ", drop=1),
     Column("ROWS WRITTEN", drop=2),
+    Column("READ UNITS", drop=3),
+    Column("WRITE UNITS", drop=4),
 )
 FAULT_COLUMNS = (Column("FAULT"), Column("STRUCK"), Column("SEEN"), Column("RULE", least=20))
 
@@ -249,7 +251,7 @@ def _requests(session: _Session, arguments: argparse.Namespace) -> Outcome:
     answer = session.call("GET", "requests", {})
     if arguments.reset:
         session.call("DELETE", "requests", {})
-    names = ("operation", "table", "requests", "errors", "rows_read", "rows_written")
+    names = ("operation", "table", "requests", "errors", "rows_read", "rows_written", "read_units", "write_units")
     rows = [[str(count[name]) or "-" for name in names] for count in answer["requests"]]
     return answer, partial(print_table, REQUEST_COLUMNS, rows, "no requests")
 

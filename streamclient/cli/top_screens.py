@@ -20,7 +20,7 @@ from streamclient.cli.top_tables import SHARD_COLUMNS, WORKER_COLUMNS, shard_row
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.overview import Overview, headline, overview, overview_document
+from streamclient.operate.overview import Overview, cost_line, headline, overview, overview_document
 from streamclient.operate.site import Site, text_of
 
 STREAM_SECONDS = 30.0
@@ -125,8 +125,12 @@ def plain_screen(view: Overview, width: int | None = None, most: int | None = No
     """Return one screen as text, with at most ``most`` shards; without a width nothing is cut."""
     short = shortener(known_ids(view.facts), width)
     shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
-    parts = [fold(headline(view), width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
+    parts = [_heading(view, width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
     return "\n\n".join([*parts, table_text(SHARD_COLUMNS, shards, width)])
+
+
+def _heading(view: Overview, width: int | None) -> str:
+    return "\n".join(fold(line, width) for line in (headline(view), cost_line(view)) if line)
 
 
 def _show_rich(screens: Iterator[Overview | str]) -> None:
@@ -142,5 +146,5 @@ def _show_rich(screens: Iterator[Overview | str]) -> None:
 
 def full_screen(view: Overview, width: int, height: int) -> str:
     """Return one screen for a terminal of this size, with as many shards as its lines have room for."""
-    above = len(fold(headline(view), width).splitlines()) + len(view.workers) + FURNITURE_LINES
+    above = len(_heading(view, width).splitlines()) + len(view.workers) + FURNITURE_LINES
     return plain_screen(view, width, max(1, height - above))

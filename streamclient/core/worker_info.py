@@ -13,6 +13,7 @@ from typing import Any
 from attrs import field, frozen
 
 from streamclient.base.reasons import Cause, Reason, encodable
+from streamclient.core.costs import Cost
 from streamclient.errors import printable
 
 MOST_SHARDS = 200
@@ -76,6 +77,10 @@ class WorkerInfo:
     """0 if the worker does not state it."""
     trouble: str = ""
     """Why the worker is unhealthy; empty for a healthy one."""
+    pace: str = ""
+    """By how much its reads are held back, because of their ceiling; empty if they are not."""
+    cost: Cost | None = None
+    """The cost of its requests in the last minute or longer; ``None`` until then, and if it does not count them."""
     shards: Mapping[str, ShardTrouble] = field(factory=dict)
     """Held shards that do not move. A shard missing here moves or is not held, unless some are ``unnamed``."""
     unnamed: int = 0
@@ -101,6 +106,10 @@ class WorkerInfo:
         }
         if self.trouble:
             content["trouble"] = self.trouble[:LONGEST_REASON]
+        if self.pace:
+            content["pace"] = self.pace[:LONGEST_REASON]
+        if self.cost is not None:
+            content["cost"] = self.cost.to_document()
         if shards:
             content["shards"] = shards
         if unnamed:
@@ -121,7 +130,7 @@ class WorkerInfo:
             return cls()
         if not isinstance(content, dict):
             return cls()
-        shards, left = content.get("shards"), content.get("left")
+        shards, left, cost = content.get("shards"), content.get("left"), content.get("cost")
         return cls(
             host=_text(content, "host"),
             pid=_whole(content, "pid"),
@@ -130,6 +139,8 @@ class WorkerInfo:
             started_micros=_whole(content, "started_micros"),
             lease_duration_millis=_whole(content, "lease_duration_millis"),
             trouble=_text(content, "trouble"),
+            pace=_text(content, "pace"),
+            cost=Cost.from_document(cost) if isinstance(cost, dict) else None,
             shards={key: _trouble(told) for key, told in shards.items()} if isinstance(shards, dict) else {},
             unnamed=_whole(content, "unnamed"),
             left=tuple(str(key) for key in left) if isinstance(left, list) else (),

@@ -82,6 +82,9 @@ STREAM_REQUESTS: Final = _counter(
     "operation",
     "result",
 )
+STREAM_UNITS: Final = _counter(
+    "stream_capacity_units", "{unit}", "Capacity units that pages of records have cost, as the service says with each."
+)
 LAG_SECONDS: Final = _gauge(
     "lag_seconds",
     "s",
@@ -163,6 +166,13 @@ STATUS_TABLE_REQUESTS: Final = _counter(
 STATUS_TABLE_ROWS_READ: Final = _counter("status_table_rows_read", "{row}", "Rows that the status table answered with.")
 STATUS_TABLE_ROWS_WRITTEN: Final = _counter(
     "status_table_rows_written", "{row}", "Rows that requests asked the status table to write, refused ones included."
+)
+STATUS_TABLE_UNITS: Final = _counter(
+    "status_table_capacity_units",
+    "{unit}",
+    "Capacity units that requests to the status table have cost, as the service says in its answers; kind is read or "
+    "write.",
+    "kind",
 )
 SCAN_SECONDS: Final = _seconds(
     "scan_duration", "Length of each scan of the status table that succeeded, as the worker saw it."

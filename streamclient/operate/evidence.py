@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from streamclient.base.times import duration, utc_text
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.operate.facts import FleetFacts, HeadFacts, OperatorChange, RowFacts, WorkerFacts
-from streamclient.operate.liveness import life, living_workers, seconds_to_loss
+from streamclient.operate.liveness import fleet_cost, life, living_workers, seconds_to_loss
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
@@ -26,6 +26,7 @@ def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
     lines += _family_lines(facts, shard_id)
     lines += _change_lines(facts, facts.changes.get(shard_id))
     lines.append(f"living workers: {', '.join(living_workers(facts)) or 'none'}")
+    lines += _cost_lines(facts)
     if facts.parked.get(shard_id):
         lines.append(f"keys with parked records: {facts.parked[shard_id]}; `streamclient parked list` names them")
     return lines
@@ -61,8 +62,9 @@ def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> st
     info = worker.info
     process = f", process {info.pid} on {info.host} ({worker.process.value})" if info.host else ""
     trouble = f", unwell: {info.trouble}" if info.trouble else ""
+    pace = f", {info.pace}" if info.pace else ""
     beat = f"beat {_ago(facts, worker.beat_micros)}"
-    return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{process}{trouble}"
+    return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{process}{trouble}{pace}"
 
 
 def _head_lines(facts: FleetFacts, head: HeadFacts | None) -> Iterator[str]:
@@ -85,6 +87,12 @@ def _family_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
         yield f"parent {parent}: {_standing(facts, parent)}"
     for child in facts.children.get(shard_id, ()):
         yield f"child {child}: {_standing(facts, child)}"
+
+
+def _cost_lines(facts: FleetFacts) -> Iterator[str]:
+    cost = fleet_cost(facts)
+    if cost is not None:
+        yield f"the fleet costs an hour: {cost}"
 
 
 def _change_lines(facts: FleetFacts, change: OperatorChange | None) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""The life of workers, and the time until records are deleted. Pure."""
+"""The life of workers, what they cost, and the time until records are deleted. Pure."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 from streamclient.base.times import SECONDS_PER_HOUR
+from streamclient.core.costs import Cost, together_an_hour
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, HeadFacts
 
@@ -48,6 +49,12 @@ def living_workers(facts: FleetFacts) -> list[str]:
     names = sorted({*facts.beats, *facts.workers})
     leaving = {name for name, session in facts.workers.items() if session.state == "leaving"}
     return [name for name in names if name not in leaving and life(facts, name) is Liveness.LIVING]
+
+
+def fleet_cost(facts: FleetFacts) -> Cost | None:
+    """Return the cost in an hour of the living workers that state theirs; ``None`` if none does."""
+    told = (facts.workers[name].info.cost for name in living_workers(facts) if name in facts.workers)
+    return together_an_hour(cost for cost in told if cost is not None)
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:

@@ -110,6 +110,8 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
         "started_micros": info.started_micros,
         "lease_duration_millis": info.lease_duration_millis,
         "trouble": info.trouble,
+        "pace": info.pace,
+        "cost": None if info.cost is None else info.cost.to_document(),
         "shards": {key: trouble.to_document() for key, trouble in info.shards.items()},
         "left": list(info.left),
     }

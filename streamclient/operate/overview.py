@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from streamclient.base.times import MICROS_PER_SECOND, duration
+from streamclient.core.costs import Cost
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.liveness import seconds_to_loss
+from streamclient.operate.liveness import fleet_cost, seconds_to_loss
 from streamclient.operate.operator_documents import Document, fleet_document, worker_document
 from streamclient.operate.verdict import Explanation
 
@@ -52,6 +53,11 @@ class Overview:
     def records_per_second(self) -> float | None:
         """Sum of the known rates of all shards; ``None`` if no rate is known."""
         return _sum_of_known(self.shards)
+
+    @property
+    def cost(self) -> Cost | None:
+        """The fleet's cost in an hour; ``None`` if no worker states its cost."""
+        return fleet_cost(self.facts)
 
     def rate_of(self, worker: str) -> float | None:
         """Return the sum of the known rates of a worker's shards; ``None`` if no rate is known."""
@@ -120,6 +126,7 @@ def overview_document(view: Overview) -> Document:
             "finished": view.finished,
             "records_per_second": view.records_per_second,
             "longest_lag_seconds": view.longest_lag_seconds,
+            "cost_an_hour": None if view.cost is None else view.cost.to_document(),
         },
         "workers": view.workers,
         "shards": [
@@ -148,6 +155,11 @@ def headline(view: Overview) -> str:
     if view.longest_lag_seconds is not None:
         parts.append(f"longest lag {duration(view.longest_lag_seconds)}")
     return f"{view.facts.stream.table_name}: {', '.join(parts)}"
+
+
+def cost_line(view: Overview) -> str:
+    """Return the fleet's cost as text; empty if no worker states its cost."""
+    return "" if view.cost is None else f"costs an hour: {view.cost}"
 
 
 def rate(value: float | None) -> str:

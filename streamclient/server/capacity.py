@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamclient.wire import schema
 
 _UNIT_BYTES = 4096
+
+
+class Units(NamedTuple):
+    """The capacity units that an answer states."""
+
+    read: int
+    write: int
+
+
+NO_UNITS = Units(0, 0)
 
 
 def units(size_bytes: int) -> int:
@@ -22,3 +32,15 @@ def consumed(*, read: int = 0, write: int = 0) -> Any:
     Both numbers are always set, because the Go SDK reads them without a check.
     """
     return schema.ConsumedCapacity(capacity_unit=schema.CapacityUnit(read=read, write=write))
+
+
+def units_of(answer: Any) -> Units:
+    """Return the units that an answer states for the whole request."""
+    cost = answer.consumed.capacity_unit
+    return Units(cost.read, cost.write)
+
+
+def units_of_rows(answer: Any) -> Units:
+    """Return the sum of the units that the answer to a batch states for its rows."""
+    costs = [row.consumed.capacity_unit for table in answer.tables for row in table.rows]
+    return Units(sum(cost.read for cost in costs), sum(cost.write for cost in costs))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from attrs import define, frozen
+from attrs import astuple, define, frozen
+
+from streamclient.server.capacity import NO_UNITS, Units
 
 MOST_TALLIES = 4_096
 """The largest number of pairs of operation and table that are counted apart: a client can send any name, and the server
@@ -38,6 +40,10 @@ class RequestCount:
     rows_written: int
     """The number of rows that accepted requests asked to write, including rows that were refused one by one in a
     batch."""
+    read_units: int
+    """The capacity units for reads that the answers state."""
+    write_units: int
+    """The capacity units for writes that the answers state."""
 
 
 @define
@@ -46,6 +52,8 @@ class _Tally:
     errors: int = 0
     rows_read: int = 0
     rows_written: int = 0
+    read_units: int = 0
+    write_units: int = 0
 
 
 class RequestCounters:
@@ -63,6 +71,7 @@ class RequestCounters:
         failed: bool = False,
         rows_read: int = 0,
         rows_written: int = 0,
+        units: Units = NO_UNITS,
     ) -> None:
         """Count one request."""
         key = (_cut(operation), _cut(tables[0] if len(tables) == 1 else ",".join(tables)))
@@ -77,12 +86,14 @@ class RequestCounters:
             tally.errors += failed
             tally.rows_read += rows_read
             tally.rows_written += rows_written
+            tally.read_units += units.read
+            tally.write_units += units.write
 
     def counts(self) -> tuple[RequestCount, ...]:
         """Return all counts, ordered by operation and table."""
         with self._lock:
             return tuple(
-                RequestCount(operation, table, tally.requests, tally.errors, tally.rows_read, tally.rows_written)
+                RequestCount(operation, table, *astuple(tally))
                 for (operation, table), tally in sorted(self._tallies.items())
             )
 

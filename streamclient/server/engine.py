@@ -21,6 +21,7 @@ from streamclient.base import logs
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
 from streamclient.server import shard_ancestry
+from streamclient.server.capacity import Units
 from streamclient.server.loading import restore
 from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.operations import OPERATIONS
@@ -40,10 +41,13 @@ logger = logs.logger(__name__)
 
 @frozen
 class EngineAnswer:
-    """The serialized answer to a request, and its number of rows or stream records."""
+    """The serialized answer to a request, with what the counters ask of it."""
 
     body: bytes
     rows_read: int
+    """The number of its rows or stream records."""
+    units: Units
+    """The capacity units that it states."""
 
 
 def _serialized(answer: Any) -> bytes:
@@ -84,7 +88,7 @@ class Engine:
         return self.answer(operation, body).body
 
     def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
-        """Execute a request as ``execute`` does; return the answer with its number of rows.
+        """Execute a request as ``execute`` does; return the answer with what the counters ask of it.
 
         ``message`` is the request if it is parsed already.
 
@@ -105,8 +109,8 @@ class Engine:
         with self._lock:
             answer = self._carried_out(known, request)
         if isinstance(answer, Counted):
-            return EngineAnswer(_serialized(answer.answer), answer.rows_read)
-        return EngineAnswer(_serialized(answer), known.rows_read(answer))
+            return EngineAnswer(_serialized(answer.answer), answer.rows_read, answer.units)
+        return EngineAnswer(_serialized(answer), known.rows_read(answer), known.units(answer))
 
     def _carried_out(self, known: ServedOperation, request: Any) -> Any:
         """Execute a request as in ``_transaction``, without the cost of a generator for each request."""

@@ -14,7 +14,7 @@ from streamclient.server.counters import RequestCounters
 from streamclient.server.engine import EngineAnswer
 from streamclient.server.envelope import OpenedRequest, error_body, error_body_json, open_request, seal, speaks_json
 from streamclient.server.fault_rules import Fail, FailRows, FaultBook, Harm
-from streamclient.server.inspection import Inspected, inspect, rows_read
+from streamclient.server.inspection import Inspected, counted, inspect
 from streamclient.server.observing import Exchange, Observer
 from streamclient.server.partial import execute_partially
 from streamclient.server.server_errors import ServiceError
@@ -104,8 +104,8 @@ class Service:
 
     def __init__(self, engine: Executor, credentials: Credentials) -> None:
         self.credentials = credentials
-        self.faults = FaultBook()
-        self.counters = RequestCounters()
+        self.faults: FaultBook = FaultBook()
+        self.counters: RequestCounters = RequestCounters()
         self.observers: tuple[Observer, ...] = ()
         self._engine = engine
 
@@ -148,6 +148,7 @@ class Service:
             admitted.tables,
             rows_read=answer.rows_read,
             rows_written=admitted.about.rows_written,
+            units=answer.units,
         )
         return Answer(200, seal(admitted.path, answer.body, real_time(), admitted.opened.signer), answer.body)
 
@@ -166,7 +167,7 @@ class Service:
         if isinstance(action, FailRows):
             _, text = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
             merged = execute_partially(operation, body, action, action.message or text, self._run_part)
-            return EngineAnswer(merged, rows_read(operation, merged))
+            return counted(operation, merged)
         return self._run(operation, body, admitted.about.message)
 
     def _run_part(self, operation: str, body: bytes) -> bytes:

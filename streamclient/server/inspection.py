@@ -13,7 +13,7 @@ from typing import Any
 from attrs import field, frozen
 from google.protobuf.message import DecodeError
 
-from streamclient.server.operation import no_rows
+from streamclient.server.engine import EngineAnswer
 from streamclient.server.operations import OPERATIONS
 from streamclient.server.server_limits import MESSAGE_FIELDS
 from streamclient.wire import bounded
@@ -56,10 +56,11 @@ def _tables(tables: Callable[[Any], tuple[str, ...]], message: Any) -> tuple[str
     return tuple(name for name in names if name and isinstance(name, str))
 
 
-def rows_read(operation: str, answer: bytes) -> int:
-    """Return the number of rows in an answer that was joined from parts, for which the engine has no count."""
+def counted(operation: str, answer: bytes) -> EngineAnswer:
+    """Return an answer that was joined from parts, with what the counters ask of it."""
     known = OPERATIONS[operation]
-    return 0 if known.rows_read is no_rows else _count(known.rows_read, known.messages.response.FromString(answer))
+    message = known.messages.response.FromString(answer)
+    return EngineAnswer(answer, known.rows_read(message), known.units(message))
 
 
 def _count(count: Callable[[Any], int], message: Any) -> int:

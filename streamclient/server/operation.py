@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server.capacity import NO_UNITS, Units
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
@@ -31,6 +32,11 @@ def no_rows(message: Any) -> int:
     return 0
 
 
+def no_units(answer: Any) -> Units:
+    """Return no units, for answers that state none."""
+    return NO_UNITS
+
+
 def message_as_it_is(message: Any, limits: Limits) -> Any:
     """Return the request unchanged, for operations that check it where they use it."""
     return message
@@ -38,11 +44,14 @@ def message_as_it_is(message: Any, limits: Limits) -> Any:
 
 @frozen
 class Counted:
-    """An answer with the number of its rows or stream records, where counting them in the message would cost more."""
+    """An answer with what the counters ask of it, where counting in the message would cost more."""
 
     answer: Any
     """The answer's message, or its serialized form where building the message would cost more."""
     rows_read: int
+    """The number of its rows or stream records."""
+    units: Units
+    """The capacity units that it states."""
 
 
 @frozen(kw_only=True)
@@ -62,6 +71,8 @@ class ServedOperation:
     """Returns the number of rows that a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
     """Returns the number of rows in a response message, where ``act`` does not count them."""
+    units: Callable[[Any], Units] = no_units
+    """Returns the capacity units that a response message states, where ``act`` does not count them."""
 
     @property
     def name(self) -> str:

@@ -12,22 +12,27 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from threading import Event
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from streamclient.base.backoff import doubling_millis
-from streamclient.base.position import Position, ReadTrail
+from streamclient.base.position import ReadTrail
+from streamclient.config import ClientConfig
+from streamclient.core.consumer.reading_pace import ShardPace, WorkerPace
 from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds, ShardTree
 from streamclient.errors import DependencyException, DisorderError, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import StreamRecord, place_of
-from streamclient.tablestore.stream_api import StreamApi
+from streamclient.tablestore.stream_api import RecordPage, StreamApi
 
 LIST_SECONDS = 5.0
 """The time between two listings of the shards. A shard that seems to have ended without listed children is looked up at
 once."""
 
+SHORTEST_MILLIS = 100
+"""The least time between two reads of a shard without changes; a person who watches does not notice it."""
+
 IDLE_SECONDS = 0.5
-"""The pause after a round without changes or ended shards; a person who watches does not notice it."""
+"""The pause after a failed read."""
 
 LONGEST_DOUBT_SECONDS = 20.0
 """The longest pause before a shard whose page could not be true is read again; the first pause is ``IDLE_SECONDS``."""
@@ -112,6 +117,10 @@ class StreamFollower:
         self._trails: dict[str, ReadTrail] = {}
         """For each shard that is read: the last record that was yielded, and the way back to it."""
         self._doubts: dict[str, _Doubt] = {}
+        self._table_pace = WorkerPace(ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)).table()
+        self._paces: dict[str, ShardPace] = {}
+        self._due: dict[str, float] = {}
+        """The next read of each shard that had nothing new, by the monotonic clock."""
         self._reports: list[Interruption] = []
         """Interruptions that are still to be yielded between the changes."""
         self._circles: Collection[tuple[str, ...]] = ()
@@ -139,17 +148,25 @@ class StreamFollower:
                 if not error.retriable:
                     raise
                 yield Interruption(error)
-                came = False
-            if not came and len(self._ended) <= ended:
                 self._stop.wait(IDLE_SECONDS)
+            else:
+                if not came and len(self._ended) <= ended:
+                    self._stop.wait(self._seconds_to_next())
+
+    def _seconds_to_next(self) -> float:
+        """Return the time until a shard is read, or the shards are listed."""
+        doubts = (doubt.until for doubt in self._doubts.values())
+        quiet = (due for shard_id, due in self._due.items() if shard_id not in self._doubts)
+        return max(0.0, min(self._listed_at + LIST_SECONDS, *doubts, *quiet) - self._monotonic())
 
     def _round(self) -> Iterator[Followed]:
         """Yield the changes of one page of each shard that may be read; then look for new shards, if it is time."""
         for shard_id in self._open_shards():
             doubt = self._doubts.get(shard_id)
-            if doubt is None or self._monotonic() >= doubt.until:
+            due = self._due.get(shard_id, 0.0) if doubt is None else doubt.until
+            if self._monotonic() >= due:
                 yield from self._read(shard_id)
-        if self._monotonic() - self._listed_at > LIST_SECONDS:
+        if self._monotonic() - self._listed_at >= LIST_SECONDS:
             self._list()
         reports, self._reports = self._reports, []
         yield from reports
@@ -206,11 +223,13 @@ class StreamFollower:
     def _read(self, shard_id: str) -> Iterator[Followed]:
         position = self._positions[shard_id]
         trail = self._trails.setdefault(shard_id, ReadTrail())
+        began = self._monotonic()
         try:
             page = self._streams.get_stream_record(position, RECORDS_PER_READ)
         except TrimmedDataException:
             if trail.goes_back:
                 self._positions[shard_id] = trail.forget_way()
+                self._read_again(shard_id, began)
                 return
             self._positions[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
             del self._trails[shard_id]
@@ -232,21 +251,39 @@ class StreamFollower:
             if not judged.is_way:
                 trail.arrive()
             self._positions[shard_id] = following.text  # the page had no new record, so the doubt stays
+            self._read_again(shard_id, began)
             return
-        self._took(shard_id, following)
+        self._took(shard_id, page, began)
         if records:
             trail.take(position, place_of(records, -1))
         for record in records[judged.taken :]:
             yield FollowedRecord(shard_id, record)
 
-    def _took(self, shard_id: str, following: Position) -> None:
+    def _read_again(self, shard_id: str, began: float) -> None:
+        """Read the shard again after the shortest pause, in doubt or not."""
+        due = began + SHORTEST_MILLIS / 1_000
+        if shard_id in self._doubts:
+            self._doubts[shard_id] = evolve(self._doubts[shard_id], until=due)
+        else:
+            self._due[shard_id] = due
+
+    def _took(self, shard_id: str, page: RecordPage, began: float) -> None:
         self._doubts.pop(shard_id, None)
-        if following.is_shard_end:
-            del self._positions[shard_id], self._trails[shard_id]
+        pace = self._paces.setdefault(shard_id, self._table_pace.shard())
+        if page.next_position.is_shard_end:
+            del self._positions[shard_id], self._trails[shard_id], self._paces[shard_id]
+            self._due.pop(shard_id, None)
+            pace.rest()
             self._ended.add(shard_id)
             self._candidates += self._tree.children.get(shard_id, ())
+            return
+        self._positions[shard_id] = page.next_position.text
+        if page.records:
+            pace.records_came(began)
+            self._due[shard_id] = 0.0
         else:
-            self._positions[shard_id] = following.text
+            pace.nothing_came(began)
+            self._due[shard_id] = began + pace.interval(began)
 
     def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
         """Drop a doubtful page; read again after a pause, at the same position or at the one that ``trail`` chooses."""

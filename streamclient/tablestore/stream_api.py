@@ -56,6 +56,8 @@ class RecordPage:
     """The service's hint that more records wait; ``None`` if it gives no hint."""
     body_bytes: int = 0
     """The size of the response body."""
+    read_units: int = 0
+    """The capacity units that the page has cost, as the service says; 0 if it does not say."""
 
 
 LONGEST_EXPIRATION_HOURS = 168

@@ -11,7 +11,8 @@ from streamclient.base import checks, logs
 from streamclient.base.position import Position
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
-from streamclient.metrics.metric_table import STREAM_REQUESTS
+from streamclient.metrics.labelled import NO_METRICS
+from streamclient.metrics.metric_table import STREAM_REQUESTS, STREAM_UNITS
 from streamclient.metrics.request_metrics import RequestCounter
 from streamclient.model import Shard
 from streamclient.tablestore import stream_extension, stream_tables
@@ -73,7 +74,7 @@ class TablestoreStreamApi:
         """Prepare the operations.
 
         Setting ``stop`` ends a pause between repetitions at once; the read then raises the error before the pause.
-        ``metrics`` counts every read request; ``streamclient.metrics.labelled`` adds labels.
+        ``metrics`` counts read requests, and capacity units of pages; ``streamclient.metrics.labelled`` adds labels.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -87,6 +88,7 @@ class TablestoreStreamApi:
         self._repeater = Repeater(ReadRetry() if retry is None else retry, stop)
         self._codec = default_codec() if codec is None else codec
         self._requests = RequestCounter(metrics, STREAM_REQUESTS)
+        self._metrics = NO_METRICS if metrics is None else metrics
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
         """Return the streams of one table (none or one), or of the whole instance."""
@@ -138,10 +140,13 @@ class TablestoreStreamApi:
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
         message = request.SerializeToString()
-        return self._repeated(
+        page = self._repeated(
             "GetStreamRecord",
             lambda: self._calls.page("GetStreamRecord", message, self._decoded, is_last=_ends_shard),
         )
+        if page.read_units:
+            self._metrics.increment(STREAM_UNITS, page.read_units)
+        return page
 
     def create_table(
         self,
@@ -203,7 +208,7 @@ class TablestoreStreamApi:
         page = self._codec.decode_page(body)
         page.records.require_order()
         next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
-        return RecordPage(page.records, next_position, page.may_more_record, len(body))
+        return RecordPage(page.records, next_position, page.may_more_record, len(body), page.read_units)
 
     def _read(self, request: Any, response_class: Any) -> Any:
         return self._send(request, partial(schema.parse, response_class))

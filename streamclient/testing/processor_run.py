@@ -22,6 +22,7 @@ from streamclient.base.pools import run_call
 from streamclient.base.reasons import text_of
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import ClientConfig, FailurePolicy
+from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.errors import ConfigurationError, StreamClientException
@@ -266,13 +267,14 @@ class _OneShard:
             fetch_pool=self._queue,
             reads=OwnerReads(ReadQueue(self._queue), loop),
             prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
+            pace=WorkerPace(config).table(),
             stream_api=self._stream,
             make_processor=self._calls.make,
             config=config,
             table_name=TABLE,
             max_records=batch,
             dice=random.Random(1),
-            facts=StreamFacts(self._wall_micros, config.max_idle_poll_interval_millis),
+            facts=StreamFacts(self._wall_micros),
             wall_micros=self._wall_micros,
             wait=self._wait,
             send_checkpoint=self._send,

@@ -14,6 +14,7 @@ from streamclient.base.pools import DaemonPool, start_thread
 from streamclient.base.processes import Birthplace
 from streamclient.base.reasons import described
 from streamclient.config import ClientConfig
+from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.core.tunnel.channel_turns import Turns
 from streamclient.core.tunnel.tunnel_events import Event
 from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
@@ -107,7 +108,7 @@ class TunnelWorker(Running):
         self._client_config = _client_config(self._config, stores_by_itself(processor))
         self._lock = threading.Lock()
         self._is_begun = False
-        self.is_refused = False
+        self.is_refused: bool = False
         """Whether the worker ended because the service says that consuming cannot go on, not because of a fault."""
         self._thread: threading.Thread | None = None
         self._parts: _TunnelParts | None = None
@@ -413,6 +414,7 @@ class _TunnelParts:
             fetch_pool=self._fetch,
             reads=OwnerReads(ReadQueue(self._fetch), self.loop),
             prefetch=PrefetchBudget(config.prefetch.prefetch_total_bytes),
+            pace=WorkerPace(config).table(),
             stream_api=self._pages("", "", lambda _: None),
             make_processor=self._make_processor,
             config=config,
@@ -420,7 +422,7 @@ class _TunnelParts:
             max_records=1,
             dice=runtime.dice,
             instruments=self._instruments,
-            facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
+            facts=StreamFacts(runtime.wall_micros),
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             send_checkpoint=coordinator.send_checkpoint,

@@ -192,6 +192,8 @@ class DecodedPage(_Page):
     """The next iterator; ``None`` (never empty) once the shard is closed and completely read."""
     may_more_record: bool | None
     """The service's hint that more records wait; ``None`` without a hint."""
+    read_units: int = 0
+    """The capacity units that the page has cost; 0 if the answer does not say."""
 
 
 @frozen

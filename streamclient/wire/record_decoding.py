@@ -145,7 +145,8 @@ class PurePythonCodec:
         """Decode a GetStreamRecord response body; any corrupt part raises ``CodecError`` for the whole page."""
         message = schema.parse(schema.GetStreamRecordResponse, body)
         records = _read_entries(message.stream_records, needs_sequence=True)
-        return DecodedPage(records, message.next_shard_iterator or None, _hint(message))
+        read_units = message.consumed.capacity_unit.read
+        return DecodedPage(records, message.next_shard_iterator or None, _hint(message), read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
         """Count the records of a GetStreamRecord response body and read the last one, but no other.
@@ -215,7 +216,7 @@ class NativeCodec(PurePythonCodec):
         page = self._codec.decode(bytes(body), False)
         if page is None:
             return super().decode_page(body)
-        return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record)
+        return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record, page.read_units)
 
     def summarize_page(self, body: bytes) -> PageSummary:
         """Count the records of a GetStreamRecord response body and read the last one, but no other.

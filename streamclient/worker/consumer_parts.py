@@ -16,6 +16,7 @@ from streamclient.base.pools import once
 from streamclient.base.reasons import Reason
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.consumer_events import Park
+from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import ConsumerEnd
 from streamclient.interfaces import IRecordProcessor
@@ -46,6 +47,7 @@ class ConsumerParts:
     """The threads for lookups; records are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget
+    pace: TablePace
     stream_api: StreamApi
     make_processor: Callable[[], IRecordProcessor] | ReceiverFactory
     config: ClientConfig

@@ -190,6 +190,7 @@ class Coordinator:
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r; its lease is left to expire", consumer)
             consumer.abandon()
+        self._around.pace.close()
         self._loop.close()
         self._answer_all()
         self._instruments.judged(self._judged)
@@ -291,7 +292,8 @@ class Coordinator:
 
     def _renew_due(self) -> None:
         """Send the heartbeats, together with the information for operators if it has changed."""
-        told = self._published.changed(self._statuses(), self.health, self._holdings.left)
+        pace = self._around.pace.worker.report()
+        told = self._published.changed(self._statuses(), self.health, self._holdings.left, pace)
         if told is not None:
             self.emit(events.InfoChanged(told))
         self.emit(events.RenewDue())

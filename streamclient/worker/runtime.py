@@ -14,6 +14,7 @@ from attrs import field, frozen
 from streamclient.base.pools import DaemonPool
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig
+from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.worker.read_calls import PrefetchBudget, ReadQueue
 
 USER_THREADS = 256
@@ -71,20 +72,25 @@ class Deadline:
 
 
 class SharedParts:
-    """The shared parts of a worker's streams: threads, and the bytes for reading ahead."""
+    """The shared parts of a worker's streams: threads, the pace of reading, and the bytes for reading ahead."""
 
     def __init__(
         self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
     ) -> None:
         self.client_config = client_config
         self.runtime = runtime
-        self.scan_pool = runtime.make_pool(f"{worker_identifier}-scan", client_config.renew_thread_pool_size)
-        self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
-        self.renew_pool = runtime.make_pool(f"{worker_identifier}-renew", client_config.renew_thread_pool_size)
-        self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", client_config.read_threads)
-        self.reads = ReadQueue(self.fetch_pool)
-        self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
-        self.prefetch = PrefetchBudget(client_config.prefetch.prefetch_total_bytes)
+        self.scan_pool: Executor = runtime.make_pool(f"{worker_identifier}-scan", client_config.renew_thread_pool_size)
+        self.status_pool: Executor = runtime.make_pool(
+            f"{worker_identifier}-status", client_config.renew_thread_pool_size
+        )
+        self.renew_pool: Executor = runtime.make_pool(
+            f"{worker_identifier}-renew", client_config.renew_thread_pool_size
+        )
+        self.fetch_pool: Executor = runtime.make_pool(f"{worker_identifier}-fetch", client_config.read_threads)
+        self.reads: ReadQueue = ReadQueue(self.fetch_pool)
+        self.pace: WorkerPace = WorkerPace(client_config)
+        self.executor: Executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
+        self.prefetch: PrefetchBudget = PrefetchBudget(client_config.prefetch.prefetch_total_bytes)
         own_executor = [] if executor else [self.executor]
         self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 

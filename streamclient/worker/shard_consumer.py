@@ -25,7 +25,7 @@ from streamclient.core.consumer.retention import Backlog
 from streamclient.core.consumer.transitions import PUBLIC_STATES, Phase
 from streamclient.core.events import AnswerEnd, CheckpointOutcome, Severity, StartConsumer
 from streamclient.interfaces import InitializationInput, RetryableAction
-from streamclient.model import ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, parked_records
@@ -60,12 +60,14 @@ class ShardConsumer:
 
     def __init__(self, start: StartConsumer, around: ConsumerParts, turn: ReadingTurn | None = None) -> None:
         config = around.config
-        self.shard_info = evolve(start.shard_info, table_name=around.table_name)
-        self.shard_id = start.shard_info.shard_id
-        self.own_info = evolve(start.shard_info, lease_identifier=start.identifier)
+        self.shard_info: ShardInfo = evolve(start.shard_info, table_name=around.table_name)
+        self.shard_id: str = start.shard_info.shard_id
+        self.own_info: ShardInfo = evolve(start.shard_info, lease_identifier=start.identifier)
         """The shard, with this consumer's own id as ``lease_identifier``. In ``shard_info``, several successive
         consumers have the same identifier."""
-        self.machine = ConsumerMachine(start, config, around.dice, record_id=record_id, key_text=key_text)
+        self.machine: ConsumerMachine = ConsumerMachine(
+            start, config, around.dice, record_id=record_id, key_text=key_text, table_pace=around.pace
+        )
         """The machine that decides, to be read only; only this consumer sends it events."""
         self._start = start
         self._around = around
@@ -128,7 +130,8 @@ class ShardConsumer:
 
     def status(self, now: float) -> ShardStatus:
         """Return the status of the shard."""
-        machine, report = self.machine, self._around.facts.report(self._backlog, now)
+        machine = self.machine
+        report = self._around.facts.report(self._backlog, now, machine.backoff.poll_interval)
         status = ShardStatus(
             shard_id=self.shard_id,
             state=PUBLIC_STATES[machine.phase],

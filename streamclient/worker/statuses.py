@@ -19,24 +19,24 @@ from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.retention import Backlog, RecordClock, RetentionReport
 from streamclient.core.consumer.transitions import Phase
+from streamclient.core.costs import Cost
 from streamclient.core.held import HeldLease
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 FRESH_MARGIN_SECONDS = 5.0
-"""A caught-up shard is read again within the longest idle pause. If it was not read for this much longer, the shard is
+"""A caught-up shard is read again within its interval. If it was not read for this much longer, the shard is
 held up, and records that may have come meanwhile count as unread."""
 
 
 class StreamFacts:
     """The stream's retention, and an estimate of the service's time."""
 
-    def __init__(self, wall_micros: Callable[[], int], longest_idle_millis: int) -> None:
+    def __init__(self, wall_micros: Callable[[], int]) -> None:
         self._wall_micros = wall_micros
-        self._fresh_seconds = longest_idle_millis / 1_000 + FRESH_MARGIN_SECONDS
         self._clock = RecordClock()
-        self.reads = CallWatchdog("no read of the stream succeeded")
+        self.reads: CallWatchdog = CallWatchdog("no read of the stream succeeded")
         """Time since a read of any shard last succeeded."""
         self.expiration_micros: int | None = None
         """The stream's retention in microseconds; ``None`` until the stream was described."""
@@ -54,13 +54,13 @@ class StreamFacts:
         """Return an estimate of the service's time."""
         return self._clock.micros(self._wall_micros(), now)
 
-    def report(self, backlog: Backlog, now: float) -> RetentionReport:
-        """Return lag and time to loss of a shard with that backlog."""
+    def report(self, backlog: Backlog, now: float, poll_interval: float = 0.0) -> RetentionReport:
+        """Return lag and time to loss of a shard with that backlog, which is read every ``poll_interval`` seconds."""
         return backlog.report(
             now,
             self.service_micros(now),
             expiration_micros=self.expiration_micros,
-            fresh_seconds=self._fresh_seconds,
+            fresh_seconds=poll_interval + FRESH_MARGIN_SECONDS,
         )
 
     def loss_micros(self, backlog: Backlog) -> float:
@@ -149,10 +149,23 @@ STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
 """Causes that the lease rows show anyway. Besides, the text about a parent changes with each heartbeat of its owner."""
 
 
-class PublishedInfo:
-    """Makes the text with the information for operators, and remembers the last text."""
+COST_SECONDS = 60.0
+"""The least time over which a worker states its cost: the information is written once in it, and not with each
+heartbeat, and a burst of checkpoints is spread over it."""
 
-    def __init__(self, lease_duration_millis: int, started_micros: int) -> None:
+
+class PublishedInfo:
+    """Makes the text with the information for operators, and remembers the last text.
+
+    ``costs`` returns all that was asked of the service so far; without it, the text says nothing about costs.
+    """
+
+    def __init__(
+        self, lease_duration_millis: int, started_micros: int, costs: Callable[[], Cost] | None = None
+    ) -> None:
+        self._costs = costs
+        self._counted = Cost()
+        self._cost: Cost | None = None
         self._process = WorkerInfo(
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -168,11 +181,15 @@ class PublishedInfo:
         """The present information."""
         return self._last
 
-    def changed(self, statuses: Mapping[str, ShardStatus], health: WorkerHealth, left: Iterable[str]) -> str | None:
+    def changed(
+        self, statuses: Mapping[str, ShardStatus], health: WorkerHealth, left: Iterable[str], pace: str = ""
+    ) -> str | None:
         """Return the text for this state; ``None`` if it is unchanged."""
         info = evolve(
             self._process,
             trouble=health.reason,
+            pace=pace,
+            cost=self._latest_cost(),
             shards={key: _trouble(status) for key, status in statuses.items() if _is_told(status)},
             left=tuple(left),
         )
@@ -181,6 +198,15 @@ class PublishedInfo:
             return None
         self._last = text
         return text
+
+    def _latest_cost(self) -> Cost | None:
+        """Return the cost of the latest time of at least ``COST_SECONDS``."""
+        if self._costs is not None:
+            total = self._costs()
+            latest = total.since(self._counted)
+            if latest.seconds >= COST_SECONDS:
+                self._counted, self._cost = total, latest
+        return self._cost
 
 
 def _is_told(status: ShardStatus) -> bool:

@@ -15,6 +15,7 @@ from streamclient.base.pools import start_thread
 from streamclient.base.reasons import described
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
+from streamclient.core.costs import Cost
 from streamclient.core.holdings import Holdings
 from streamclient.errors import ConfigurationError, DependencyException, is_foreseen
 from streamclient.interfaces import ILeaseManager, IMetrics
@@ -24,6 +25,7 @@ from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.coordinator import Coordinator
+from streamclient.worker.cost_tally import CostTally
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 from streamclient.worker.instruments import Instruments
@@ -66,7 +68,7 @@ class Persistence:
         self._wait = wait
         self._monotonic = monotonic
         self._limit_seconds = limit_millis / 1_000
-        self.what = ""
+        self.what: str = ""
         """The action that is under way or has failed; empty before the first one and after each that succeeded."""
         self._problem: Callable[[], Exception | None] = lambda: None
         self._watchdog = CallWatchdog("no call to the service was made", monotonic())
@@ -189,7 +191,7 @@ class StreamRun:
         lease_manager: ILeaseManager | None,
         stream_api: StreamApi | None,
     ) -> None:
-        self.name = stream_config.name
+        self.name: str = stream_config.name
         self.config = stream_config
         """Settings of the stream."""
         self.make_processor = make_processor
@@ -276,14 +278,17 @@ class StreamRun:
         self._persistence = persistence
         metrics = self._metrics = labelled(config.metrics, stream=self.name, worker=self._worker_identifier)
         self.show_health()
-        stream_api = self._stream_api or _default_stream_api(self.config.client, stop, metrics)
+        counted = CostTally(metrics, shared.runtime.monotonic)
+        stream_api = self._stream_api or _default_stream_api(self.config.client, stop, counted)
         table_name = self.config.data_table_name
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
         manager = self._lease_manager or _default_lease_manager(
-            self.config, stream_id, config, persistence.sleep, metrics
+            self.config, stream_id, config, persistence.sleep, counted
         )
         prepare_lease_table(manager, persistence)
-        coordinator = self._coordinator(shared, stream_id, manager, stream_api, metrics)
+        is_counted = self._stream_api is None and self._lease_manager is None
+        costs = counted.total if is_counted else None
+        coordinator = self._coordinator(shared, stream_id, manager, stream_api, metrics, costs=costs)
         with self._lock:
             self.coordinator = coordinator
             for event in self._early:
@@ -294,14 +299,21 @@ class StreamRun:
         return coordinator
 
     def _coordinator(
-        self, shared: SharedParts, stream_id: str, manager: ILeaseManager, stream_api: StreamApi, metrics: IMetrics
+        self,
+        shared: SharedParts,
+        stream_id: str,
+        manager: ILeaseManager,
+        stream_api: StreamApi,
+        metrics: IMetrics,
+        *,
+        costs: Callable[[], Cost] | None,
     ) -> Coordinator:
         """Return the owner with its calls and the shared parts of its consumers."""
         config, runtime = shared.client_config, shared.runtime
         store, directory = as_lease_store(manager), as_worker_directory(manager)
         loop = OwnerLoop(runtime.monotonic)
         user_code = self._user_code = UserCode(shared.executor, loop)
-        published = PublishedInfo(config.lease_duration_millis, runtime.wall_micros())
+        published = PublishedInfo(config.lease_duration_millis, runtime.wall_micros(), costs)
         holdings = self._holdings(shared, stream_id, directory is not None, published.text)
         instruments = Instruments(metrics, self._worker_identifier, holdings.held, loop.now)
 
@@ -325,13 +337,14 @@ class StreamRun:
             fetch_pool=shared.fetch_pool,
             reads=OwnerReads(shared.reads, loop),
             prefetch=shared.prefetch,
+            pace=shared.pace.table(),
             stream_api=stream_api,
             make_processor=self.make_processor,
             config=config,
             table_name=self.config.data_table_name,
             max_records=self.config.max_records,
             dice=runtime.dice,
-            facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
+            facts=StreamFacts(runtime.wall_micros),
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             instruments=instruments,

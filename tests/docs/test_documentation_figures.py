@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from streamclient import ClientConfig
-from streamclient.core.consumer.pauses import ArrivalRhythm
+from streamclient.core.consumer.reading_pace import WorkerPace
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
+SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3_600.0}
 
 
 def rows_below(page: str, head: str) -> list[list[str]]:
@@ -20,21 +22,23 @@ def rows_below(page: str, head: str) -> list[list[str]]:
 
 
 def seconds(text: str) -> float:
-    found = re.match(r"([\d.]+) (ms|s|min)\b", text)
+    found = re.search(r"([\d.]+) (ms|s|min|h)\b", text)
     assert found is not None, text
     return float(found.group(1)) * SECONDS[found.group(2)]
 
 
-def test_the_pauses_of_idle_shards_are_those_of_the_page() -> None:
-    config = ClientConfig()
-    shortest, longest = config.worker_idle_time_millis / 1_000, config.max_idle_poll_interval_millis / 1_000
-    rows = rows_below("flow.md", "| Silence so far, or gap learned | Pause |")
+def test_the_times_between_reads_are_those_of_the_page() -> None:
+    rows = rows_below("flow.md", "| Silence of the table | Of the shard alone | Time from one read to the next |")
 
-    for silence, pause in rows:
-        rhythm = ArrivalRhythm()
-        rhythm.nothing_came(0.0)
-        found = rhythm.pause_seconds(seconds(silence), shortest, longest)
-        assert abs(found - seconds(pause)) <= 0.05, (silence, pause, found)
+    for of_table, alone, interval in rows:
+        silent = WorkerPace(ClientConfig()).table().shard()
+        silent.nothing_came(0.0)
+        assert silent.interval(seconds(of_table)) == pytest.approx(seconds(interval))
+        table = WorkerPace(ClientConfig()).table()
+        lonely, busy = table.shard(), table.shard()
+        lonely.nothing_came(0.0)
+        busy.records_came(seconds(alone))
+        assert lonely.interval(seconds(alone)) == pytest.approx(seconds(interval))
     assert len(rows) == 5
 
 

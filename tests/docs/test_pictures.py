@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Sequence
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from benchmarks.following import CHECKPOINT_NANOS
+from benchmarks.latency import FLOOR, FULL, GROUP, HOUR, LOW_LATENCY
 from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Phase
 from streamclient.core.write_rules import WriteKind
 from streamclient.model import ShardState
@@ -29,7 +33,21 @@ from tools.pictures import (
     lease_steps,
     pictures,
 )
-from tools.plots import CURVES, PAGE, draw_curves, draw_plot, figures, lake_lines, lake_rows, plotted, plotted_groups
+from tools.plots import (
+    CURVES,
+    LATENCY_PLOTS,
+    PAGE,
+    draw_curves,
+    draw_latency,
+    draw_plot,
+    figures,
+    lake_lines,
+    lake_rows,
+    latency_curves,
+    latency_lines,
+    plotted,
+    plotted_groups,
+)
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -208,3 +226,43 @@ def test_the_table_of_commits_has_every_measured_figure() -> None:
     cells = [cell.strip() for row in lake_rows() for cell in row.split("|")[2:]]
 
     assert sorted(filter(None, cells)) == sorted(f"{line.figure:,.0f}" for line in lake_lines())
+
+
+@pytest.mark.parametrize("name", LATENCY_PLOTS)
+def test_a_curve_of_latency_has_a_point_for_each_row_at_its_place(name: str) -> None:
+    """Rows of 64 shards and the floor stand in the table only."""
+    group, svg = HOUR if name == "latency-hour" else GROUP, draw_latency(name)
+    rows = [line for line in latency_lines() if line.group == group and line.unit == LATENCY_PLOTS[name]]
+    drawn = [line.figure for line in rows if "over 64 shards" not in line.name and line.name != FLOOR]
+    points = [point for curve in latency_curves(name).values() for point in curve]
+    places = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="6.0" height="6.0"', svg)
+    lefts, heights = [float(left) for left, _ in places], [-float(y) for _, y in places]
+
+    assert len(drawn) >= 4
+    assert sorted(figure for _, figure in points) == sorted(drawn)
+    assert len(places) == len(points)
+    assert in_order_of(lefts, [x for x, _ in points])
+    assert in_order_of(heights, [figure for _, figure in points])
+    bold = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*bold[^>]*>', svg)
+    names = sorted({float(y) for y in bold})
+    assert set(latency_curves(name)) <= set(texts(svg))
+    assert len(names) == len(latency_curves(name))
+    assert all(below - above >= 13 for above, below in pairwise(names))  # no name covers another
+
+
+def in_order_of(places: Sequence[float], figures: Sequence[float]) -> bool:
+    """Whether places ascend with their figures."""
+    by_figure = [place for _, place in sorted(zip(figures, places, strict=True))]
+    return by_figure == sorted(places)
+
+
+def test_the_page_says_with_which_sizes_latency_is_measured() -> None:
+    text = " ".join(PAGE.read_text().split())
+    ((setting, value),) = LOW_LATENCY.items()
+    words = {5.0: "five", 40.0: "forty"}
+
+    assert f"has `ClientConfig({setting}={value})`" in text
+    assert f"the same traffic flows for {words[FULL.settle_seconds]} seconds" in text
+    assert f"{words[FULL.seconds]} seconds of them, and {FULL.least_records} at least" in text
+    assert "checkpoint each shard once a second" in text
+    assert CHECKPOINT_NANOS == 1e9

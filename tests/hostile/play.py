@@ -68,7 +68,7 @@ def _quick_settings() -> Iterator[None]:
         partition_reading._repeater.cache_clear()
         for module in (planner, following):
             patch.setattr(module, "LIST_SECONDS", QUIET_SECONDS)
-            patch.setattr(module, "IDLE_SECONDS", LOOK_SECONDS)
+        patch.setattr(following, "IDLE_SECONDS", LOOK_SECONDS)
         patch.setattr(certifi, "where", lambda: str(CERTIFICATE))
         yield
     partition_reading._repeater.cache_clear()

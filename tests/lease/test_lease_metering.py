@@ -68,6 +68,9 @@ def test_the_client_counts_what_the_server_counts(
         by_operation[operation] = by_operation.get(operation, 0) + number
     assert by_operation == {count.operation: count.requests for count in served}
     assert rows(metrics) == (sum(c.rows_read for c in served), sum(c.rows_written for c in served))
+    units = [metrics.value(t.STATUS_TABLE_UNITS, kind=kind) for kind in ("read", "write")]
+    assert units == [sum(c.read_units for c in served), sum(c.write_units for c in served)]
+    assert min(units) > 250
     assert sum(number for (_, result), number in counted.items() if result != "ok") == sum(c.errors for c in served)
 
 

@@ -84,6 +84,12 @@ def test_a_worker_counts_what_the_server_was_asked(local: LocalTablestore, caplo
 
     until(stream_requests_agree)
     until(lambda: by_operation(metrics, t.STATUS_TABLE_REQUESTS) == served(local, "status"))
+    counts = local.requests()
+    stream_units = sum(count.read_units for count in counts if count.operation == "GetStreamRecord")
+    assert metrics.value(t.STREAM_UNITS) == stream_units > 0
+    status = [count for count in counts if count.table == "status"]
+    assert metrics.value(t.STATUS_TABLE_UNITS, kind="read") == sum(count.read_units for count in status) > 0
+    assert metrics.value(t.STATUS_TABLE_UNITS, kind="write") == sum(count.write_units for count in status) > 0
     assert metrics.value(t.STREAM_REQUESTS, operation="GetStreamRecord", result="throttled") == 2
     assert metrics.value(t.RECORDS_PROCESSED) == ROWS
     assert metrics.value(t.RECORDS_SIZE_BYTES) > ROWS * 20

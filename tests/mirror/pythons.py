@@ -84,10 +84,10 @@ class Source:
                 self.put(form.format(f"{letter}{step}"), -1_000 * step - place)
 
 
-def environment_of(version: str, python: str) -> str:
+def environment_of(version: str, python: str, extras: str = "delta,iceberg,postgres") -> str:
     """Make an environment, if it is not there yet; its program."""
     place = Path("build", "pythons", version)
-    command = [str(ROOT / "tools" / "setup-environment"), "delta,iceberg,postgres"]
+    command = [str(ROOT / "tools" / "setup-environment"), extras]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "VENV": str(place), "PYTHON": python}, check=True)
     return str(ROOT / place / "bin" / "python")
 

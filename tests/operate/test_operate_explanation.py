@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from operate_facts import END, LEASE_SECONDS, OLDEST, ago, facts, row, waiting, worker
 
 from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
+from streamclient.core.costs import Cost
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import Pause, Progress, Shard
 from streamclient.operate import situations
@@ -19,6 +20,7 @@ from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView
 from streamclient.operate.lease_rules import SITUATIONS, situation_of
 from streamclient.operate.liveness import Liveness, life, living_workers, seconds_to_loss
+from streamclient.operate.operator_documents import session_document
 from streamclient.operate.situations import Situation
 
 PAUSE = Pause("r1", "ann@ops", "maintenance", ago(-3_600))
@@ -283,6 +285,39 @@ def test_a_paused_child_of_an_unfinished_parent_waits_for_the_parent_first() -> 
     made = facts(row("p", "w1"), row("s1", "w1", parents=["p"], pause=PAUSE, taken=True), workers=[W1])
     assert explain(made, "s1").situation is situations.WAITS_FOR_PARENT
     assert any(line.startswith("pause: by ann@ops") for line in evidence(made, "s1"))
+
+
+def test_the_facts_about_an_owner_tell_that_its_reads_are_held_back() -> None:
+    made = facts(OWN, workers=[worker("w1", pace="reads are at their ceiling of 400 a second")])
+    (line,) = [line for line in evidence(made, "s1") if line.startswith("worker w1: ")]
+
+    assert line.endswith(", reads are at their ceiling of 400 a second")
+    assert explain(made, "s1").situation.moves, "that is no trouble"
+
+
+def test_the_facts_tell_what_the_living_workers_cost_together_in_an_hour() -> None:
+    """Each states the cost of its own time; one that is dead, or counts nothing, adds nothing."""
+    minute = Cost(
+        seconds=60,
+        stream_requests=240,
+        stream_read_units=2,
+        status_table_requests=160,
+        status_table_read_units=95,
+        status_table_write_units=11,
+    )
+    ten_minutes = Cost(seconds=600, stream_requests=1, status_table_requests=6_000)
+    fleet = [
+        worker("w1", cost=minute),
+        worker("w2", cost=ten_minutes),
+        worker("w3"),
+        worker("dead", beat=3_600.0, cost=minute),
+    ]
+    told = "the fleet costs an hour: stream 14,406 requests and 120 read units, "
+    told += "status table 45,600 requests, 5,700 read and 660 write units"
+
+    assert [line for line in evidence(facts(OWN, workers=fleet), "s1") if "costs" in line] == [told]
+    assert [line for line in evidence(facts(OWN, workers=fleet[2:]), "s1") if "costs" in line] == []
+    assert session_document(facts(OWN, workers=fleet), fleet[0])["cost"]["stream_requests"] == 240
 
 
 def test_a_circle_of_parents_ends_and_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamclient.base.processes import process_space
+from streamclient.core.costs import Cost
 from streamclient.core.worker_info import LONGEST_REASON, MOST_SHARDS, ShardTrouble, WorkerInfo
 from streamclient.operate.facts import Process
 from streamclient.operate.local_processes import process_of
@@ -48,11 +50,22 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
     trouble = ShardTrouble("x" * (LONGEST_REASON + 9), "reading")
     shards = {f"s{number:03}": trouble for number in range(MOST_SHARDS + 9)}
     told = WorkerInfo(
-        host="h", pid=3, space="0a", version="1", started_micros=5, trouble="t", shards=shards, left=("b", "a")
+        host="h",
+        pid=3,
+        space="0a",
+        version="1",
+        started_micros=5,
+        trouble="t",
+        pace="p" * (LONGEST_REASON + 9),
+        cost=Cost(seconds=60.5, stream_requests=3, status_table_write_units=2),
+        shards=shards,
+        left=("b", "a"),
     )
     read = WorkerInfo.from_json(told.to_json())
 
     assert (read.host, read.pid, read.space, read.trouble, read.left) == ("h", 3, "0a", "t", ("b", "a"))
+    assert read.pace == "p" * LONGEST_REASON
+    assert read.cost == told.cost
     assert len(read.shards) == MOST_SHARDS
     assert read.unnamed == 9, "the rest is counted"
     assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
@@ -67,6 +80,9 @@ def test_any_text_in_its_place_is_read_as_nothing(text: str) -> None:
 def test_members_of_another_type_are_left_out() -> None:
     read = WorkerInfo.from_json('{"host": 3, "pid": true, "shards": [], "left": {}, "new": 1, "version": "2"}')
     assert read == WorkerInfo(version="2")
+    cost = Cost(seconds=60, stream_requests=3).to_document()
+    for wrong in ({**cost, "seconds": 0}, {**cost, "stream_requests": "3"}, {**cost, "stream_requests": -3}, {}, []):
+        assert WorkerInfo.from_json(json.dumps({"cost": wrong})).cost is None, wrong
 
 
 def test_a_process_elsewhere_is_not_judged() -> None:

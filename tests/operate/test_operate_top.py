@@ -19,6 +19,7 @@ from operate_scene import STATUS, TABLE, Scene
 from streamclient.cli.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, full_screen, plain_screen
 from streamclient.cli.top_tables import shard_rows, worker_rows
 from streamclient.core import leases as rule
+from streamclient.core.costs import Cost
 from streamclient.errors import ConfigurationError
 from streamclient.model import Progress
 from streamclient.operate.collection import FleetReader
@@ -84,6 +85,18 @@ def test_a_shard_that_does_not_move_says_why() -> None:
 
     assert rows["s2"][-1] == "does not move on worker w2: processor failed once"
     assert rows["s4"][-1] == "is held by worker w1, which is unwell: no scan succeeded"
+
+
+def test_a_fleet_that_counts_its_requests_says_what_they_cost() -> None:
+    _, now = fleet()
+    cost = Cost(seconds=60, stream_requests=240, status_table_requests=10)
+    counted = overview(evolve(now, workers={"w1": worker("w1", cost=cost)}))
+    told = "costs an hour: stream 14,400 requests and 0 read units, status table 600 requests, "
+
+    assert plain_screen(counted).splitlines()[1].startswith(told)
+    assert overview_document(counted)["totals"]["cost_an_hour"]["stream_requests"] == 14_400
+    assert overview_document(overview(now))["totals"]["cost_an_hour"] is None
+    assert len(full_screen(counted, 60, 12).splitlines()) <= 12
 
 
 def test_the_screen_has_as_many_shards_as_lines_and_nothing_wraps() -> None:

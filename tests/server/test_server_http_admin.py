@@ -109,7 +109,16 @@ def test_faults_are_added_listed_and_removed(local: LocalTablestore) -> None:
 def test_request_counters_are_shown_and_reset(local: LocalTablestore, table: str) -> None:
     counts = call(local, "GET", "requests")[1]["requests"]
     assert counts == [
-        {"operation": "PutRow", "table": table, "requests": 10, "errors": 0, "rows_read": 0, "rows_written": 10}
+        {
+            "operation": "PutRow",
+            "table": table,
+            "requests": 10,
+            "errors": 0,
+            "rows_read": 0,
+            "rows_written": 10,
+            "read_units": 0,
+            "write_units": 10,
+        }
     ]
     assert call(local, "DELETE", "requests") == (200, {})
     assert call(local, "GET", "requests") == (200, {"requests": []})
@@ -191,7 +200,7 @@ def test_the_command_line_shows_request_counters(
     local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = [line.split() for line in output(local, capsys, "requests", "--reset").splitlines()]
-    assert ["PutRow", "orders", "10", "0", "0", "10"] in listed
+    assert ["PutRow", "orders", "10", "0", "0", "10", "0", "10"] in listed
     assert output(local, capsys, "requests") == "no requests\n"
 
 

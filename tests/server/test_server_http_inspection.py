@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server_state_driver import HIGHEST, LOWEST, frame, put, stream_driver
 
 from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, RequestCounters
-from streamclient.server.inspection import inspect, rows_read
+from streamclient.server.inspection import counted, inspect
 from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
 
@@ -101,8 +101,8 @@ def test_an_absent_row_is_not_counted(row: bytes, expected: int) -> None:
     table.rows.add(is_ok=True, row=row)
     table.rows.add(is_ok=False).error.code = "OTSServerBusy"
 
-    assert rows_read("GetRow", one.SerializeToString()) == expected
-    assert rows_read("BatchGetRow", batch.SerializeToString()) == expected
+    assert counted("GetRow", one.SerializeToString()).rows_read == expected
+    assert counted("BatchGetRow", batch.SerializeToString()).rows_read == expected
 
 
 @pytest.mark.parametrize("count", [0, 3])

@@ -14,6 +14,7 @@ from streamclient.core.consumer import machine, page_answers
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
 from streamclient.core.consumer.parked import ParkedKeys
+from streamclient.core.consumer.reading_pace import ShardPace, WorkerPace
 from streamclient.core.consumer.transitions import Outcome, Phase
 from streamclient.model import CheckpointPosition
 from streamclient.testing.simulation.plan import Action, Plan
@@ -98,7 +99,46 @@ def _believes_any_way(self: ReadTrail, asked: str, following: str, count: int, p
     return Judged(taken=sum(place(index) <= last for index in range(count)))
 
 
+_interval = ShardPace.interval
+
+
+def _never_shortens(self: ShardPace, now: float) -> float:
+    given: dict[ShardPace, float] = self._table.__dict__.setdefault("given", {})
+    given[self] = max(given.get(self, 0.0), _interval(self, now))
+    return given[self]
+
+
+def _starves_the_first(self: ShardPace, now: float) -> float:
+    first = self._table.__dict__.setdefault("first", self)
+    return _interval(self, now) * (10.0 if self is first else 1.0)
+
+
+def _with_long_silences(plan: Plan) -> Plan:
+    return evolve(plan, write_seconds=20.0, round_seconds=1.0, max_reads_per_second=0)
+
+
+def _with_a_low_ceiling(plan: Plan) -> Plan:
+    return evolve(plan, round_seconds=1.0, max_reads_per_second=1)
+
+
 CONSUMER_MUTATIONS = (
+    Mutation(
+        "the pause of a quiet shard stays long when records come again",
+        frozenset({"read in time"}),
+        [(ShardPace, "interval", _never_shortens)],
+        made_to_fit=_with_long_silences,
+    ),
+    Mutation(
+        "one shard of a worker is read ten times as seldom as it may be",
+        frozenset({"read in time"}),
+        [(ShardPace, "interval", _starves_the_first)],
+    ),
+    Mutation(
+        "reads without records know no ceiling",
+        frozenset({"reads keep their ceiling"}),
+        [(WorkerPace, "stretched", lambda self, interval: interval)],
+        made_to_fit=_with_a_low_ceiling,
+    ),
     Mutation(
         "a page in doubt is followed",
         frozenset({"checkpoints follow processing", "nothing is lost"}),
@@ -108,7 +148,7 @@ CONSUMER_MUTATIONS = (
         "the way to the last record is believed although it lacks that record",
         frozenset({"checkpoints follow processing", "nothing is lost"}),
         [(ReadTrail, "judge", _believes_any_way)],
-        seed=46,
+        seed=184,
     ),
     Mutation(
         "an end is believed although the list of shards does not show it",
@@ -120,7 +160,7 @@ CONSUMER_MUTATIONS = (
         frozenset({"checkpoints follow processing", "nothing is lost"}),
         [],
         handlers=[(consuming.EndJudged, _believes_what_is_shown_since)],
-        seed=459,
+        seed=256,
     ),
     Mutation(
         "a consumer that is stopped while it reads leaves its processor open",
@@ -145,6 +185,7 @@ CONSUMER_MUTATIONS = (
         frozenset({"calls in order"}),
         [],
         phases={(Phase.STARTING, Outcome.STOPPED): Phase.ENDED},
+        seed=10,
     ),
     Mutation(
         "a processor that failed is replaced without being closed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from itertools import islice
+from math import log
 from typing import Any
 
 import pytest
@@ -81,9 +82,34 @@ def test_a_long_history_costs_no_pause_and_no_listing_for_each_split() -> None:
     stream.append(f"s{generations}", make_record("last", generations + 1))
     listings, clock = count_listings(stream), Clock(3.0)
 
-    assert keys_of(follow(stream, clock)) == [*(f"k{number}" for number in range(0, generations, 3)), "last"]
+    follower = StreamFollower(stream, stream.stream_id, stop=clock, monotonic=clock.monotonic)
+    expected = [*(f"k{number}" for number in range(0, generations, 3)), "last"]
+    assert keys_of(list(islice(follower.changes(), len(expected)))) == expected
     assert listings == [1]
-    assert len(clock.waits) == 6, "only once everything was read"
+    assert clock.waits == []
+
+
+def test_reads_follow_the_traffic() -> None:
+    """Every 100 ms for 10 s after a record, then ever more seldom; after ten minutes of silence every 0.9 s."""
+    stream = FakeStream("orders", ["a", "b"])
+    stream.append("a", make_record("k1", 1))
+    clock, reads = Clock(3_600.0), list[float]()
+    read = stream.get_stream_record
+
+    def get_stream_record(shard_iterator: str, limit: int | None = None) -> RecordPage:
+        reads.append(clock.now)
+        return read(shard_iterator, limit)
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    follow(stream, clock)
+    both_at_once = 2
+
+    def count(begin: float, end: float) -> int:
+        return sum(begin <= at < end for at in reads) // both_at_once
+
+    assert 90 <= count(0, 10) <= 110
+    assert 60 / 0.9 <= count(1_000, 1_060) <= 70
+    assert count(10, 600) < 1_500
 
 
 def test_children_begin_in_the_order_of_the_listing() -> None:
@@ -180,7 +206,7 @@ def test_a_shard_whose_pages_stay_untrue_is_named_and_others_go_on(change: Chang
     assert keys_of(found) in (["x"], ["k1", "k2", "k3", "x"])
     assert "shard a does not move: " in said(found)
     assert said(found).count("\n") < 5, "now and then"
-    of_b = 200.0 / min(clock.waits)
+    of_b = 100 + 100 * (1 + log(200.0 / 10))  # every 0.1 s for ten seconds, then every hundredth of the silence
     assert stream.reads - reads < of_b + 5 + 2 * 200.0 / LONGEST_DOUBT_SECONDS + 10
 
 

@@ -13,7 +13,8 @@ from tablestore import Row
 from tunnel_scene import TABLE, Log, Scene, program, quick, running
 
 from streamclient import WorkerFailedError, WorkerStatus
-from streamclient.core.consumer.pauses import ArrivalRhythm
+from streamclient.core.consumer import reading_pace
+from streamclient.core.consumer.reading_pace import ShardPace
 from streamclient.errors import ConfigurationError
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.server import Fail, FaultRule
@@ -151,13 +152,14 @@ def test_channel_that_shall_be_let_go_gets_no_further_call_and_keeps_what_was_do
 @pytest.mark.slow
 def test_pauses_of_an_idle_channel_grow_up_to_the_longest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    decide = ArrivalRhythm.pause_seconds
+    decide = ShardPace.interval
 
-    def pause_seconds(rhythm: ArrivalRhythm, *given: float) -> float:
-        pauses.append(decide(rhythm, *given))
+    def interval(pace: ShardPace, now: float) -> float:
+        pauses.append(decide(pace, now))
         return pauses[-1]
 
-    monkeypatch.setattr(ArrivalRhythm, "pause_seconds", pause_seconds)
+    monkeypatch.setattr(ShardPace, "interval", interval)
+    monkeypatch.setattr(reading_pace, "ALIVE_SECONDS", 0.1)
     with scene.worker(scene.tunnel(TunnelType.STREAM), Log(), max_retry_interval_millis=300):
         until(lambda: 0.3 in pauses)
 

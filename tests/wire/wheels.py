@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +24,10 @@ NEEDED = ("pytest", "hypothesis", "pyarrow")
 """What these tests import besides the package."""
 
 
-def pythons() -> Iterator[tuple[str, str]]:
-    """Versions that can be run here, each with its program: on the path, or one of pyenv's."""
+def pythons(versions: Sequence[str] = VERSIONS) -> Iterator[tuple[str, str]]:
+    """Those of these versions that can be run here, each with its program: on the path, or one of pyenv's."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    for version in VERSIONS:
+    for version in versions:
         installed = sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))
         for candidate in (f"python{version}", *installed):
             question = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]

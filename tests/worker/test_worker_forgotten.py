@@ -71,7 +71,8 @@ def test_records_after_a_rest_wait_for_no_forgotten_connection_and_no_lease_is_l
             initial_position=InitialPosition.oldest(),
         )
         write(0)
-        with Worker("w1", ClientConfig(), config, journal.make):
+        # So seldom that one thread can read all shards, over one connection, while the others rest.
+        with Worker("w1", ClientConfig(worker_idle_time_millis=500), config, journal.make):
             until(lambda: delivered() == len(LETTERS))
             with answers_held(box):
                 until(lambda: box.connections >= len(LETTERS), "a connection for each shard")

@@ -309,7 +309,7 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     held = HeldLease(row, "tenancy-1", 2_000.0, 6, 1_000.0, Acquisition(1), reason=Reason(cause))
     instruments = Instruments(labelled(metrics, **W1), "w1", {"c1": held}, lambda: now[0])
     instruments.handled(events.Answered(events.ReadRows(), events.Scan((row,))), [], now[0])
-    status = lease_status(held, StreamFacts(lambda: 0, 1_000), now[0])
+    status = lease_status(held, StreamFacts(lambda: 0), now[0])
     instruments.sample({"c1": status}, ahead_bytes=0)
     now[0] += 300.0
     instruments.caught_up("c1")
@@ -565,6 +565,13 @@ def test_every_metric_is_emitted_with_exactly_its_labels() -> None:
     """
     exact = Exact()
     play(exact)
-    elsewhere = {t.STREAM_REQUESTS, t.STATUS_TABLE_REQUESTS, t.STATUS_TABLE_ROWS_READ, t.STATUS_TABLE_ROWS_WRITTEN}
+    elsewhere = {
+        t.STREAM_REQUESTS,
+        t.STREAM_UNITS,
+        t.STATUS_TABLE_REQUESTS,
+        t.STATUS_TABLE_ROWS_READ,
+        t.STATUS_TABLE_ROWS_WRITTEN,
+        t.STATUS_TABLE_UNITS,
+    }
 
     assert exact.seen == {metric: {tuple(sorted(metric.labels))} for metric in METRICS if metric not in elsewhere}

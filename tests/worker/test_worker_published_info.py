@@ -7,10 +7,12 @@ import socket
 
 from streamclient.base.processes import process_space
 from streamclient.base.reasons import Cause, Reason
+from streamclient.core.costs import Cost
 from streamclient.core.worker_info import MOST_LEFT, MOST_SHARDS, ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus
 from streamclient.worker.health import WorkerHealth
-from streamclient.worker.statuses import PublishedInfo, because
+from streamclient.worker.statuses import COST_SECONDS, PublishedInfo, because
+from tests.worker.stage import Stage
 
 WELL = WorkerHealth(is_healthy=True)
 
@@ -60,6 +62,34 @@ def test_what_has_not_changed_is_not_told_again() -> None:
     assert published.changed(failing, WELL, ()) is None
     assert published.changed({}, WorkerHealth(is_healthy=False, reason="no scan succeeded"), ()) is not None
     assert published.changed({}, WELL, ()) == published.text
+
+
+def test_a_cost_is_stated_once_in_its_least_time_and_is_that_of_the_time_since_the_last_one() -> None:
+    asked = [Cost(seconds=0.1, stream_requests=9)]
+    published = PublishedInfo(20_000, 5, lambda: asked[-1])
+
+    def told(seconds: float, stream_requests: int) -> Cost | None:
+        asked.append(Cost(seconds=seconds, stream_requests=stream_requests))
+        published.changed({}, WELL, ())
+        return WorkerInfo.from_json(published.text).cost
+
+    assert told(COST_SECONDS - 1, 100) is None
+    assert told(COST_SECONDS + 2, 120) == Cost(seconds=COST_SECONDS + 2, stream_requests=120)
+    assert told(2 * COST_SECONDS, 999) == Cost(seconds=COST_SECONDS + 2, stream_requests=120)
+    assert told(2 * COST_SECONDS + 7, 1_120) == Cost(seconds=COST_SECONDS + 5, stream_requests=1_000)
+
+
+def test_a_worker_tells_that_its_reads_are_at_their_ceiling() -> None:
+    """With the next heartbeat; reads then come as often as the ceiling says, whatever the number of shards."""
+    world = Stage(*[f"s{number}" for number in range(8)], max_reads_per_second=100)
+    world.reader()
+    world.advance(7.0)
+    before = world.stream.reads
+    world.advance(2.0)
+
+    (row,) = world.leases.list_workers(with_info=True)
+    assert WorkerInfo.from_json(row.info).pace.startswith("reads are at their ceiling of 100 a second: each shard ")
+    assert 150 <= world.stream.reads - before <= 205
 
 
 def test_no_text_keeps_it_from_being_stored_or_read() -> None:

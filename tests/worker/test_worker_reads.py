@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
+from streamclient.core.consumer.reading_pace import EARLIEST_SHARE
 from streamclient.tablestore.stream_api import RecordPage
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SMALLEST_STEP_SECONDS
 from streamclient.worker.fetcher import DataFetcher, ShardSource
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.read_calls import FAIR_TURN, PATIENT_SECONDS, OwnerReads, PrefetchBudget, ReadQueue
-from streamclient.worker.shard_consumer import IDLE_SLACK
 from tests.placed_records import make_record
 from tests.worker.stage import Clock, ManualPool, Stage
 
@@ -264,7 +264,7 @@ def test_reads_that_are_in_a_hurry_have_threads_and_wakes_of_their_own() -> None
 def test_idle_shards_are_read_together_and_none_later_than_its_pause() -> None:
     """However long the pause. On simulated time a read takes none, so a pause is what lies between two reads."""
     names = [f"shard-{number}" for number in range(40)]
-    world = Stage(*names, max_idle_poll_interval_millis=1_000)
+    world = Stage(*names, worker_idle_time_millis=1_000, max_idle_poll_interval_millis=1_000)
     read_at: dict[str, list[float]] = {name: [] for name in names}
     world.stream.before_read = lambda shard_id: read_at[shard_id].append(world.simulation.now)
     dice, worker = random.Random(1), world.worker()
@@ -279,19 +279,19 @@ def test_idle_shards_are_read_together_and_none_later_than_its_pause() -> None:
 
     gaps = [later - earlier for moments in read_at.values() for earlier, later in pairwise(moments)]
     assert max(gaps) <= 1.0 + SMALLEST_STEP_SECONDS
-    assert min(gaps) >= 1.0 * (1 - IDLE_SLACK) - SMALLEST_STEP_SECONDS
+    assert min(gaps) >= EARLIEST_SHARE - SMALLEST_STEP_SECONDS
     meetings = {at * 32 for moments in read_at.values() for at in moments}
     assert all(meeting.is_integer() for meeting in meetings), "a thirty-second is within a twentieth of the pause"
 
 
 def test_a_record_of_an_idle_shard_comes_within_its_pause() -> None:
     names = [f"shard-{number}" for number in range(10)]
-    world = Stage(*names)
+    world = Stage(*names, worker_idle_time_millis=100)
     world.reader()
-    world.advance(700.0)
+    world.advance(100.0)
     for number, name in enumerate(names):
         world.advance(0.37)
         written_at = world.simulation.now
         world.stream.append(name, make_record("k", number))
         world.until(lambda name=name: bool(world.journal.delivered(name)))  # type: ignore[misc]
-        assert world.simulation.now - written_at <= 5.0 + SMALLEST_STEP_SECONDS
+        assert world.simulation.now - written_at <= 0.9 + SMALLEST_STEP_SECONDS

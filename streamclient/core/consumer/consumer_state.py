@@ -15,6 +15,7 @@ from streamclient.core.consumer.consumer_positions import NO_PROGRESS
 from streamclient.core.consumer.page import PageInWork, PendingCut
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.pauses import ConsumerBackoff
+from streamclient.core.consumer.reading_pace import TablePace, WorkerPace
 from streamclient.core.consumer.transitions import Outcome, Phase, next_phase, stronger
 from streamclient.core.events import Severity, StartConsumer
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
@@ -23,6 +24,9 @@ from streamclient.records import SequenceInfo, StreamRecord
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
 """Reasons that end this consumer; after any other reason a new processor starts."""
 
+POLLED = frozenset({Phase.READING, Phase.WAITING})
+"""Phases in which a shard may wait for records; in the others it is not polled."""
+
 
 class ConsumerState:
     """Fields of a consumer, and operations that all phases share.
@@ -30,6 +34,7 @@ class ConsumerState:
     Args:
         record_id: returns the id of a record; the ids of a shard sort in the order of its records.
         key_text: returns a primary key in words.
+        table_pace: shared by the table's consumers in this worker; by default the consumer is alone.
     """
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
@@ -48,10 +53,12 @@ class ConsumerState:
         *,
         record_id: Callable[[StreamRecord], str],
         key_text: Callable[[Any], str],
+        table_pace: TablePace | None = None,
     ) -> None:
         policy = config.failure_policy
         self.shard_id = start.shard_info.shard_id
-        self.backoff = ConsumerBackoff(config, dice)
+        pace = (table_pace or WorkerPace(config).table()).shard()
+        self.backoff = ConsumerBackoff(config, dice, pace)
         self.phase = Phase.BACKING_OFF
         self.visit = 0
         """Number of changes of the phase; an answer that an earlier phase requested is ignored."""
@@ -134,6 +141,8 @@ class ConsumerState:
         self.phase = next_phase(self.phase, outcome)
         self.visit += 1
         self.resume_at = None
+        if self.phase not in POLLED:
+            self.backoff.pace.rest()
         self._beginnings[self.phase](self)
 
     def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:

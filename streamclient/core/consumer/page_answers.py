@@ -37,6 +37,7 @@ class PageReader(ConsumerState):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def _begin_reading(self) -> None:
+        self.backoff.read_begins(self._now)
         self._tell(consumer_events.Read(self.visit, self.position))
 
     def _begin_waiting(self) -> None:

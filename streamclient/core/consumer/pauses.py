@@ -1,66 +1,18 @@
-"""The pauses of one shard, after failures and while no record comes, and the counters from which they follow."""
+"""The pauses of one shard, after failures and while no record comes, and the counters from which they follow.
+
+``streamclient.core.consumer.reading_pace`` decides how often a shard without news is read.
+"""
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from math import sqrt
 
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.position import Position
 from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.page import Span
-
-REQUEST_WORTH_SECONDS = 0.02
-"""The longest time in seconds for which one record may wait if that saves one request. The Java client's fixed pause
-has the same length."""
-
-REMEMBERED_GAPS = 5
-"""The number of the latest gaps between arrivals of which the shortest counts: a single short gap makes reading
-frequent again."""
-
-
-class ArrivalRhythm:
-    """Learns how far apart records arrive, and derives the cheapest pause.
-
-    Reading every ``d`` seconds costs ``1/d`` requests a second and lets each record wait ``d/2`` on average. If records
-    come ``gap`` seconds apart and a request is worth ``w`` seconds of waiting, the sum ``w/d + d/(2 gap)`` is smallest
-    at ``d = sqrt(2 w gap)``. The gap is the shortest of the last few, or the present silence if that is longer: a burst
-    is followed by eager reading, a long silence by ever longer pauses.
-
-    With a worth of 20 ms, a stream with one record a second is read every 0.2 s, and after a minute of silence the
-    pause is 1.5 s. Times are monotonic seconds. A gap starts when a read first finds nothing, so slow processing is not
-    a gap.
-
-    Example:
-        >>> rhythm = ArrivalRhythm()
-        >>> rhythm.nothing_came(100.0)
-        >>> [round(rhythm.pause_seconds(now, 0.02, 5.0), 2) for now in (100.0, 101.0, 110.0, 160.0, 4_000.0)]
-        [0.02, 0.2, 0.63, 1.55, 5.0]
-    """
-
-    def __init__(self) -> None:
-        self._gaps: deque[float] = deque(maxlen=REMEMBERED_GAPS)
-        self._waits_since: float | None = None
-
-    def records_came(self, now: float) -> None:
-        """Record that a read returned records."""
-        self._gaps.append(0.0 if self._waits_since is None else now - self._waits_since)
-        self._waits_since = None
-
-    def nothing_came(self, now: float) -> None:
-        """Record that a read returned no records."""
-        if self._waits_since is None:
-            self._waits_since = now
-
-    def pause_seconds(self, now: float, shortest_seconds: float, longest_seconds: float) -> float:
-        """Return how long to wait now, within the bounds."""
-        silence = 0.0 if self._waits_since is None else now - self._waits_since
-        learned = min(self._gaps) if len(self._gaps) == REMEMBERED_GAPS else 0.0
-        wanted = sqrt(2 * REQUEST_WORTH_SECONDS * max(silence, learned))
-        return max(shortest_seconds, min(longest_seconds, wanted))
-
+from streamclient.core.consumer.reading_pace import ShardPace
 
 SHORTEST_READ_PAUSE_MILLIS = 100
 """First pause after a failed read, as in the Java client; the calls below have already made their own quick retries."""
@@ -75,7 +27,17 @@ LONGEST_STORE_PAUSE_MILLIS = 60_000
 
 MOST_EAGER_READS = 64
 """Number of consecutive empty pages up to which a hint of more records causes an immediate read. The hint promises
-nothing, so the ordinary pauses come back after this number."""
+nothing, so the ordinary pauses come back after this number. Without a hint, a position that moved over no record is
+taken for one: the service skips. With the hint that nothing more waits it is not, since the end of a tunnel's channel
+moves with time."""
+
+LEAST_IDLE_SHARE = 0.25
+"""The least pause after a page that nothing follows, as a share of the shortest interval: reads that take longer than
+their interval leave the service and this process some room."""
+
+POLL_SPREAD = 0.05
+"""The largest share of its interval by which a shard is polled sooner, by chance, so that shards that began together do
+not stay together."""
 
 FIRST_MARKED_RESTART_IS_FREE = 1
 
@@ -83,9 +45,10 @@ FIRST_MARKED_RESTART_IS_FREE = 1
 class ConsumerBackoff:
     """Counters of one consumer, and the pauses that follow from them. All pauses are in seconds."""
 
-    def __init__(self, config: ClientConfig, dice: random.Random) -> None:
+    def __init__(self, config: ClientConfig, dice: random.Random, pace: ShardPace) -> None:
         self._config = config
         self._dice = dice
+        self.pace = pace
         self.failures = 0
         self.read_failures = 0
         self.store_failures = 0
@@ -93,20 +56,27 @@ class ConsumerBackoff:
         self._empty_pages = 0
         self._accepted_records = 0
         self._hurdle = 0
-        self._rhythm = ArrivalRhythm()
+        self._read_at = 0.0
+        self.poll_interval = 0.0
+        """The longest time between two polls of the shard, as it was last decided; 0.0 before that."""
+
+    def read_begins(self, now: float) -> None:
+        """Record that a read is requested."""
+        self._read_at = now
 
     def read_succeeded(self, page: ShardPage, now: float) -> None:
         """Record that a read returned ``page``."""
         self.read_failures = 0
         if page.records:
             self._empty_pages = 0
-            self._rhythm.records_came(now)
+            self.pace.records_came(now)
         else:
-            self._rhythm.nothing_came(now)
+            self.pace.nothing_came(now)
 
     def read_failed(self) -> None:
         """Record that a read failed."""
         self.read_failures += 1
+        self.pace.rest()
 
     def read_pause(self) -> float:
         """Return the pause before the next read, unless the user's retry strategy decides."""
@@ -166,14 +136,13 @@ class ConsumerBackoff:
         """Return the pause after a page that no further record seems to follow."""
         self._empty_pages += not page.records
         moved = page.next_position != read_from and read_from.is_iterator
-        if not page.records and (page.may_more_record or moved) and self._empty_pages <= MOST_EAGER_READS:
+        more = moved if page.may_more_record is None else page.may_more_record
+        if not page.records and more and self._empty_pages <= MOST_EAGER_READS:
             return 0.0
-        shortest, longest = self._config.worker_idle_time_millis, self._longest_idle_millis
-        return self._rhythm.pause_seconds(now, shortest / 1_000, longest / 1_000)
-
-    @property
-    def _longest_idle_millis(self) -> int:
-        return max(self._config.max_idle_poll_interval_millis, self._config.worker_idle_time_millis)
+        self.poll_interval = self.pace.interval(now)
+        spread = 1.0 - POLL_SPREAD * self._dice.random()
+        least = LEAST_IDLE_SHARE * self._config.worker_idle_time_millis / 1_000
+        return max(least, self.poll_interval * spread - (now - self._read_at))
 
 
 def retry_pause_millis(span: Span, policy: FailurePolicy) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.capacity import consumed
-from streamclient.server.operation import ServedOperation, own_table
+from streamclient.server.capacity import Units, consumed, units_of
+from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
@@ -53,9 +53,15 @@ def single_row_write(name: str, kind: OperationType, row_field: str) -> ServedOp
         return messages.response(consumed=units, row=outcome.row)
 
     @lru_cache(maxsize=64)
-    def usual_answer(read_units: int, write_units: int) -> bytes:
-        return bytes(messages.response(consumed=consumed(read=read_units, write=write_units)).SerializeToString())
+    def usual_answer(read_units: int, write_units: int) -> Counted:
+        answer = messages.response(consumed=consumed(read=read_units, write=write_units))
+        return Counted(bytes(answer.SerializeToString()), 0, Units(read_units, write_units))
 
     return ServedOperation(
-        messages=messages, validate=validate, act=act, tables=own_table, rows_written=lambda request: 1
+        messages=messages,
+        validate=validate,
+        act=act,
+        tables=own_table,
+        rows_written=lambda request: 1,
+        units=units_of,
     )

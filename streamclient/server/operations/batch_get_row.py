@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.capacity import consumed
+from streamclient.server.capacity import consumed, units_of_rows
 from streamclient.server.operation import ServedOperation
 from streamclient.server.row_reads import Selection, find_row, read_found
 from streamclient.server.server_errors import ServiceError, invalid
@@ -110,4 +110,5 @@ OPERATION = ServedOperation(
     act=_act,
     tables=lambda request: tuple(table.table_name for table in request.tables),
     rows_read=lambda answer: sum(1 for table in answer.tables for row in table.rows if row.row),
+    units=units_of_rows,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.capacity import consumed
+from streamclient.server.capacity import consumed, units_of_rows
 from streamclient.server.local_transactions import Transaction, partition_key_text
 from streamclient.server.operation import ServedOperation
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
@@ -141,4 +141,5 @@ OPERATION = ServedOperation(
     act=_act,
     tables=lambda request: tuple(table.table_name for table in request.tables),
     rows_written=lambda request: sum(len(table.rows) for table in request.tables),
+    units=units_of_rows,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.capacity import consumed
+from streamclient.server.capacity import NO_UNITS, consumed
 from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
 from streamclient.server.row_reads import Selection
@@ -58,7 +58,7 @@ def _act(state: ServerState, request: RangeRead) -> Any:
     response.data_block_type = DataBlockType.SIMPLE_ROW_MATRIX if request.as_matrix else DataBlockType.PLAIN_BUFFER
     if page.next_row is not None:
         response.next_start_primary_key = key_frame(table, page.next_row)
-    return Counted(response, len(page.rows))
+    return Counted(response, len(page.rows), NO_UNITS)
 
 
 OPERATION = ServedOperation(

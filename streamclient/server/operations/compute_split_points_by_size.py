@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.capacity import consumed
+from streamclient.server.capacity import consumed, units_of
 from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import MEGABYTE, Limits
@@ -67,4 +67,5 @@ OPERATION = ServedOperation(
     validate=_validate,
     act=_act,
     tables=own_table,
+    units=units_of,
 )

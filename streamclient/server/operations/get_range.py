@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.capacity import consumed, units
+from streamclient.server.capacity import Units, consumed, units
 from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
 from streamclient.server.server_errors import invalid
@@ -48,14 +48,13 @@ def _act(state: ServerState, request: RangeRead) -> Any:
     """Read one page of the range."""
     table = state.table(request.table_name)
     page = read_range(state, table, request)
-    response = schema.GetRangeResponse(
-        consumed=consumed(read=units(page.charged_bytes)), rows=encode_page(table, request, page)
-    )
+    cost = Units(read=units(page.charged_bytes), write=0)
+    response = schema.GetRangeResponse(consumed=consumed(read=cost.read), rows=encode_page(table, request, page))
     if request.as_matrix:
         response.data_block_type = DataBlockType.SIMPLE_ROW_MATRIX
     if page.next_row is not None:
         response.next_start_primary_key = key_frame(table, page.next_row)
-    return Counted(response, len(page.rows))
+    return Counted(response, len(page.rows), cost)
 
 
 OPERATION = ServedOperation(messages=schema.OPERATIONS["GetRange"], validate=_validate, act=_act, tables=own_table)

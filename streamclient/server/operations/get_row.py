@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server.capacity import consumed
+from streamclient.server.capacity import consumed, units_of
 from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.row_reads import Selection, find_row, read_found
 from streamclient.server.server_limits import Limits
@@ -52,4 +52,5 @@ OPERATION = ServedOperation(
     act=_act,
     tables=own_table,
     rows_read=lambda answer: 1 if answer.row else 0,
+    units=units_of,
 )

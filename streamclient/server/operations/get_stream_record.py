@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from streamclient.server.capacity import consumed, units
+from streamclient.server.capacity import Units, consumed, units
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator, table_of_iterator
 from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.server_errors import invalid, trimmed
@@ -51,16 +51,15 @@ def _act(state: ServerState, request: GetStreamRecord) -> Counted:
         raise trimmed()
     page = shard.page(iterator.position, request.limit, state.limits.stream_page_bytes)
     found = len(page.elements)
-    rest = schema.GetStreamRecordResponse(
-        consumed=consumed(read=units(page.size_bytes) if found else 0), may_more_record=bool(found)
-    )
+    cost = Units(read=units(page.size_bytes) if found else 0, write=0)
+    rest = schema.GetStreamRecordResponse(consumed=consumed(read=cost.read), may_more_record=bool(found))
     position = iterator.position + found
     if not found and shard.is_open:
         rest.next_shard_iterator = request.iterator_text
     elif shard.is_open or position < shard.next_position:
         rest.next_shard_iterator = encode_iterator(evolve(iterator, position=position))
     # Each record was encoded once, as an element of this message, when it was written.
-    return Counted(b"".join([*page.elements, rest.SerializeToString()]), found)
+    return Counted(b"".join([*page.elements, rest.SerializeToString()]), found, cost)
 
 
 OPERATION = ServedOperation(

@@ -17,6 +17,8 @@ from attrs import Factory, define, evolve, field
 from streamclient.base import logs
 from streamclient.base.pools import DaemonPool
 from streamclient.base.position import no_progress
+from streamclient.config import ClientConfig
+from streamclient.core.consumer.reading_pace import TablePace, WorkerPace
 from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds, next_look
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.model import Shard
@@ -32,7 +34,7 @@ from streamclient.spark.source.offsets import (
     ranges_between,
     without_forgotten,
 )
-from streamclient.spark.source.prefetch import DoubtedPages, PagesAhead
+from streamclient.spark.source.prefetch import DoubtedPages, PagesAhead, ShardSeen
 from streamclient.spark.source.source_options import EARLIEST, LATEST, SourceOptions
 from streamclient.tablestore.stream_api import StreamDescription
 from streamclient.wire.page_parts import PageSummary
@@ -45,8 +47,11 @@ PAGE_RECORDS = 1_000
 LIST_SECONDS = 5.0
 """The time between two listings of the shards. After the end of a shard they are listed at once."""
 
-IDLE_SECONDS = 0.5
-"""The pause before a shard without new records is read again. Spark asks up to a hundred times a second."""
+SHORTEST_MILLIS = 100
+"""The least time between two reads of a shard without new records. Spark asks up to a hundred times a second."""
+
+PACE = ClientConfig(worker_idle_time_millis=SHORTEST_MILLIS)
+"""The pace of reading is that of a worker: it follows the traffic, with a ceiling for all shards of the query."""
 
 READERS = 8
 """The number of shards that are read side by side; a read is mostly waiting."""
@@ -61,19 +66,6 @@ makes a page empty; then the next iterator differs, and records may follow."""
 
 _GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
 """The possible codes of the service for a shard that does not exist; which of the two it sends is unknown."""
-
-
-@define
-class _Seen:
-    """The planner's knowledge of a shard beyond its offset, for pauses and for the reported lag."""
-
-    read_up_micros: int
-    """The time when the shard was last caught up; before that, the time when it was first seen."""
-    caught_up_count: int | None = None
-    """The number of records that had been read when the shard was last caught up; ``None`` if it never was."""
-    until: float = 0.0
-    """The time, by the monotonic clock, when the shard may be read again."""
-    empty_pages: int = 0
 
 
 @define(eq=False)
@@ -98,7 +90,8 @@ class StreamPlanner:
     _listed_micros: int = field(init=False, default=0)
     _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
     """The last time when each shard was not listed yet, in microseconds; 0 for shards of the first listing."""
-    _seen: dict[str, _Seen] = field(init=False, factory=dict)
+    _seen: dict[str, ShardSeen] = field(init=False, factory=dict)
+    _pace: TablePace = field(init=False, factory=lambda: WorkerPace(PACE).table())
     _chain: list[StreamOffset] | None = field(init=False, default=None)
     """The ends of all batches of a query that ends at the present; ``None`` for a query that goes on."""
     _wants_chain: bool = field(init=False, default=False)
@@ -205,7 +198,7 @@ class StreamPlanner:
         described = self._listing()
         end = self._beginning(described) if start.is_beginning else self._checked(evolve(start, begins={}), described)
         for shard in end.shards:
-            self._seen.setdefault(shard, _Seen(self.now_micros()))
+            self._seen.setdefault(shard, ShardSeen(self.now_micros(), self._pace.shard()))
         readable = [shard for shard in end.readable() if shard not in done and self._may_ask(shard)]
         end = self._walk(end, readable, most, per_shard, latest_micros)
         if any(end.shards[shard].is_ended and not self._ends.has_child(shard) for shard in readable):
@@ -474,14 +467,14 @@ class StreamPlanner:
         self, shard: str, before: str | None, after: ShardOffset, page: PageSummary, latest: int | None
     ) -> bool:
         """Return whether the shard is caught up after this page. Records stamped after ``latest`` are not wanted."""
-        seen = self._seen[shard]
-        seen.empty_pages = 0 if page.record_count else seen.empty_pages + 1
+        seen, now = self._seen[shard], self.monotonic()
+        seen.page_came(page.record_count, now)
         is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
         is_still = not page.record_count and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
         if not (is_still or is_late or after.is_ended or page.may_more_record is False):
             return False
         seen.caught_up_count, seen.read_up_micros = after.count, self.now_micros()
-        seen.until = self.monotonic() + IDLE_SECONDS
+        seen.until = now + seen.pace.interval(now)
         return True
 
     def _whole_chain(self, start: StreamOffset, most: int | None, per_shard: int | None) -> list[StreamOffset]:

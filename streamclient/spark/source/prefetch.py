@@ -1,4 +1,4 @@
-"""Pages between two batches: pages of the next batch, read ahead while Spark works, and pages that are read again."""
+"""Shards between two batches: pages read ahead while Spark works, pages that are read again, and the pace of reads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attrs import define, field
 
 from streamclient.base import logs
 from streamclient.base.backoff import doubling_millis
+from streamclient.core.consumer.reading_pace import ShardPace
 from streamclient.errors import NoThreadError, StreamClientException
 from streamclient.wire.page_parts import PageSummary
 
@@ -23,6 +24,29 @@ second."""
 MOST_DOUBTS = 6
 """The number of consecutive pages that cannot be true after which a query that must end fails; they take half a minute
 in all."""
+
+
+@define
+class ShardSeen:
+    """The planner's knowledge of a shard beyond its offset, for pauses and for the reported lag."""
+
+    read_up_micros: int
+    """The time when the shard was last caught up; before that, the time when it was first seen."""
+    pace: ShardPace
+    caught_up_count: int | None = None
+    """The number of records that had been read when the shard was last caught up; ``None`` if it never was."""
+    until: float = 0.0
+    """The time, by the monotonic clock, when the shard may be read again."""
+    empty_pages: int = 0
+
+    def page_came(self, record_count: int, now: float) -> None:
+        """Record that a page was read."""
+        if record_count:
+            self.empty_pages = 0
+            self.pace.records_came(now)
+        else:
+            self.empty_pages += 1
+            self.pace.nothing_came(now)
 
 
 @define(eq=False)

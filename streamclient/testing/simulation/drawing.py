@@ -115,6 +115,9 @@ SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
 """The intervals at which workers look at other workers. Looks every 400 ms, the default, are most of a small fleet's
 work. Few histories can afford them, and none needs them: the consequences of a look are the same."""
 
+READ_CEILINGS = (0, 0, 0, 1, 2, 4)
+"""The ceilings of a worker's reads without records; 0 for the default, which no simulated fleet reaches."""
+
 MOST_SHARDS = 12
 """The most shards of a small fleet at the beginning."""
 
@@ -234,6 +237,7 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         retries=dice.choice((0, 1, 3)),
         has_strategy=dice.chance(0.2),
         trimmed=dice.choice(("STOP_SHARD", "RESTART_AT_OLDEST")),
+        max_reads_per_second=Dice.of(seed, "ceiling").choice(READ_CEILINGS),
     )
     if plan.is_two_phase:
         plan = evolve(plan, then="RESTART")  # a prepared batch is a whole page, so no page may be cut

@@ -32,6 +32,15 @@ class Hooks:
     def consumer_ended(self, consumer: ConsumerRole) -> None:
         """Handle the end of a consumer: no part of it runs any more."""
 
+    def records_came(self, consumer: ConsumerRole) -> None:
+        """Handle the news that a consumer read records which it delivers next."""
+
+    def idle_wait_began(self, consumer: ConsumerRole) -> None:
+        """Handle the beginning of a consumer's pause because nothing is left to read."""
+
+    def read_began(self, consumer: ConsumerRole) -> None:
+        """Handle a consumer's request for a page."""
+
     def processor_started(self, consumer: ConsumerRole) -> None:
         """Handle the news that a consumer is about to make a processor."""
 

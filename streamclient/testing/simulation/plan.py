@@ -224,6 +224,8 @@ class Plan(HistoryPlan):
     taker_interval_millis: int = 6_000
     sync_shard_interval_millis: int = 10_000
     signal_interval_millis: int = 2_000
+    max_reads_per_second: int = 0
+    """The ceiling of reads without records; 0 for the default."""
     CALMER = (
         *HistoryPlan.CALMER,
         ("is_two_phase", False),
@@ -250,6 +252,7 @@ class Plan(HistoryPlan):
         return ClientConfig(
             worker_idle_time_millis=round_millis,
             max_idle_poll_interval_millis=LONGEST_IDLE_ROUNDS * round_millis,
+            max_reads_per_second=self.max_reads_per_second or None,
             backoff=Backoff(restart_backoff_max_millis=int(self.lease_duration_millis / 2)),
             task_retry_strategy=FewRetries() if self.has_strategy else None,
             trimmed_data_policy=TrimmedDataPolicy(self.trimmed),

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from streamclient.core.consumer.consumer_events import ConsumerEvent
+from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.events import CheckpointOutcome, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
@@ -22,6 +23,7 @@ class ProcessRole(Actor, Protocol):
 
     dice: Dice
     frozen_until: float
+    pace: TablePace
     holdings: Holdings
     is_selective: bool
     """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
@@ -64,6 +66,10 @@ class ConsumerRole(Protocol):
     @property
     def process(self) -> ProcessRole:
         """The process in which the consumer runs."""
+
+    @property
+    def place(self) -> int:
+        """The number of the next record that the consumer reads."""
 
     def mark(self, reason: ShutdownReason) -> None:
         """Have the consumer's processor request its own end."""

@@ -287,6 +287,11 @@ static PyObject *page_may_more(PyObject *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(may_more);
 }
 
+static PyObject *page_read_units(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong((int32_t)((struct page_object *)self)->source->page.read_units);
+}
+
 static PyObject *page_record_count(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromSize_t(((struct page_object *)self)->source->page.row_count);
@@ -341,6 +346,7 @@ static PyMethodDef page_methods[] = {
 static PyGetSetDef page_getters[] = {
     {"next", page_next, NULL, "The iterator or token of the next page; empty without a next page.", NULL},
     {"may_more_record", page_may_more, NULL, "The service's hint, or None.", NULL},
+    {"read_units", page_read_units, NULL, "The capacity units that the page has cost; 0 if it does not say.", NULL},
     {"record_count", page_record_count, NULL, "The number of records in the page.", NULL},
     {"disorder", page_disorder, NULL, "The first record that is not after the one before it; 0 if all are.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

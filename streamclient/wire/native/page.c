@@ -72,27 +72,32 @@ static enum step next_field(const uint8_t *body, const uint8_t **at, const uint8
     return FIELD;
 }
 
-/* A message of two varints at most, as both parts of the consumed capacity are. */
-static bool is_number_pair(const uint8_t *body, const struct field *outer)
+/* A message of two varints at most, as both parts of the consumed capacity are; first is that of field 1, if it is there. */
+static bool read_number_pair(const uint8_t *body, const struct field *outer, uint32_t *first)
 {
     const uint8_t *at = body + outer->offset, *end = at + outer->size;
     struct field field;
     enum step step;
-    while ((step = next_field(body, &at, end, &field)) == FIELD)
+    while ((step = next_field(body, &at, end, &field)) == FIELD) {
         if (field.number <= 2 && field.wire_type != VARINT)
             return false;
+        if (field.number == 1)
+            *first = (uint32_t)field.value;
+    }
     return step == END;
 }
 
-/* The consumed capacity, whose first part is required. It is not used, but must be well-formed. */
-static bool is_consumed(const uint8_t *body, const struct field *outer)
+/* The consumed capacity, whose first part, the units, is required. */
+static bool read_consumed(const uint8_t *body, const struct field *outer, uint32_t *read_units)
 {
+    uint32_t size; /* of the second part */
     const uint8_t *at = body + outer->offset, *end = at + outer->size;
     struct field field;
     enum step step;
     bool has_unit = false;
     while ((step = next_field(body, &at, end, &field)) == FIELD) {
-        if (field.number <= 2 && (field.wire_type != BYTES || !is_number_pair(body, &field)))
+        if (field.number <= 2 &&
+            (field.wire_type != BYTES || !read_number_pair(body, &field, field.number == 1 ? read_units : &size)))
             return false;
         has_unit |= field.number == 1;
     }
@@ -257,7 +262,7 @@ static enum verdict read_field(struct message *message, const struct field *fiel
         return field->wire_type == VARINT ? ACCEPTED : NOT_ACCEPTED;
     }
     if (is_stream && field->number == CONSUMED_FIELD)
-        return field->wire_type == BYTES && is_consumed(page->body, field) ? ACCEPTED : NOT_ACCEPTED;
+        return field->wire_type == BYTES && read_consumed(page->body, field, &page->read_units) ? ACCEPTED : NOT_ACCEPTED;
     return ACCEPTED; /* a field that later versions added */
 }
 
@@ -268,6 +273,7 @@ static enum verdict read_message(struct message *message)
     struct field field;
     enum step step;
     page->may_more = -1;
+    page->read_units = 0;
     if (page->size > INT32_MAX)
         return NOT_ACCEPTED;
     while ((step = next_field(page->body, &at, end, &field)) == FIELD) {

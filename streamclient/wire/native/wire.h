@@ -121,6 +121,7 @@ struct page {
         size_t offset, size;
     } next; /* iterator or token: text; size 0 if absent or empty */
     int may_more; /* -1 if absent */
+    uint32_t read_units; /* of capacity; 0 if absent */
 };
 
 /* Index a page whose body, size and kind are set. Clear it afterwards, whatever the verdict. */

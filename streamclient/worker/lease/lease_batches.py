@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import tablestore
-from tablestore import BatchWriteRowRequest, CompositeColumnCondition, OTSClient
+from tablestore import BatchWriteRowRequest, CapacityUnit, CompositeColumnCondition, OTSClient
 from tablestore.metadata import BatchWriteRowResponseItem
 
 from streamclient.core.write_rules import WriteOutcome
@@ -141,19 +141,24 @@ _COMPARATORS = {
 
 def _results(answer: bytes) -> dict[str, list[Any]]:
     """Return the results as the SDK's decoder does, for its ``BatchWriteRowResponse``."""
-    return {
-        name: [BatchWriteRowResponseItem(*row, None, None) for row in rows] for name, rows in _tables_in(answer).items()
-    }
+    return {name: [BatchWriteRowResponseItem(*row, None) for row in rows] for name, rows in _tables_in(answer).items()}
 
 
 @lru_cache(maxsize=CACHED_ANSWERS)
-def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str], ...]]:
-    """Return by table, for each row, whether it succeeded, and code and text of its error."""
+def _tables_in(answer: bytes) -> Mapping[str, tuple[tuple[bool, str, str, CapacityUnit | None], ...]]:
+    """Return by table, for each row, whether it succeeded, code and text of its error, and what it has cost."""
     message = schema.parse(schema.BatchWriteRowResponse, answer)
     return {
-        table.table_name: tuple((row.is_ok, row.error.code, row.error.message) for row in table.rows)
+        table.table_name: tuple((row.is_ok, row.error.code, row.error.message, _cost(row)) for row in table.rows)
         for table in message.tables
     }
+
+
+def _cost(row: Any) -> CapacityUnit | None:
+    if not row.HasField("consumed"):
+        return None
+    units = row.consumed.capacity_unit
+    return CapacityUnit(units.read, units.write)
 
 
 def send_rows(client: OTSClient, table_name: str, items: Sequence[Any]) -> list[WriteAnswer]:

@@ -14,12 +14,20 @@ from tablestore import OTSClient
 
 from streamclient.interfaces import IMetrics
 from streamclient.metrics.labelled import NO_METRICS
-from streamclient.metrics.metric_table import STATUS_TABLE_REQUESTS, STATUS_TABLE_ROWS_READ, STATUS_TABLE_ROWS_WRITTEN
+from streamclient.metrics.metric_table import (
+    STATUS_TABLE_REQUESTS,
+    STATUS_TABLE_ROWS_READ,
+    STATUS_TABLE_ROWS_WRITTEN,
+    STATUS_TABLE_UNITS,
+)
 from streamclient.metrics.request_metrics import RequestCounter
 from streamclient.model import Metric
 from streamclient.wire.service_errors import classify
 
 WRITES_OF_ONE_ROW = frozenset({"PutRow", "UpdateRow", "DeleteRow"})
+
+_COST_FIRST = WRITES_OF_ONE_ROW | {"GetRow", "GetRange"}
+"""Operations whose answer is a tuple that begins with its cost."""
 
 
 def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
@@ -48,6 +56,7 @@ def _counting(client: OTSClient, metrics: IMetrics) -> Callable[..., Any]:
         requests.count(operation)
         _count_rows(metrics, STATUS_TABLE_ROWS_READ, _rows_in(operation, answer))
         _count_rows(metrics, STATUS_TABLE_ROWS_WRITTEN, _rows_to_write(operation, arguments))
+        _count_units(metrics, operation, answer)
         return answer
 
     return send_and_count
@@ -56,6 +65,23 @@ def _counting(client: OTSClient, metrics: IMetrics) -> Callable[..., Any]:
 def _count_rows(metrics: IMetrics, metric: Metric, rows: int) -> None:
     if rows:
         metrics.increment(metric, rows)
+
+
+def _count_units(metrics: IMetrics, operation: str, answer: Any) -> None:
+    """Count what the answer says that it has cost; an answer of many rows says it of each row that succeeded."""
+    if operation in ("BatchGetRow", "BatchWriteRow"):
+        tables: Mapping[str, Any] = answer
+        costs = [item.consumed for items in tables.values() for item in items]
+    elif operation in _COST_FIRST:
+        costs = [answer[0]]
+    else:
+        return
+    read = sum(cost.read for cost in costs if cost is not None)
+    write = sum(cost.write for cost in costs if cost is not None)
+    if read:
+        metrics.increment(STATUS_TABLE_UNITS, read, kind="read")
+    if write:
+        metrics.increment(STATUS_TABLE_UNITS, write, kind="write")
 
 
 def _rows_in(operation: str, answer: Any) -> int:

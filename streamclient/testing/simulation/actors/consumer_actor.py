@@ -72,7 +72,9 @@ class Consumer:
         self.shard = self.world.stream.shards[info.shard_id]
         self.checkpoint = start.checkpoint
         self.pending = start.pending
-        self.machine = ConsumerMachine(start, self.world.config, process.dice, record_id=_record_id, key_text=str)
+        self.machine = ConsumerMachine(
+            start, world.config, process.dice, record_id=_record_id, key_text=str, table_pace=process.pace
+        )
         self.has_ended = False
         self.processor: SimulatedProcessor | None = None
         """The present processor, or the last one."""
@@ -236,6 +238,7 @@ class Consumer:
     # --- reading and time ----------------------------------------------------------------------------------------
 
     def _read(self, command: facts.Read) -> None:
+        self.world.laws.read_began(self)
         failed = facts.ReadFailed(command.visit, UNANSWERED)
         self._asked(failed, self._page, command.visit, command.position)
 
@@ -314,7 +317,12 @@ class Consumer:
         failed = facts.FirstLeftUnknown(command.visit, UNANSWERED)
         self._asked(failed, self.handle, facts.FirstLeftFound(command.visit, None))
 
+    def _read_ahead(self, command: facts.ReadAhead) -> None:
+        self.world.laws.records_came(self)
+
     def _wait(self, command: facts.Wait) -> None:
+        if command.is_idle and command.seconds:
+            self.world.laws.idle_wait_began(self)
         self._later(command.seconds, self.handle, facts.TimeCame(command.visit))
 
     def _place(self, position: Position) -> int:
@@ -359,7 +367,7 @@ class Consumer:
             self.world.note(self.process.label, command.severity.value, self.lease_key, command.text)
 
     def _nothing(self, command: object) -> None:
-        """Do nothing: the command is a read-ahead, or an outage to log."""
+        """Do nothing, for example because the command is an outage to log."""
 
     def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True
@@ -381,7 +389,7 @@ _CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
     facts.ShutDown: Consumer._shut_down,
     facts.TakeBack: Consumer._take_back,
     facts.Read: Consumer._read,
-    facts.ReadAhead: Consumer._nothing,
+    facts.ReadAhead: Consumer._read_ahead,
     facts.DropReading: Consumer._nothing,
     facts.FindFirstLeft: Consumer._find_first_left,
     facts.ConfirmEnd: Consumer._confirm_end,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from streamclient.core import events, leases
+from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.core.events import Answered, Call, Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
@@ -50,6 +51,7 @@ class PythonProcess(SimulatedProcess):
         self.is_stopping = False
         self.is_selective = False
         """Whether one of its processors marked itself done, so that this worker does not take the lease again."""
+        self.pace = WorkerPace(world.config).table()
         self.consumers: dict[str, Consumer] = {}
         """Consumers by lease identifier."""
         self.identifiers = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamclient.testing.simulation.laws.consumer_laws as consumer
 import streamclient.testing.simulation.laws.ownership_laws as ownership
 import streamclient.testing.simulation.laws.progress_laws as progress
+import streamclient.testing.simulation.laws.reading_laws as reading
 from streamclient.testing.simulation.world import Law, SimulatedWorld
 
 __all__ = ["SAFETY", "Law", "make_laws"]
@@ -33,6 +34,8 @@ SAFETY: tuple[type[Law], ...] = (
     ownership.KilledStaysKilled,
     ownership.VerdictsAreLate,
     ownership.SessionsFirst,
+    reading.ReadInTime,
+    reading.ReadsKeepTheirCeiling,
 )
 """The laws, which are checked at every event. The order matters if one mistake breaks two laws: the cause comes
 first."""

@@ -20,6 +20,9 @@ public final class Rounds {
         Map<String, Round> rounds = new HashMap<>();
         rounds.put("decode", new Decode());
         rounds.put("consume", new Consume());
+        Round follow = new Follow();
+        rounds.put("begin", follow);
+        rounds.put("end", follow);
         PrintStream answers = System.out;
         System.setOut(System.err); // logs must not mix with the answers
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -1,0 +1,203 @@
+"""The pace at which shards are read while they have nothing new: it follows the traffic, and a worker has one ceiling.
+
+The service cannot call, so a worker has to ask each shard. A *poll* is a read that may find nothing. A read right after
+a page with more to come is work: it is not counted here, and never delayed.
+
+Laws:
+
+* **A table with traffic is read eagerly.** If any shard of the table, in this worker, had a record within
+  ``ALIVE_SECONDS``, and the shard itself had one within ``LONELY_SECONDS``, the shard is polled every
+  ``worker_idle_time_millis``, counted from the beginning of its last read.
+* **Silence makes polls rare in proportion.** After that the interval grows with the silence, up to
+  ``max_idle_poll_interval_millis``: a record waits for a thousandth of the silence before it, or two.
+* **Quiet shards share a budget.** All shards that are not read eagerly are polled at most ``QUIET_READS_PER_SECOND``
+  times a second together, and at most half as often as the ceiling allows; beyond that their intervals are stretched
+  by one factor.
+* **A worker has a ceiling.** All polls together stay below ``max_reads_per_second``. The rest of the quiet shards'
+  budget belongs to the eager ones; beyond that their intervals are stretched by one factor, and no quiet shard is then
+  read more often than an eager one. So neither kind starves the other.
+
+Times are monotonic seconds. Pure: no clock, no thread, no call.
+"""
+
+from __future__ import annotations
+
+from streamclient.config import ClientConfig
+
+ALIVE_SECONDS = 10.0
+"""The time after its last record for which a table counts as one with traffic. At one record a second, at random, one
+silence in twenty thousand is longer; four workers that share such a table see a longer one before one record in twelve,
+and then the interval has grown by little."""
+
+LONELY_SECONDS = 60.0
+"""The time after its own last record for which a shard of a table with traffic is read eagerly. Gaps of twenty seconds
+are ordinary for one of many shards; a shard that is silent for an hour is at the longest interval."""
+
+QUIET_READS_PER_SECOND = 200
+"""The most polls of quiet shards a second: a thousand of them are read every five seconds."""
+
+EARLIEST_SHARE = 0.9
+"""The least share of its interval after which a shard is polled: consumers spread polls by a twentieth, and timers
+that are due about the same time run together, up to another twentieth sooner. Polls are counted as if all came so
+early."""
+
+_MICRO = 1_000_000
+"""Rates are whole numbers of polls in so many seconds, so that sums of them do not drift."""
+
+
+class WorkerPace:
+    """The polls of all tables of one worker.
+
+    Each table belongs to one thread. A thread reads the sums of the others, which are plain numbers: a sum that is a
+    moment old changes one interval by a little.
+
+    Example:
+        >>> from streamclient import ClientConfig
+        >>> shard = WorkerPace(ClientConfig()).table().shard()
+        >>> shard.nothing_came(0.0)
+        >>> [round(shard.interval(silence), 3) for silence in (1.0, 10.0, 60.0, 300.0, 600.0, 3_600.0)]
+        [0.015, 0.015, 0.09, 0.45, 0.9, 0.9]
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.shortest = config.worker_idle_time_millis / 1_000
+        self.longest = max(config.max_idle_poll_interval_millis / 1_000, self.shortest)
+        self.ceiling = config.reads_ceiling
+        self.quiet_ceiling = min(QUIET_READS_PER_SECOND, self.ceiling / 2)
+        self._tables: list[TablePace] = []
+
+    def table(self) -> TablePace:
+        """Return the pace of one more table."""
+        table = TablePace(self)
+        self._tables.append(table)
+        return table
+
+    def drop(self, table: TablePace) -> None:
+        """Forget a table that is not read any more."""
+        self._tables.remove(table)
+
+    @property
+    def quiet_stretch(self) -> float:
+        """The factor by which the intervals of quiet shards are longer than their silence asks for."""
+        return max(1.0, self._quiet_wanted / self.quiet_ceiling)
+
+    @property
+    def eager_stretch(self) -> float:
+        """The factor by which the intervals of eager shards are longer than the shortest."""
+        wanted = sum(table.eager_rate for table in self._tables) / _MICRO
+        return max(1.0, wanted / (self.ceiling - min(self._quiet_wanted, self.quiet_ceiling)))
+
+    @property
+    def _quiet_wanted(self) -> float:
+        return sum(table.quiet_rate for table in self._tables) / _MICRO
+
+    def stretched(self, interval: float) -> float:
+        """Return the interval of a shard that wants to be polled every ``interval`` seconds."""
+        eager = self.shortest * self.eager_stretch
+        return eager if interval <= self.shortest else max(interval * self.quiet_stretch, eager)
+
+    def report(self) -> str:
+        """Return in words by how much polls are held back; empty if they are not.
+
+        Numbers have two digits, so that a published text seldom changes.
+        """
+        told = []
+        if (eager := self.eager_stretch) > 1.0:
+            millis = _rough(1_000 * self.shortest * eager)
+            told.append(
+                f"reads are at their ceiling of {self.ceiling} a second: each shard with traffic is read every "
+                f"{millis} ms instead of {_rough(1_000 * self.shortest)} ms"
+            )
+        if (quiet := self.quiet_stretch) > 1.0:
+            told.append(
+                f"quiet shards share {_rough(self.quiet_ceiling)} reads a second: their pauses are {_rough(quiet)} "
+                f"times as long, up to {_rough(self.longest * quiet)} s"
+            )
+        return "; ".join(told)
+
+
+class TablePace:
+    """The silence of one table, as far as this worker reads it, and the polls that its shards want."""
+
+    def __init__(self, worker: WorkerPace) -> None:
+        self.worker = worker
+        self.eager_rate = 0
+        self.quiet_rate = 0
+        self._alive_at: float | None = None
+
+    def shard(self) -> ShardPace:
+        """Return the pace of one more shard."""
+        return ShardPace(self)
+
+    def stir(self, now: float) -> None:
+        """Record that a shard of the table has traffic."""
+        self._alive_at = now
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no shard of the table was read before."""
+        return self._alive_at is None
+
+    def silence(self, now: float) -> float:
+        """Return how long no shard has had a record; a table counts as one with traffic when it is first read."""
+        return 0.0 if self._alive_at is None else now - self._alive_at
+
+    def close(self) -> None:
+        """Leave the worker's polls to its other tables."""
+        self.worker.drop(self)
+
+
+class ShardPace:
+    """The silence of one shard, and the interval between its polls.
+
+    A silence starts when a read first finds nothing, so slow processing is not a silence. The time before the
+    shard's first read counts as traffic, because nothing is known of it.
+    """
+
+    def __init__(self, table: TablePace) -> None:
+        self._table = table
+        self._silent_since: float | None = None
+        self._has_stirred = False
+        self._eager_rate = 0
+        self._quiet_rate = 0
+
+    def records_came(self, now: float) -> None:
+        """Record that a read returned records."""
+        self._silent_since = None
+        self._has_stirred = True
+        self._table.stir(now)
+        self.rest()
+
+    def nothing_came(self, now: float) -> None:
+        """Record that a read returned no records."""
+        if self._silent_since is None:
+            self._silent_since = now
+            if self._has_stirred or self._table.is_new:
+                self._table.stir(now)
+
+    def interval(self, now: float) -> float:
+        """Return the seconds from the beginning of one poll to that of the next, and count the shard's polls."""
+        table, worker = self._table, self._table.worker
+        own = 0.0 if self._silent_since is None else now - self._silent_since
+        silence = max(1.0, table.silence(now) / ALIVE_SECONDS, own / LONELY_SECONDS)
+        wanted = min(worker.longest, worker.shortest * silence)
+        self._count(wanted, is_eager=wanted <= worker.shortest)
+        return worker.stretched(wanted)
+
+    def rest(self) -> None:
+        """Count no polls of this shard until it has the next interval: it has work, fails, or is not read."""
+        table = self._table
+        table.eager_rate -= self._eager_rate
+        table.quiet_rate -= self._quiet_rate
+        self._eager_rate = self._quiet_rate = 0
+
+    def _count(self, wanted: float, *, is_eager: bool) -> None:
+        self.rest()
+        rate = round(_MICRO / (EARLIEST_SHARE * wanted))
+        self._eager_rate, self._quiet_rate = (rate, 0) if is_eager else (0, rate)
+        self._table.eager_rate += self._eager_rate
+        self._table.quiet_rate += self._quiet_rate
+
+
+def _rough(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
