@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamclient import ClientConfig
-from streamclient.cli.top_screens import full_screen
+from streamclient.cli.top_screens import plain_screen
 from streamclient.core import leases
 from streamclient.core.consumer.transitions import PUBLIC_STATES, TRANSITIONS, Phase
 from streamclient.core.leases import LeaseWrite
@@ -413,7 +413,7 @@ def fleet(records_since: float) -> FleetFacts:
 
 def draw_top() -> str:
     """Draw the screen of ``streamclient top`` for that fleet, on a terminal of 80 columns."""
-    text = full_screen(overview(fleet(TICK), fleet(0.0)), COLUMNS, LINES)
+    text = plain_screen(overview(fleet(TICK), fleet(0.0)), COLUMNS, LINES)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, legacy_windows=False)
     console.print(Text(text, no_wrap=True, overflow="ellipsis"))
     return FONTS.sub("", console.export_svg(title="streamclient top", unique_id="top"))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from streamclient.cli.options import fleet_options, open_site, parking_options
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from streamclient.operate.verdict import Explanation
 
 OBSERVE_SECONDS = 2.0
 """Seconds between two reads of the rows: enough for a busy shard's position to move, and short enough for a person to
@@ -23,8 +27,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "status table cannot be read.",
         parents=[fleet_options()],
     )
-    parser.add_argument("shard", nargs="?", help="shard id")
-    parser.add_argument("--all", action="store_true", help="all shards, one line for each")
+    parser.add_argument("shard", nargs="?", help="shard id; without one, a line for each shard that is not finished")
+    parser.add_argument("--all", action="store_true", help="a line for each shard, finished ones too")
     parser.add_argument(
         "--observe",
         type=float,
@@ -37,7 +41,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain one shard with its evidence, or all shards with a line for each; return the exit code."""
+    """Explain one shard with its evidence, or shards with a line for each; return the exit code."""
     from streamclient.cli.lease_views import (  # noqa: PLC0415
         all_shards,
         named_shard,
@@ -51,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from streamclient.operate.explanation import explain  # noqa: PLC0415
     from streamclient.operate.operator_documents import explanations_document  # noqa: PLC0415
 
-    if arguments.all == (arguments.shard is not None):
+    if arguments.all and arguments.shard is not None:
         raise ConfigurationError("name either a shard or --all")
     if not arguments.observe >= 0:
         raise ConfigurationError(f"--observe must be at least 0 seconds, not {arguments.observe}")
@@ -59,18 +63,26 @@ def run(arguments: argparse.Namespace) -> int:
     collector = FleetReader(site)
     facts = collector.collect(observe_seconds=arguments.observe)
     facts = with_changes(site, with_parked(site, arguments, facts))
-    shards = all_shards(facts) if arguments.all else [named_shard(facts, arguments.shard)]
+    shards = all_shards(facts) if arguments.shard is None else [named_shard(facts, arguments.shard)]
     facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
-    verdicts = [explain(facts, shard) for shard in shards]
+    verdicts = sorted((explain(facts, shard) for shard in shards), key=_urgency)
+    shown = [verdict for verdict in verdicts if arguments.all or arguments.shard or not verdict.situation.is_finished]
     reason = unreadable(facts)
     if arguments.json:
-        print_json(explanations_document(facts, verdicts))
+        print_json(explanations_document(facts, shown))
     elif reason:
         pass  # the reason ends the command below
-    elif arguments.all:
-        print_text(*map(shard_shortener(facts), [verdict.first_line for verdict in verdicts] or ["no shards"]))
+    elif arguments.shard is None:
+        left_out = len(verdicts) - len(shown)
+        last = [f"{left_out} finished, which --all names"] if left_out else [] if shown else ["no shards"]
+        print_text(*map(shard_shortener(facts), [*(verdict.first_line for verdict in shown), *last]))
     else:
         print_explanation(facts, verdicts[0])
     if reason:
         raise CommandFailed(f"{reason}. {explain(facts, arguments.shard or '').situation.advice}")
     return EXIT_DONE if all(verdict.situation.moves for verdict in verdicts) else EXIT_REFUSED
+
+
+def _urgency(verdict: Explanation) -> tuple[bool, bool, str]:
+    """Return the place among others: shards that do not move come first, and finished ones last."""
+    return verdict.situation.moves, verdict.situation.is_finished, verdict.shard_id

@@ -16,7 +16,7 @@ from streamclient.cli.lease_views import known_ids
 from streamclient.cli.terminal.commands import EXIT_DONE
 from streamclient.cli.terminal.layout import fold, shortener
 from streamclient.cli.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
-from streamclient.cli.top_tables import SHARD_COLUMNS, WORKER_COLUMNS, shard_rows, worker_rows
+from streamclient.cli.top_tables import SHARD_COLUMNS, WORKER_COLUMNS, causes, shard_rows, worker_rows
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.facts import FleetFacts
@@ -32,9 +32,11 @@ second one if the shard's checkpoint is the oldest record."""
 
 SHORTEST_INTERVAL_SECONDS = 0.2
 
-FURNITURE_LINES = 6
-"""The lines of a screen other than its rows: two empty lines, two table heads, and below each table a line that names
-the columns without room."""
+SPARE_LINES = 2
+"""The lines of a screen that stay free: for the number of shards that are left out, and for the cursor."""
+
+WHY_INDENT = "  "
+"""Before the cause of a shard, which stands below it."""
 
 
 class FleetWatch:
@@ -97,9 +99,9 @@ def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
     else:
         for screen in screens:
             width = width_of(sys.stdout)
-            print(
-                fold(screen, width) if isinstance(screen, str) else plain_screen(screen, width), end="\n\n", flush=True
-            )
+            height = shutil.get_terminal_size().lines if sys.stdout.isatty() else None
+            text = fold(screen, width) if isinstance(screen, str) else plain_screen(screen, width, height)
+            print(text, end="\n\n", flush=True)
 
 
 def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterator[Overview | str]:
@@ -121,12 +123,28 @@ def _screens(watch: FleetWatch, subject: str, interval_seconds: float) -> Iterat
         pause.wait(interval_seconds)
 
 
-def plain_screen(view: Overview, width: int | None = None, most: int | None = None) -> str:
-    """Return one screen as text, with at most ``most`` shards; without a width nothing is cut."""
+def plain_screen(view: Overview, width: int | None = None, height: int | None = None) -> str:
+    """Return one screen as text: without a width nothing is cut, without a height nothing is left out.
+
+    A shard that does not move has its cause below it, in as many lines as that takes. With a height there is at least
+    one shard, and the last line says how many are left out.
+    """
     short = shortener(known_ids(view.facts), width)
-    shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
-    parts = [_heading(view, width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
-    return "\n\n".join([*parts, table_text(SHARD_COLUMNS, shards, width)])
+    cells = [[short(cell) for cell in row] for row in shard_rows(view)]
+    above = f"{_heading(view, width)}\n\n{table_text(WORKER_COLUMNS, worker_rows(view), width)}\n"
+    head, *rows = table_text(SHARD_COLUMNS, cells, width).split("\n")
+    whys = [fold(WHY_INDENT + short(cause), width).split("\n") if cause else [] for cause in causes(view)]
+    blocks = [[row, *why] for row, why in zip(rows, whys, strict=False)]
+    below = rows[len(blocks) :]  # the columns without room
+    lines = [above, head]
+    left = None if height is None else height - above.count("\n") - len(lines) - len(below) - SPARE_LINES
+    for number, block in enumerate(blocks):
+        if left is not None and number and len(block) > left:
+            below.append(f"({len(blocks) - number} more: a higher terminal or --json shows them)")
+            break
+        lines += block
+        left = None if left is None else left - len(block)
+    return "\n".join([*lines, *below])
 
 
 def _heading(view: Overview, width: int | None) -> str:
@@ -140,11 +158,5 @@ def _show_rich(screens: Iterator[Overview | str]) -> None:
     with Live(screen=True, auto_refresh=False) as live:
         for screen in screens:
             size = shutil.get_terminal_size()
-            text = fold(screen, size.columns) if isinstance(screen, str) else full_screen(screen, *size)
+            text = fold(screen, size.columns) if isinstance(screen, str) else plain_screen(screen, *size)
             live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-
-
-def full_screen(view: Overview, width: int, height: int) -> str:
-    """Return one screen for a terminal of this size, with as many shards as its lines have room for."""
-    above = len(_heading(view, width).splitlines()) + len(view.workers) + FURNITURE_LINES
-    return plain_screen(view, width, max(1, height - above))

@@ -17,12 +17,11 @@ WORKER_COLUMNS = (
 )
 SHARD_COLUMNS = (
     Column("SHARD"),
-    Column("OWNER", drop=1, least=8),
+    Column("OWNER", drop=2, least=8),
     Column("STATE", least=10),
     Column("LAG"),
     Column("RECORDS/S", drop=3),
     Column("TIME TO LOSS"),
-    Column("WHY", drop=2, least=12),
 )
 
 
@@ -52,11 +51,13 @@ def _health(worker: Document) -> str:
     session = worker["session"]
     if session is None:
         return "no session row"
+    if worker["life"] != "living":
+        return "unknown"  # what it said last may be over, or worse
     return session["trouble"] or "well"
 
 
-def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]:
-    """Return the cells of the first ``most`` shards, in the order of ``SHARD_COLUMNS``; of all shards by default."""
+def shard_rows(view: Overview) -> list[tuple[str, ...]]:
+    """Return the cells of each shard, in the order of ``SHARD_COLUMNS``."""
     return [
         (
             line.shard_id,
@@ -65,10 +66,14 @@ def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]
             _seconds(line.lag_seconds),
             rate(line.records_per_second),
             _seconds(line.seconds_to_loss),
-            "" if line.explanation.situation.moves else line.explanation.predicate,
         )
-        for line in view.shards[:most]
+        for line in view.shards
     ]
+
+
+def causes(view: Overview) -> list[str]:
+    """Return why each shard does not move; empty for one that moves."""
+    return ["" if line.explanation.situation.moves else line.explanation.cause for line in view.shards]
 
 
 def _seconds(value: float | None) -> str:

@@ -189,10 +189,10 @@ def _owner_says(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     trouble = case.trouble(lease.owner)
     if trouble.reason:
         text = f"does not move on worker {lease.owner}: {trouble.reason}"
-        return case.verdict(situation_of(trouble), text)
+        return case.verdict(situation_of(trouble), text, cause=trouble.reason)
     if session.info.trouble:
         text = f"is held by worker {lease.owner}, which is unwell: {session.info.trouble}"
-        return case.verdict(situations.OWNER_UNWELL, text)
+        return case.verdict(situations.OWNER_UNWELL, text, cause=f"its owner is unwell: {session.info.trouble}")
     return None
 
 

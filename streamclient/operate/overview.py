@@ -75,7 +75,7 @@ def overview(facts: FleetFacts, before: FleetFacts | None = None) -> Overview:
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
     verdicts = [explain(facts, key) for key in known]
-    lines = [_line(facts, verdict, rates) for verdict in verdicts if verdict.situation.name != "finished"]
+    lines = [_line(facts, verdict, rates) for verdict in verdicts if not verdict.situation.is_finished]
     lines.sort(key=lambda line: (_or_forever(line.seconds_to_loss), line.explanation.situation.moves, line.shard_id))
     return Overview(facts=facts, shards=tuple(lines), finished=len(verdicts) - len(lines))
 

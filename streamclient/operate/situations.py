@@ -15,6 +15,8 @@ class Situation:
     """The operator's next step, as one or two sentences."""
     moves: bool = False
     """True if the shard makes progress, or has nothing left to do."""
+    is_finished: bool = False
+    """True if nothing is left to do, for good."""
 
 
 # --- nothing is wrong ---------------------------------------------------------------------------------------------
@@ -24,7 +26,7 @@ READING = Situation("reading", "Nothing; add workers or speed up the processor i
 HELD = Situation(
     "held", "Nothing is known to be wrong; `explain SHARD` also reads the record at its checkpoint.", moves=True
 )
-FINISHED = Situation("finished", "Nothing: the shard is closed and was read to its end.", moves=True)
+FINISHED = Situation("finished", "Nothing: the shard is closed and was read to its end.", moves=True, is_finished=True)
 NEW_OWNER = Situation("changing-hands", "Nothing: it is on its way to a worker. Ask again if it stays.", moves=True)
 
 # --- service and stream -------------------------------------------------------------------------------------------

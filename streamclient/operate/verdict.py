@@ -26,6 +26,8 @@ class Explanation:
     """The sentence without its subject, the shard."""
     root: str
     """The shard that has to move first: this one, or the ancestor that it waits for."""
+    cause: str
+    """The predicate without what a table of shards says anyway: that the shard does not move, and its owner."""
 
     @property
     def first_line(self) -> str:
@@ -44,9 +46,15 @@ class Case:
     above: frozenset[str] = field(default=frozenset())
     """Shards that wait for this one, and whose explanations need this verdict; so a circle of parents ends."""
 
-    def verdict(self, situation: Situation, predicate: str, *, root: str = "") -> Explanation:
+    def verdict(self, situation: Situation, predicate: str, *, root: str = "", cause: str = "") -> Explanation:
         """Return a verdict about this shard."""
-        return Explanation(shard_id=self.shard_id, situation=situation, predicate=predicate, root=root or self.shard_id)
+        return Explanation(
+            shard_id=self.shard_id,
+            situation=situation,
+            predicate=predicate,
+            root=root or self.shard_id,
+            cause=cause or predicate,
+        )
 
     @property
     def row(self) -> RowFacts | None:

@@ -81,7 +81,7 @@ def test_a_data_table_that_is_missing(scene: Scene) -> None:
     options = ["--endpoint", scene.local.endpoint, "--data-table", "typo", "--status-table", STATUS]
     explained = run_cli("explain", scene.shard, "--json", "--observe", "0", *options)
     checked(explained, "no-data-table")
-    for words in (["explain", scene.shard], ["explain", "--all"], ["leases", "list"], ["top", "--once"]):
+    for words in (["explain", scene.shard], ["explain"], ["leases", "list"], ["top", "--once"]):
         ran = run_cli(*words, *options)
 
         assert (ran.code, ran.out) == (2, "")

@@ -16,8 +16,8 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
-from streamclient.cli.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, full_screen, plain_screen
-from streamclient.cli.top_tables import shard_rows, worker_rows
+from streamclient.cli.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, plain_screen
+from streamclient.cli.top_tables import causes, worker_rows
 from streamclient.core import leases as rule
 from streamclient.core.costs import Cost
 from streamclient.errors import ConfigurationError
@@ -77,14 +77,20 @@ def test_workers_are_shown_with_their_health_and_their_leases() -> None:
         ("w2", "running", "2", "1", "-", "well"),
     ]
     assert worker_rows(overview(lonely))[0][-1] == "no session row"
+    silent = evolve(
+        now, workers={"w1": worker("w1", trouble="no scan succeeded", beat=11.0), "w2": worker("w2", beat=99.0)}
+    )
+    assert [cells[-1] for cells in worker_rows(overview(silent))] == ["unknown", "unknown"], "what they said is old"
 
 
 def test_a_shard_that_does_not_move_says_why() -> None:
     _, now = fleet()
-    rows = {cells[0]: cells for cells in shard_rows(overview(now))}
+    view = overview(now)
+    why = dict(zip([line.shard_id for line in view.shards], causes(view), strict=True))
 
-    assert rows["s2"][-1] == "does not move on worker w2: processor failed once"
-    assert rows["s4"][-1] == "is held by worker w1, which is unwell: no scan succeeded"
+    assert why["s2"] == "processor failed once"
+    assert why["s4"] == "its owner is unwell: no scan succeeded"
+    assert "\n  processor failed once\n" in plain_screen(view)
 
 
 def test_a_fleet_that_counts_its_requests_says_what_they_cost() -> None:
@@ -96,19 +102,28 @@ def test_a_fleet_that_counts_its_requests_says_what_they_cost() -> None:
     assert plain_screen(counted).splitlines()[1].startswith(told)
     assert overview_document(counted)["totals"]["cost_an_hour"]["stream_requests"] == 14_400
     assert overview_document(overview(now))["totals"]["cost_an_hour"] is None
-    assert len(full_screen(counted, 60, 12).splitlines()) <= 12
+    assert len(plain_screen(counted, 60, 12).splitlines()) <= 12
 
 
-def test_the_screen_has_as_many_shards_as_lines_and_nothing_wraps() -> None:
+LONG = (
+    "processor failed 41 times: process_records: OperationalError: connection to server at db.internal failed: timeout"
+)
+
+
+def test_the_screen_has_as_many_shards_as_lines_and_a_cause_is_whole() -> None:
     _, now = fleet()
-    view = overview(now)
-    roomy, low = full_screen(view, 80, 40), full_screen(view, 80, 11)
+    view = overview(evolve(now, workers={**now.workers, "w2": worker("w2", shards={"s2": LONG})}))
+    roomy, low = plain_screen(view, 80, 40), plain_screen(view, 80, 13)
 
     assert max(len(line) for line in roomy.splitlines()) <= 80
     assert all(f"\n{shard} " in roomy for shard in ("s1", "s2", "s4"))
+    assert LONG in " ".join(roomy.split())
     assert "\ns2 " in low
+    assert LONG in " ".join(low.split())
     assert "\ns4 " not in low
-    assert len(low.splitlines()) <= 11
+    assert len(low.splitlines()) <= 12
+    assert low.splitlines()[-1] == "(2 more: a higher terminal or --json shows them)"
+    assert "\ns2 " in plain_screen(view, 80, 1), "one at least"
 
 
 def test_once_prints_a_screen_or_a_document(scene: Scene) -> None:
@@ -176,7 +191,7 @@ def test_a_moving_shard_keeps_its_last_known_lag_until_its_turn_comes(scene: Sce
 
 def test_a_screen_as_text_cuts_nothing() -> None:
     _, now = fleet()
-    assert "does not move on worker w2: processor failed once" in plain_screen(overview(now))
+    assert "\n  processor failed once\n" in plain_screen(overview(now))
     assert overview_document(overview(now))["totals"]["finished"] == 1
 
 

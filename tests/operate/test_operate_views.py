@@ -218,13 +218,28 @@ def test_explain_all_has_a_line_for_each_shard_and_an_exit_code(scene: Scene) ->
     document = scene.run("explain", "--all", "--observe", "0", "--json").document
 
     assert ran.code == 1
-    assert ran.first_line.startswith(f"Shard {parent} ")
+    assert len(ran.out.splitlines()) == 3
     assert {entry["shard"] for entry in document["shards"]} == {parent, first, second}
     assert all(entry["evidence"] and entry["advice"] for entry in document["shards"])
 
 
-def test_explain_wants_one_shard_or_all(scene: Scene) -> None:
-    assert scene.run("explain").code == 2
+def test_explain_alone_begins_with_what_does_not_move_and_only_counts_what_is_finished(scene: Scene) -> None:
+    parent, held, free = family(scene)
+    scene.put_lease(held, "w1", parents=[parent])
+    ran = scene.run("explain", "--observe", "0")
+    whole = scene.run("explain", "--all", "--observe", "0")
+
+    assert ran.code == whole.code == 1
+    lines = ran.out.splitlines()
+    assert [line.split()[1] for line in lines[:2]] == [free, held]
+    assert lines[2:] == ["1 finished, which --all names"]
+    assert whole.out.splitlines()[:2] == lines[:2]
+    assert whole.out.splitlines()[2].startswith(f"Shard {parent} is finished: ")
+    shown = scene.run("explain", "--observe", "0", "--json").document["shards"]
+    assert [entry["shard"] for entry in shown] == [free, held]
+
+
+def test_explain_takes_one_shard_or_all(scene: Scene) -> None:
     assert scene.run("explain", "x", "--all").code == 2
 
 
