@@ -11,7 +11,7 @@ from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease
 from streamclient.operate import situations
-from streamclient.operate.facts import FleetFacts, Process, RowFacts
+from streamclient.operate.facts import FleetFacts, Process, RowFacts, WorkerFacts
 from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
 from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
@@ -130,6 +130,12 @@ def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     if session is not None and session.process is Process.STOPPED:
         text = f"is held by worker {owner}, whose process {session.info.pid} on this machine is stopped"
         return case.verdict(situations.OWNER_FROZEN, f"{text}, with its last heartbeat {case.silence(owner)} ago")
+    if session is not None and _is_cut_off(case, session, state):
+        text = (
+            f"is held by worker {owner}, whose process {session.info.pid} on this machine runs, but does not reach the "
+        )
+        text += f"status table: its last heartbeat was {case.silence(owner)} ago"
+        return case.verdict(situations.OWNER_CUT_OFF, text)
     if state is Liveness.DEAD or state is Liveness.UNSEEN:
         return _owner_dead(case, lease)
     is_process_gone = session is not None and session.process is Process.GONE
@@ -138,6 +144,13 @@ def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
         text = f"is held by worker {owner}, {cause} (last heartbeat {case.silence(owner)} ago)"
         return case.verdict(situations.OWNER_SILENT, f"{text}: its lease expires in {case.expires_in(owner)}")
     return None
+
+
+def _is_cut_off(case: Case, session: WorkerFacts, state: Liveness) -> bool:
+    """Return whether an owner writes nothing although its process runs, and no other worker takes its shards."""
+    if session.process is not Process.RUNNING or session.state == "killed":
+        return False
+    return state is Liveness.SILENT or (state is Liveness.DEAD and not living_workers(case.facts))
 
 
 def _owner_dead(case: Case, lease: Lease) -> Explanation:

@@ -76,6 +76,11 @@ OWNER_SILENT = Situation("owner-silent", "Wait until the lease expires, or bring
 OWNER_FROZEN = Situation(
     "owner-frozen", "Continue the process (kill -CONT), or kill it. After the lease duration others take over."
 )
+OWNER_CUT_OFF = Situation(
+    "owner-cut-off",
+    "See that process's log: its key may be refused, the service out of its reach, or its clock wrong. Another worker "
+    "takes the shard after the lease duration; without one, mend the cause, and this one goes on by itself.",
+)
 OWNER_DEAD = Situation("owner-dead", "Nothing: another worker takes it. Ask again if it stays.")
 OWNER_DEAD_ALONE = Situation("owner-dead-alone", "Start a worker.")
 OWNER_UNWELL = Situation("owner-unwell", "See the error; the worker goes on by itself once its calls succeed.")

@@ -104,6 +104,21 @@ EXPLAINED: dict[str, tuple[FleetFacts, str]] = {
         facts(OWN, workers=[worker("w1", process=Process.GONE)]),
         "owner-silent: *whose process is gone*",
     ),
+    "its owner's process runs on this machine and writes nothing": (
+        facts(row("s1", "w1", beat=34), workers=[worker("w1", beat=34, process=Process.RUNNING)]),
+        (
+            "owner-cut-off: is held by worker w1, whose process 12 on this machine runs, but does not reach the status "
+            "table: its last heartbeat was 34 s ago"
+        ),
+    ),
+    "its silent owner's process runs on this machine": (
+        facts(row("s1", "w1", beat=12), workers=[worker("w1", beat=12, process=Process.RUNNING), W2]),
+        "owner-cut-off: *its last heartbeat was 12 s ago",
+    ),
+    "its owner's process runs on this machine, and another worker takes it": (
+        facts(row("s1", "w1", beat=34), workers=[worker("w1", beat=34, process=Process.RUNNING), W2]),
+        "owner-dead: *another worker takes it (living: w2)",
+    ),
     "it was handed over a moment ago": (facts(HANDED_OVER, workers=[W2]), "changing-hands: *"),
     "it was handed over and is not picked up": (
         facts(OLD_HANDED_OVER, workers=[W2]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import pytest
 from operate_scene import STATUS, TABLE, Owner, Scene, run_cli
 from stuck_page import check, checked, is_told, page_rows
 
+from streamclient.base.processes import process_space
+from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Pause
 from streamclient.operate import situations
 from streamclient.operate.collection import FleetReader
@@ -190,6 +193,15 @@ def test_rows_as_owners_leave_them(scene: Scene, situation: str) -> None:
     for name, session in workers.items():
         scene.put_worker(name, **session)
     check(scene, situation)
+
+
+@pytest.mark.skipif(not process_space(), reason="only Linux says what process ids count in")
+def test_a_process_that_runs_here_and_writes_nothing(scene: Scene) -> None:
+    """As after its key was revoked: this process stands for it. Nobody is told to start a worker."""
+    info = WorkerInfo(host="h", pid=os.getpid(), space=process_space())
+    scene.put_lease(scene.shard, "w1", beat=34)
+    scene.put_worker("w1", beat=34, info=info)
+    check(scene, "owner-cut-off")
 
 
 def test_a_lease_that_was_asked_for_a_moment_ago(scene: Scene) -> None:
