@@ -14,7 +14,7 @@ from attrs import evolve
 
 from streamclient.cli.lease_views import known_ids
 from streamclient.cli.terminal.commands import EXIT_DONE
-from streamclient.cli.terminal.layout import fold, shortener
+from streamclient.cli.terminal.layout import fold, one_line, shortener
 from streamclient.cli.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
 from streamclient.cli.top_tables import SHARD_COLUMNS, WORKER_COLUMNS, causes, shard_rows, worker_rows
 from streamclient.errors import ConfigurationError, StreamClientError
@@ -133,7 +133,7 @@ def plain_screen(view: Overview, width: int | None = None, height: int | None = 
     cells = [[short(cell) for cell in row] for row in shard_rows(view)]
     above = f"{_heading(view, width)}\n\n{table_text(WORKER_COLUMNS, worker_rows(view), width)}\n"
     head, *rows = table_text(SHARD_COLUMNS, cells, width).split("\n")
-    whys = [fold(WHY_INDENT + short(cause), width).split("\n") if cause else [] for cause in causes(view)]
+    whys = [fold(WHY_INDENT + one_line(short(cause)), width).split("\n") if cause else [] for cause in causes(view)]
     blocks = [[row, *why] for row, why in zip(rows, whys, strict=False)]
     below = rows[len(blocks) :]  # the columns without room
     lines = [above, head]
