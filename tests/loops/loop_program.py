@@ -219,11 +219,11 @@ def cancels_each() -> None:
 async def endless() -> None:
     # Made before Ctrl-C is asked for: in the dev mode a new future notes its stack, for which Python reads files of
     # sources, and Ctrl-C may come anywhere in Python 3.10, which then leaves such a file open.
-    never = asyncio.get_running_loop().create_future()
+    unanswered = asyncio.get_running_loop().create_future()
     async with aio.changes("orders", group="test", config=CONFIG) as changes:
         async for _batch in changes:
             step("in body")
-            await never
+            await unanswered
 
 
 def waits_in_an_async_body() -> None:
