@@ -13,6 +13,7 @@ from streamclient.core.held import NEXT
 from streamclient.core.write_rules import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.metric_table import WORKER_LABELS
+from streamclient.server.refusals import REFUSALS
 from streamclient.spark.source.source_options import OPTIONS
 from tools.pictures import write_pictures
 from tools.plots import (
@@ -147,6 +148,17 @@ def write_latency(app: object) -> None:
     (GENERATED / "latency-targets.md").write_text(targets_table([lines]))
 
 
+def write_refusals(app: object) -> None:
+    """List the refusals of the local server, from the table it raises from."""
+    rows = []
+    for name, refusal in REFUSALS.items():
+        code = f"{refusal.http_status} `{refusal.code}`"
+        confirmed = "yes" if refusal.source.is_confirmed else "no"
+        source = f"{refusal.source.value} | {confirmed}"
+        rows.append(f"`{name}` | {code} | `{refusal.words}` | {source}")
+    write_table("refusals.md", "Name | Answer | Words | From | Confirmed", rows)
+
+
 def draw_pictures(app: object) -> None:
     """Draw the pictures of the pages."""
     write_pictures(GENERATED)
@@ -158,6 +170,7 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_held_leases)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_refusals)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_settings)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_lake)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_latency)  # type: ignore[attr-defined]

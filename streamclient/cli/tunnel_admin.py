@@ -12,6 +12,7 @@ from streamclient.cli.options import command_client
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
 from streamclient.cli.terminal.layout import Column, counted, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.errors import StreamClientError
 from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.site import READ_RETRY
 from streamclient.tunnel.tunnel_client import TunnelClient
@@ -148,11 +149,11 @@ def _config(arguments: argparse.Namespace, kind: TunnelType, now_micros: int) ->
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    described, now_micros = _described(arguments)
+    described, now_micros, retention_micros = _described(arguments)
     if arguments.json:
-        print_json(description_document(described, now_micros))
+        print_json(description_document(described, now_micros, retention_micros))
         return EXIT_DONE
-    _print_facts(_facts(described, now_micros))
+    _print_facts(_facts(described, now_micros, retention_micros))
     if described.channels:
         print()
         short = id_shortener(channel.channel_id for channel in described.channels)
@@ -163,11 +164,11 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
-        described, now_micros = _described(arguments)
+        described, now_micros, retention_micros = _described(arguments)
         if arguments.json:
-            print_json({**description_document(described, now_micros), "deleted": False})
+            print_json({**description_document(described, now_micros, retention_micros), "deleted": False})
         else:
-            facts = _facts(described, now_micros)
+            facts = _facts(described, now_micros, retention_micros)
             _print_facts({name: facts[name] for name in LOST_FACTS})
         name = described.info.tunnel_name
         loss = f"deleting tunnel {name!r} loses its positions and ends its clients"
@@ -193,17 +194,24 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 # --- texts ---------------------------------------------------------------------------------------------------------
 
 
-def _described(arguments: argparse.Namespace) -> tuple[TunnelDescription, int]:
-    """Return the tunnel that the arguments name, with its channels, and the time of the service."""
+def _described(arguments: argparse.Namespace) -> tuple[TunnelDescription, int, int | None]:
+    """Return the tunnel that the arguments name, with its channels, the time of the service, and the retention.
+
+    The retention is that of the table's stream; ``None`` if the caller may not describe the table.
+    """
     service = _Service(arguments)
     info = service.named(arguments.table, arguments.tunnel)
     described = service.tunnels.describe_tunnel(info.table_name, info.tunnel_name)
-    return described, service.clock.now_micros()
+    try:
+        retention_micros = service.tunnels.retention_micros(info.table_name)
+    except StreamClientError:
+        retention_micros = None
+    return described, service.clock.now_micros(), retention_micros
 
 
-def _facts(described: TunnelDescription, now_micros: int) -> dict[str, str]:
+def _facts(described: TunnelDescription, now_micros: int, retention_micros: int | None) -> dict[str, str]:
     """Return the facts about a tunnel, by their names, in the order in which they are shown."""
-    document = description_document(described, now_micros)
+    document = description_document(described, now_micros, retention_micros)
     facts = {name: str(document[name]) for name in ("tunnel", "id", "table", "kind")}
     facts["stage"] = _stage(document)
     if document["expired"]:
@@ -216,6 +224,9 @@ def _facts(described: TunnelDescription, now_micros: int) -> dict[str, str]:
     if document["consumed_micros"] is not None:
         facts["read"] += f", changes up to {utc_text(document['consumed_micros'])}"
     facts["lag"] = _lag(described, now_micros)
+    left_seconds = document["time_to_loss_seconds"]
+    if left_seconds is not None and left_seconds < 0 and not document["expired"]:
+        facts["lag"] += ": beyond the retention of the table; changes may be lost without an error"
     facts["backlog"] = "unknown: the service counts the records that were read, not those that are left"
     held = [f"{client} ({counted(count, 'channel')})" for client, count in holders(described).items()]
     facts["clients"] = ", ".join(held) or "none holds a channel"

@@ -29,6 +29,7 @@ from streamclient.base.times import parse_local_time, zoned_micros
 from streamclient.copying.source_table import PIECE_MEBIBYTES
 from streamclient.errors import ConfigurationError
 from streamclient.tablestore.instance import CONNECTION_SETTINGS, Connection
+from streamclient.tunnel.tunnel_client import tunnel_name_check
 
 READER, WRITER = "ots-reader", "ots-writer"
 MOST_BATCH_ROWS = 200
@@ -113,7 +114,7 @@ SECTIONS = (
     _side(
         READER,
         choice("source", SourceKind, "`tunnel` (default), or `stream`: leases on it", default=SourceKind.TUNNEL),
-        Setting("tunnelName", "found or made; keeps the progress", default="", needed_with=_TUNNEL),
+        Setting("tunnelName", "found or made; keeps the progress", tunnel_name_check, default="", needed_with=_TUNNEL),
         Setting("statusTableName", "keeps the leases", default="", needed_with=_STREAM, only_with=_STREAM),
         Setting(
             "pieceMebibytes",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
 from attrs import define, evolve, field
 from tablestore import OTSClient
@@ -31,6 +31,7 @@ from streamclient.tunnel import (
     TunnelDescription,
     TunnelExistsError,
     TunnelInfo,
+    TunnelServerUnavailableError,
     TunnelStage,
     TunnelType,
     TunnelWorker,
@@ -46,6 +47,10 @@ HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
 """Time-out of a session, in seconds. It is shorter than the default: a replication on another machine that died should
 not hold its channels for minutes."""
+
+CREATE_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""The pauses between attempts to make a tunnel while the service is unavailable, about half a minute in all: as long as
+the Go client repeats calls."""
 
 _CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
 """The beginning of the id of a replication's session, where the system names the space of process ids: that space, then
@@ -97,6 +102,8 @@ class Source(ABC):
 class TunnelSource(Source):
     """Full data and increments through the Tunnel Service, which keeps the progress."""
 
+    wait: Callable[[float], object] = time.sleep
+    """Waits a pause, in seconds, between attempts to make the tunnel."""
     tunnels: TunnelClient = field(init=False)
     was_made: bool = field(init=False, default=False)
     info: TunnelInfo | None = field(init=False, default=None)
@@ -109,9 +116,7 @@ class TunnelSource(Source):
         """Find the tunnel of that name, or make it."""
         table, name = self.settings.reader.table_name, self.settings.tunnel_name
         if all(info.tunnel_name != name for info in self.tunnels.list_tunnel(table)):
-            with suppress(TunnelExistsError):  # another process was quicker
-                self.tunnels.create_tunnel(table, name, TunnelType.BASE_AND_STREAM)
-                self.was_made = True
+            self.was_made = self._make_tunnel(table, name)
         self.info = self._described().info
         what = "made" if self.was_made else "going on with"
         return f"{what} tunnel {name!r} ({self.info.tunnel_type.value}, {self.info.tunnel_id})"
@@ -130,6 +135,28 @@ class TunnelSource(Source):
         )
         self.worker = TunnelWorker(self.info.tunnel_id, self.tunnels, self.processors, config)
         self.worker.connect_and_working()
+
+    def _make_tunnel(self, table: str, name: str) -> bool:
+        """Make the tunnel, and return whether this process made it.
+
+        The service meets passing troubles here, after which the tunnel may have been made: the next attempt finds it.
+        """
+        pauses = iter(CREATE_PAUSES_SECONDS)
+        while True:
+            try:
+                self.tunnels.create_tunnel(table, name, TunnelType.BASE_AND_STREAM)
+            except TunnelExistsError:  # an attempt of ours whose answer told nothing, or a quicker process
+                return False
+            except TunnelServerUnavailableError as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                _log.warning(
+                    "the tunnel %s of table %s was not made; trying again in %g s: %s", name, table, pause, error
+                )
+                self.wait(pause)
+            else:
+                return True
 
     def _described(self) -> TunnelDescription:
         return self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
+from streamclient.records import ColumnType
+from streamclient.tablestore.own_table import OwnTable, TablePurpose
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.tablestore.stream_tables import TableDescription
 from streamclient.wire.service_errors import OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST
@@ -19,6 +23,11 @@ old versions, which the default of a day would have the service refuse. The serv
 in 64 bits."""
 
 FOREVER = -1
+
+_PROBE_VALUES: Mapping[ColumnType, Any] = MappingProxyType(
+    {ColumnType.INTEGER: 0, ColumnType.STRING: "-", ColumnType.BINARY: b"-"}
+)
+"""The key of a row that is read to learn whether a new table answers; it need not exist."""
 
 
 def prepare_destination(source: OTSClient, source_table: str, destination: OTSClient, table: str) -> bool:
@@ -42,6 +51,7 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
                 raise
             found = described(destination, table, "destination")  # another process was quicker
         else:
+            _await(destination, table, wanted)
             return True
     problems = list(_problems(wanted, found))
     if problems:
@@ -95,6 +105,14 @@ def _create(api: TablestoreStreamApi, wanted: TableDescription, table: str) -> N
     )
 
 
+def _await(client: OTSClient, table: str, wanted: TableDescription) -> None:
+    """Wait until the new table answers; for a minute the service may say that it does not exist."""
+    key = wanted.definition.primary_key
+    purpose = TablePurpose("destination", "take the copy", "the copied rows", tuple((n, k.value) for n, k in key))
+    probe = [(name, _PROBE_VALUES[kind]) for name, kind in key]
+    OwnTable(client, table, purpose, created_at=time.monotonic()).wait_until_ready(probe)
+
+
 def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str]:
     """Yield each reason why the table would lose or refuse rows, and its remedy."""
     key, other = wanted.definition.primary_key, found.definition.primary_key
@@ -118,6 +136,11 @@ def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str
         )
     if options.allow_update is False:
         yield "it forbids updates; set allow_update"
+    if options.update_full_row:
+        yield (
+            "it makes the versions of cells itself and refuses those of the source; make the table anew without "
+            "update_full_row"
+        )
 
 
 def _keeps_shorter(seconds: int | None, wanted: int | None) -> bool:

@@ -97,6 +97,13 @@ TIME_TO_LOSS_SECONDS: Final = _gauge(
     "How long the stream still keeps the oldest record that may be unread; absent when nothing is unread or known.",
     per_shard=True,
 )
+SUSPECTED_LOSSES: Final = _counter(
+    "tunnel_suspected_losses",
+    "{channel}",
+    "Channels of a tunnel that may have lost records, once for each cause: position, when it was past the retention as "
+    "the channel was opened, or gap, when reading went on from such a position with a record within the retention.",
+    "cause",
+)
 PREFETCH_BUFFER_BYTES: Final = _gauge(
     "prefetch_buffer_bytes", "By", "Size of pages read ahead that wait for user code."
 )

@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
+from attrs import evolve
 
 from streamclient.base import logs
+from streamclient.server import refusals
 from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
 from streamclient.server.auth import Doors
 from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
-from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large, single_headers
+from streamclient.server.envelope import MAX_BODY_BYTES, single_headers
 from streamclient.server.fault_rules import Cut, LateAnswer, LoseAnswer
 from streamclient.server.http_service import Admitted, Answer, Service
 from streamclient.server.plain_http import SERVER_SOFTWARE
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError
 
 _log = logs.logger(__name__)
 
@@ -74,7 +76,7 @@ class AnyHttp:
             if is_admin:
                 return self._administer(request, path, headers, body)
             if request.method != "POST":
-                raise ServiceError(405, "OTSMethodNotAllowed", f"Only POST is allowed, not {request.method}.")
+                raise refusals.METHOD()
             admitted = self._service.admit(path, headers, body)
         except ServiceError as error:
             return (
@@ -83,7 +85,7 @@ class AnyHttp:
         except (ConnectionError, web.RequestPayloadError) as error:
             if isinstance(error, ConnectionError) or request.transport is None:
                 return _cut(request)
-            return _response(self._service.refuse(path, headers, invalid("The request's body is not valid HTTP.")))
+            return _response(self._service.refuse(path, headers, refusals.BODY_NOT_HTTP()))
         return await self._execute(request, admitted)
 
     async def _execute(self, request: web.BaseRequest, admitted: Admitted) -> web.StreamResponse:
@@ -111,7 +113,7 @@ class AnyHttp:
     async def _read_body(self, request: web.BaseRequest) -> bytes:
         """Read the body, with bounds on its size and time."""
         if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise body_too_large()
+            raise refusals.BODY_TOO_LARGE()
         transport = request.transport
         if not request.body_exists or transport is None:
             return b""
@@ -126,10 +128,10 @@ class AnyHttp:
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
-                    raise body_too_large()
+                    raise refusals.BODY_TOO_LARGE()
                 self._connections.coming(transport, len(chunk))
         except asyncio.TimeoutError:
-            raise ServiceError(408, "OTSRequestTimeout", "Request timeout.") from None
+            raise refusals.BODY_LATE() from None
         finally:
             timer.cancel()
             self._connections.arrived(transport)
@@ -161,10 +163,10 @@ class _Protocol(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer is sent already")
         if status < 500:
-            error = ServiceError(status, "OTSParameterInvalid", f"The request is not valid HTTP: {message}.")
+            error = evolve(refusals.NOT_HTTP, http_status=status)(message=message)
         else:
             _log.error("a request failed inside the server", exc_info=exc)
-            error = ServiceError(500, "OTSInternalServerError", "Internal server error.")
+            error = refusals.SERVER_FAILED()
         response = _response(self._service.refuse("", {}, error))
         response.force_close()
         return response

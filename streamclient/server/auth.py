@@ -11,7 +11,7 @@ from functools import lru_cache
 from attrs import field, frozen
 
 from streamclient.base import checks
-from streamclient.server.server_errors import ServiceError
+from streamclient.server import refusals
 from streamclient.wire import signature
 
 DEFAULT_INSTANCE = "local"
@@ -114,13 +114,10 @@ class Doors:
         if host and not self._is_ours(host):
             match = _HOST.fullmatch(host)
             name = "NAME" if match is None or len(host) > _SHOWN_CHARACTERS else match[1]
-            raise auth_failed(
-                f"The host '{_shown(host)}' is not one of this server's names. Use an IP address or localhost, or "
-                f"start the server with --allowed-host {name} (allowed_hosts= in Python)."
-            )
+            raise refusals.HOST(host=_shown(host), name=name)
         origin = headers.get("origin")
         if origin is not None:  # even the host's own origin: the page may have been served under that name
-            raise auth_failed(f"Requests from web pages are refused; this one is from '{_shown(origin)}'.")
+            raise refusals.WEB_PAGE(origin=_shown(origin))
 
     def _is_ours(self, host: str) -> bool:
         known = self._judged.get(host)
@@ -171,7 +168,7 @@ def authenticate(path: str, headers: Mapping[str, str], credentials: Credentials
         ServiceError: unknown key id, or a signature made with another secret or over other headers.
     """
     if headers["x-ots-accesskeyid"].strip() != credentials.access_key_id:
-        raise auth_failed("The AccessKeyID does not exist.")
+        raise refusals.ACCESS_KEY()
     secret = credentials.access_key_secret
     if signature.SIGNATURE_V4_HEADER in headers:
         sign_date = headers[signature.SIGN_DATE_HEADER].strip()
@@ -181,10 +178,5 @@ def authenticate(path: str, headers: Mapping[str, str], credentials: Credentials
         key = secret
         given, expected = headers[signature.SIGNATURE_V2_HEADER], signature.sign_request_v2(key, path, headers)
     if not signature.signatures_equal(given.strip(), expected):
-        raise auth_failed("Signature mismatch.")
+        raise refusals.SIGNATURE()
     return Signer(credentials.access_key_id, key)
-
-
-def auth_failed(message: str) -> ServiceError:
-    """Return the error of every failed authentication."""
-    return ServiceError(403, "OTSAuthFailed", message)

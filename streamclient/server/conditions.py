@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.filters import RowFilter, judge_of
-from streamclient.server.server_errors import condition_failed
 from streamclient.server.stored_rows import KeyNames, StoredRow
 from streamclient.wire.schema import RowExistenceExpectation
 
@@ -29,11 +29,11 @@ def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None
     On an absent row all columns count as missing, including those of the key.
     """
     if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
-        raise condition_failed()
+        raise refusals.CONDITION_FAILED()
     if condition.expectation is RowExistenceExpectation.EXPECT_NOT_EXIST and row is not None:
-        raise condition_failed()
+        raise refusals.CONDITION_FAILED()
     if condition.column_filter is None:
         return
     key, columns = (None, {}) if row is None else row.parts()
     if not judge_of(condition.column_filter, names)(key, columns):
-        raise condition_failed()
+        raise refusals.CONDITION_FAILED()

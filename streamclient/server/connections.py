@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from streamclient.base import logs
+from streamclient.server import refusals
 from streamclient.server.plain_http import PlainHttp, RequestHead
-from streamclient.server.server_errors import ServiceError
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -286,8 +286,12 @@ class Guard(asyncio.Protocol):
             self._keeping = loop.call_later(KEEP_ALIVE_SECONDS, self._end_if_idle)
 
     def _due_after(self, data: bytes) -> int | None:
-        """Return how many bytes are to come after ``data``; this is known only for plain requests."""
-        if self._due == 0:
+        """Return how many bytes are to come after ``data``; this is known only for plain requests.
+
+        Once unknown, it is known again when a whole plain request comes while no other is in work: so a connection of
+        which one head came in two pieces is not taken for a half-sent request for ever.
+        """
+        if self._due == 0 or (self._due is None and not self._in_work):
             head = self._plain.head_of(data)
             self._due = None if head is None else head.size
         left = -1 if self._due is None else self._due - len(data)
@@ -322,7 +326,7 @@ class Guard(asyncio.Protocol):
 
     def _body_is_late(self) -> None:
         if self._transport is not None:
-            self._transport.write(self._plain.failure(ServiceError(408, "OTSRequestTimeout", "Request timeout.")))
+            self._transport.write(self._plain.failure(refusals.BODY_LATE()))
             self._transport.close()
 
     def _answer(self, head: RequestHead, body: bytes) -> None:
@@ -335,9 +339,7 @@ class Guard(asyncio.Protocol):
             self._transport.write(self._plain.answer(head, body))
         except Exception:
             _log.exception("a request failed inside the server")
-            self._transport.write(
-                self._plain.failure(ServiceError(500, "OTSInternalServerError", "Internal server error."))
-            )
+            self._transport.write(self._plain.failure(refusals.SERVER_FAILED()))
             self._transport.close()
         self._connections.waits(self)
 
@@ -360,7 +362,12 @@ class Guard(asyncio.Protocol):
 
     def _pass_on(self, handler: web.RequestHandler, data: bytes) -> None:
         self._due = self._due_after(data)
-        if not self._in_work and self._timer is None:
+        self._used_at = asyncio.get_running_loop().time()
+        if self._due == 0:
+            # aiohttp begins the request in the loop's next turn. A timer that is due in this turn must not close the
+            # connection meanwhile: the client would lose a request that was read.
+            self._stop_waiting()
+        elif not self._in_work and self._timer is None:
             self._await_headers()
         handler.data_received(data)
 

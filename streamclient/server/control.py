@@ -79,7 +79,7 @@ class Control:
         With a data directory the clock keeps the step across a restart, however the process ended.
 
         Raises:
-            ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or leads past the year 9999.
+            ValueError: ``seconds`` is negative, not finite, above ``MAX_ADVANCE_SECONDS``, or leads past the year 2261.
         """
         if not 0 <= seconds <= MAX_ADVANCE_SECONDS:  # also refuses NaN, for which no comparison holds
             raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {checks.shown(seconds)}")

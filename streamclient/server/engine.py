@@ -11,8 +11,9 @@ Laws:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -20,13 +21,13 @@ from attrs import frozen
 from streamclient.base import logs
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
-from streamclient.server import shard_ancestry
+from streamclient.server import refusals, shard_ancestry
 from streamclient.server.capacity import Units
 from streamclient.server.loading import restore
 from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.operations import OPERATIONS
 from streamclient.server.server_clock import Clock
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import DEFAULT_LIMITS, MESSAGE_FIELDS, Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.shard_ancestry import ShardView
@@ -64,17 +65,27 @@ class Engine:
         storage: Storage,
         limits: Limits = DEFAULT_LIMITS,
         stream_enabling_millis: int = 0,
+        tunnel_init_calls: int = 0,
+        tunnels_skip_lost_log: bool = False,
         instance_name: str = "",
     ) -> None:
-        """Load the content of the storage. A new stream reports ENABLING for ``stream_enabling_millis``."""
+        """Load the content of the storage.
+
+        A new stream reports ENABLING for ``stream_enabling_millis``. The first ``tunnel_init_calls`` calls about a new
+        tunnel find it in its first stage, without channels. With ``tunnels_skip_lost_log``, a tunnel does not expire
+        with the records that it still needs, but skips them.
+        """
         self._lock = threading.RLock()
         self._storage = storage
-        self._stopped_because: str | None = None
+        self._stopped: Callable[[], ServiceError] | None = None
+        """Makes the refusal of everything, once the engine serves nothing any more."""
         self._state = ServerState(
             clock=clock,
             storage=storage,
             limits=limits,
             stream_enabling_millis=stream_enabling_millis,
+            tunnel_init_calls=tunnel_init_calls,
+            tunnels_skip_lost_log=tunnels_skip_lost_log,
             instance_name=instance_name,
         )
         restore(self._state, storage.load())
@@ -97,14 +108,14 @@ class Engine:
         """
         known = OPERATIONS.get(operation)
         if known is None:
-            raise invalid(f"Unsupported operation: {operation}.")
+            raise refusals.OPERATION(operation=operation)
         begin_request()
         try:
             if message is None:
                 message = bounded.read(known.messages.request, body, MESSAGE_FIELDS)
             message = schema.complete(message)
         except CodecError as error:
-            raise invalid(f"Cannot deserialize the request data: {error}.") from error
+            raise refusals.MESSAGE(error=error) from error
         request = known.validate(message, self._state.limits)
         with self._lock:
             answer = self._carried_out(known, request)
@@ -121,8 +132,8 @@ class Engine:
             self._commit()
 
     def _require_service(self) -> None:
-        if self._stopped_because is not None:
-            raise ServiceError(500, "OTSInternalServerError", self._stopped_because)
+        if self._stopped is not None:
+            raise self._stopped()
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
@@ -138,9 +149,9 @@ class Engine:
         try:
             self._state.commit()
         except Exception as error:
-            self._stopped_because = f"The storage failed earlier: {error}; restart the server."
+            self._stopped = partial(refusals.STORAGE_FAILED_BEFORE, error=error)
             logger.exception("the storage failed to commit; refusing all requests from now on")
-            raise ServiceError(500, "OTSInternalServerError", f"The storage failed: {error}.") from error
+            raise refusals.STORAGE_FAILED(error=error) from error
 
     def shards(self, table: str) -> list[ShardView]:
         """Return the listed shards of a table's stream, parents before their children."""
@@ -198,5 +209,5 @@ class Engine:
     def close(self) -> None:
         """Release the storage. Closing twice is allowed; every request afterwards is refused."""
         with self._lock:
-            self._stopped_because = "The server was closed."
+            self._stopped = refusals.CLOSED
             self._storage.close()

@@ -16,7 +16,8 @@ from functools import lru_cache
 
 from attrs import frozen
 
-from streamclient.server.auth import Credentials, Signer, auth_failed, authenticate
+from streamclient.server import refusals
+from streamclient.server.auth import Credentials, Signer, authenticate
 from streamclient.server.server_errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.signature import SIGN_DATE_HEADER, SIGN_REGION_HEADER, SIGNATURE_V4_HEADER, content_md5
@@ -82,23 +83,22 @@ def open_request(
         ServiceError: the first failed check. Send this answer unsigned, because the caller is not authenticated.
     """
     if len(body) > MAX_BODY_BYTES:
-        raise body_too_large()
+        raise refusals.BODY_TOO_LARGE()
     _check_headers_present(headers)
     operation = path.removeprefix("/")
+    is_of_tunnels = operation.startswith("tunnel/")
     # The version comes before the date, which SDKs for other versions write in other forms.
-    _check_version(
-        headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if operation.startswith("tunnel/") else (API_VERSION,)
-    )
+    _check_version(headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if is_of_tunnels else (API_VERSION,))
     date = _check_date(headers["x-ots-date"], now)
     if SIGNATURE_V4_HEADER in headers:
         _check_scope(headers, date)
     if not _OPERATION.fullmatch(operation):
-        raise _invalid(f"Unsupported operation: {operation}.")
+        raise refusals.OPERATION(operation=operation)
     if headers["x-ots-contentmd5"].strip() != content_md5(body):
-        raise auth_failed("Mismatch between MD5 value of request body and x-ots-contentmd5 in header.")
+        raise refusals.DIGEST()
     signer = authenticate(path, headers, credentials)
     if headers["x-ots-instancename"].strip() != credentials.instance:
-        raise auth_failed("The instance is not found.")
+        raise refusals.TUNNEL_INSTANCE() if is_of_tunnels else refusals.INSTANCE()
     return OpenedRequest(operation, _inflate(headers, body), signer)
 
 
@@ -112,7 +112,7 @@ def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         name = name.lower()  # noqa: PLW2901 - the case means nothing from here on
         if name in single and (name.startswith("x-ots-") or name in _SINGLE):
-            raise _invalid(f"Duplicate header: {name}.")
+            raise refusals.HEADER_TWICE(name=name)
         single[name] = value
     return single
 
@@ -162,15 +162,6 @@ def speaks_json(headers: Mapping[str, str]) -> bool:
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def body_too_large() -> ServiceError:
-    """Return the error for a body above ``MAX_BODY_BYTES``."""
-    return ServiceError(413, "OTSRequestBodyTooLarge", "The size of POST data is too large.")
-
-
-def _invalid(message: str) -> ServiceError:
-    return ServiceError(400, "OTSParameterInvalid", message)
-
-
 def _format_date(now: datetime) -> str:
     """Format a date with a fraction, which the Python SDK requires and ``isoformat`` omits at a whole second."""
     return now.astimezone(timezone.utc).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
@@ -179,13 +170,13 @@ def _format_date(now: datetime) -> str:
 def _check_headers_present(headers: Mapping[str, str]) -> None:
     for name in REQUIRED_HEADERS:
         if name not in headers:
-            raise _invalid(f"Missing header: {name}.")
+            raise refusals.HEADER_MISSING(name=name)
     if "x-ots-signaturev4" in headers:
         for name in ("x-ots-signdate", "x-ots-signregion"):
             if name not in headers:
-                raise _invalid(f"Missing header: {name}.")
+                raise refusals.HEADER_MISSING(name=name)
     elif "x-ots-signature" not in headers:
-        raise _invalid("Missing header: x-ots-signature.")
+        raise refusals.HEADER_MISSING(name="x-ots-signature")
 
 
 @lru_cache(maxsize=64)
@@ -201,9 +192,9 @@ def _date_of(text: str) -> datetime | None:
 def _check_date(text: str, now: datetime) -> datetime:
     date = _date_of(text)
     if date is None:
-        raise _invalid(f"Invalid date format: {text}.")
+        raise refusals.DATE(date=text)
     if abs(now - date) > MAX_DATE_SKEW:
-        raise auth_failed(f"Mismatch between system time and x-ots-date: {text}.")
+        raise refusals.CLOCK(date=text)
     return date
 
 
@@ -212,14 +203,14 @@ def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
     sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
     days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
     if sign_date not in days:
-        raise auth_failed(f"Mismatch between x-ots-date and x-ots-signdate: {sign_date}.")
+        raise refusals.KEY_DAY(date=sign_date)
     if not _REGION.fullmatch(region):
-        raise _invalid(f"Invalid region: {region}.")
+        raise refusals.REGION(region=region)
 
 
 def _check_version(version: str, known: tuple[str, ...]) -> None:
     if version.strip() not in known:
-        raise _invalid(f"Unsupported API version: {version}, expected: {' or '.join(known)}.")
+        raise refusals.API_VERSION(version=version, expected=" or ".join(known))
 
 
 def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -228,14 +219,14 @@ def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
     if kind is None:
         return body
     if kind.strip().lower() != "deflate":
-        raise _invalid(f"Unsupported request compress type: {kind}.")
+        raise refusals.COMPRESSION(kind=kind)
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(body, MAX_BODY_BYTES + 1)
     except zlib.error:
-        raise _invalid("Cannot decompress the request data.") from None
+        raise refusals.COMPRESSED_BODY() from None
     if len(raw) > MAX_BODY_BYTES:
-        raise body_too_large()
+        raise refusals.BODY_TOO_LARGE()
     if not inflater.eof or headers.get("x-ots-request-compress-size", str(len(raw))).strip() != str(len(raw)):
-        raise _invalid("The size of the decompressed request data does not match x-ots-request-compress-size.")
+        raise refusals.COMPRESSED_SIZE()
     return raw

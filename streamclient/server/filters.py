@@ -18,9 +18,8 @@ from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue, KeyValue
-from streamclient.server import work
+from streamclient.server import refusals, work
 from streamclient.server.patterns import Pattern, compile_pattern
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import INT64_MAX, MESSAGE_FIELDS, Limits
 from streamclient.server.stored_rows import KeyNames
 from streamclient.server.validation.message_frames import check_value_length
@@ -189,7 +188,7 @@ def count_nodes(data: bytes, limits: Limits) -> None:
         message = waiting.pop()
         count += 1
         if count + len(waiting) > limits.filters:
-            raise invalid(f"The count of filter exceeds the max: {limits.filters}.")
+            raise refusals.FILTER_NODES(limit=limits.filters)
         if message is not None and message.type == FilterType.COMPOSITE_COLUMN_VALUE:
             composite = _read(schema.CompositeColumnValueFilter, message.filter)
             inner = () if composite is None else composite.sub_filters
@@ -208,7 +207,7 @@ def _message(message_class: Any, data: bytes, name: str) -> Any:
     try:
         return schema.complete(bounded.read(message_class, data, MESSAGE_FIELDS))
     except CodecError as error:
-        raise invalid(f"Deserialize {name} failed.") from error
+        raise refusals.FILTER_BROKEN(kind=name) from error
 
 
 def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
@@ -225,7 +224,7 @@ def parse_condition(data: bytes, limits: Limits) -> RowFilter:
     """Parse a serialized column condition: any filter that judges rows."""
     parsed = parse_filter(data, limits)
     if isinstance(parsed, ColumnPagination):
-        raise invalid("ColumnPaginationFilter can't be used as the condition of a write.")
+        raise refusals.PAGINATION_CONDITION()
     return parsed
 
 
@@ -241,14 +240,14 @@ def _parse_judging(message: Any, limits: Limits, role: str) -> RowFilter:
         return _parse_single(_message(schema.SingleColumnValueFilter, message.filter, "relation filter"), limits)
     if message.type == FilterType.COMPOSITE_COLUMN_VALUE:
         return _parse_composite(_message(schema.CompositeColumnValueFilter, message.filter, "composite filter"), limits)
-    raise invalid(f"Invalid type of {role}: {message.type}.")
+    raise refusals.FILTER_TYPE(role=role, given=message.type)
 
 
 def _parse_pagination(message: Any) -> ColumnPagination:
     if message.offset < 0:
-        raise invalid("Offset in ColumnPaginationFilter must be greater than or equal to 0.")
+        raise refusals.PAGINATION_OFFSET()
     if message.limit <= 0:
-        raise invalid("Limit in ColumnPaginationFilter must be greater than 0.")
+        raise refusals.PAGINATION_LIMIT()
     return ColumnPagination(message.offset, message.limit)
 
 
@@ -256,12 +255,12 @@ def _parse_composite(message: Any, limits: Limits) -> Composite:
     try:
         operator = LogicalOperator(message.combinator)
     except ValueError as error:
-        raise invalid("Deserialize composite filter failed.") from error
+        raise refusals.FILTER_BROKEN(kind="composite filter") from error
     count = len(message.sub_filters)
     if operator is LogicalOperator.NOT and count != 1:
-        raise invalid("Invalid NOT operator: the number of sub-filters must be 1.")
+        raise refusals.FILTER_NOT()
     if operator is not LogicalOperator.NOT and count < 2:
-        raise invalid("Invalid AND/OR operator: the number of sub-filters must be more than 1.")
+        raise refusals.FILTER_AND_OR()
     return Composite(operator, tuple(_parse_judging(each, limits, "sub-filter") for each in message.sub_filters))
 
 
@@ -269,11 +268,11 @@ def _parse_single(message: Any, limits: Limits) -> SingleColumn:
     try:
         comparator = ComparatorType(message.comparator)
     except ValueError as error:
-        raise invalid(f"Invalid relation operator: {message.comparator}.") from error
+        raise refusals.FILTER_COMPARATOR(given=message.comparator) from error
     try:
         value = _filter_value(comparator, message.column_value)
     except (CodecError, ValueError) as error:
-        raise invalid("Deserialize relation filter failed.") from error
+        raise refusals.FILTER_BROKEN(kind="relation filter") from error
     check_attribute_name(message.column_name, limits)
     check_value_length(message.column_name, value, limits)
     return SingleColumn(
@@ -299,4 +298,4 @@ def _parse_rule(message: Any) -> CastRule:
     try:
         return CastRule(compile_pattern(message.regex), VariantType(message.cast_type))
     except ValueError as error:
-        raise invalid("Deserialize relation filter failed.") from error
+        raise refusals.FILTER_BROKEN(kind="relation filter") from error

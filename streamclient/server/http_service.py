@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from streamclient.base import logs
+from streamclient.server import refusals
 from streamclient.server.auth import Credentials, Signer
 from streamclient.server.counters import RequestCounters
 from streamclient.server.engine import EngineAnswer
@@ -180,7 +181,7 @@ class Service:
             raise
         except Exception as error:
             _log.exception("%s failed inside the server", operation)
-            raise ServiceError(500, "OTSInternalServerError", "Internal server error.") from error
+            raise refusals.SERVER_FAILED() from error
 
 
 def _injected(action: Fail) -> ServiceError:

@@ -14,7 +14,7 @@ import struct
 
 from attrs import frozen
 
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server import refusals
 from streamclient.wire.crc8 import crc8
 
 _POSITION = struct.Struct("<QQ")
@@ -44,21 +44,17 @@ def encode_iterator(iterator: ShardIterator) -> str:
     return base64.b64encode(data + bytes((crc8(data),))).decode()
 
 
-def _malformed(reason: str) -> ServiceError:
-    return invalid(f"Invalid shard iterator: {reason}.")
-
-
 def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
     parts = []
     offset = 0
     for _ in range(3):
         if offset >= len(data):
-            raise _malformed("it is too short")
+            raise refusals.ITERATOR(reason="it is too short")
         end = offset + 1 + data[offset]
         parts.append(data[offset + 1 : end])
         offset = end
     if offset != len(data):
-        raise invalid("Invalid stream id: it is too long or its length is wrong.")
+        raise refusals.STREAM_ID_LENGTH()
     return parts[0], parts[1], parts[2]
 
 
@@ -71,16 +67,16 @@ def decode_iterator(text: str) -> ShardIterator:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _malformed("it is not base64 text") from error
+        raise refusals.ITERATOR(reason="it is not base64 text") from error
     if len(data) < 2 or crc8(data[:-1]) != data[-1]:
-        raise _malformed("its checksum does not match")
+        raise refusals.ITERATOR(reason="its checksum does not match")
     stream_id, shard_id, position = _split(data[:-1])
     if len(position) != _POSITION.size:
-        raise invalid("Invalid stream id: it is too long or its length is wrong.")
+        raise refusals.STREAM_ID_LENGTH()
     try:
         return ShardIterator(stream_id.decode(), shard_id.decode(), *_POSITION.unpack(position))
     except UnicodeDecodeError as error:
-        raise _malformed("its ids are not UTF-8 text") from error
+        raise refusals.ITERATOR(reason="its ids are not UTF-8 text") from error
 
 
 def table_of_stream(stream_id: str) -> str:

@@ -66,6 +66,8 @@ class LocalTablestore:
         clock: Clock | None = None,
         allowed_hosts: Sequence[str] = (),
         allow_public_secret: bool = False,
+        tunnel_init_calls: int = 0,
+        tunnels_skip_lost_log: bool = False,
     ) -> None:
         """Store the settings; nothing happens before ``start``.
 
@@ -76,6 +78,11 @@ class LocalTablestore:
         ``allowed_hosts`` are names under which clients address the server, besides ``host``; IP addresses,
         ``localhost`` and names below it are always allowed. ``allow_public_secret`` permits listening beyond this
         machine with the default secret, which is published.
+
+        The first ``tunnel_init_calls`` calls about a new tunnel find it in the stage ``InitBaseDataAndStreamShard``,
+        without channels, as calls to the service may; by default its channels are there at once. With
+        ``tunnels_skip_lost_log``, a tunnel that lags beyond the retention goes on with the records that are left, which
+        the service may do; by default it is expired.
         """
         self._new_tables = new_tables(tables)
         self._host = checks.text.require("host", host)
@@ -84,6 +91,8 @@ class LocalTablestore:
         checks.optional(checks.instance(Clock)).require("clock", clock)
         host_names.require("allowed_hosts", allowed_hosts)
         checks.flag.require("allow_public_secret", allow_public_secret)
+        self._tunnel_init_calls = checks.not_negative.require("tunnel_init_calls", tunnel_init_calls)
+        self._tunnels_skip_lost_log = checks.flag.require("tunnels_skip_lost_log", tunnels_skip_lost_log)
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir
         self._doors = Doors((host, *allowed_hosts))
@@ -158,7 +167,13 @@ class LocalTablestore:
     def _open_engine(self) -> Engine:
         storage = open_storage(None if self._data_dir is None else os.fspath(self._data_dir))
         try:
-            return Engine(clock=self._clock, storage=storage, instance_name=self.instance)
+            return Engine(
+                clock=self._clock,
+                storage=storage,
+                tunnel_init_calls=self._tunnel_init_calls,
+                tunnels_skip_lost_log=self._tunnels_skip_lost_log,
+                instance_name=self.instance,
+            )
         except BaseException:
             storage.close()
             raise

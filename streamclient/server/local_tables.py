@@ -62,6 +62,7 @@ def _new_table(name: str, key: KeyTypes) -> Any:
     request = schema.CreateTableRequest(
         table_meta=schema.TableMeta(table_name=name, primary_key=columns),
         reserved_throughput=schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
+        table_options=schema.TableOptions(time_to_live=-1, max_versions=1),
         stream_spec=schema.StreamSpecification(enable_stream=True),
     )
     try:

@@ -19,9 +19,10 @@ from attrs import field, frozen
 
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.records import KeyValue
+from streamclient.server import refusals
 from streamclient.server.drafts import Draft
 from streamclient.server.keys import encode_key
-from streamclient.server.server_errors import ServiceError, busy, invalid, out_of_range, row_conflict, session_missing
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.stored_tables import Key, Table
 from streamclient.server.writes import WritePlan
 from streamclient.wire.plainbuffer import KeyBound
@@ -55,7 +56,7 @@ def table_of_transaction(transaction_id: str) -> str:
             return whole[:-_RANDOM_BYTES].decode()
     except (ValueError, UnicodeDecodeError):
         pass
-    raise invalid("TransactionID is invalid.")
+    raise refusals.TRANSACTION_ID()
 
 
 def partition_key_text(value: KeyValue | KeyBound) -> str:
@@ -90,7 +91,7 @@ class Transaction:
                 raise self._out_of_scope("PartKey", partition_key_text(self.partition_key), partition_key_text(given))
 
     def _out_of_scope(self, what: str, own: str, given: str) -> ServiceError:
-        return out_of_range(f"Data out of scope of transaction. Transaction {what}:{own}. Data {what}:{given}")
+        return refusals.TRANSACTION_SCOPE(what=what, own=own, given=given)
 
 
 def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
@@ -118,9 +119,9 @@ class Transactions:
         """
         self._expire(now_micros)
         if self.is_locked(table, partition_key, now_micros):
-            raise row_conflict()
+            raise refusals.ROW_CONFLICT()
         if len(self._open) >= self._most_open:
-            raise busy(f"{self._most_open} local transactions are open; those that are abandoned end by their time")
+            raise refusals.TRANSACTIONS_FULL(limit=self._most_open)
         transaction = Transaction(
             new_transaction_id(table.definition.name), table, partition_key, now_micros, Draft(table)
         )
@@ -137,13 +138,13 @@ class Transactions:
         self._expire(now_micros)
         transaction = self._open.get(transaction_id)
         if transaction is None:
-            raise session_missing()
+            raise refusals.TRANSACTION_OVER()
         return transaction
 
     def require_room(self, size_bytes: int) -> None:
         """Raise ``OTSServerBusy`` if the open transactions hold too much memory for one more write of this size."""
         if self.held_bytes + size_bytes + PLAN_BYTES > self._most_bytes:
-            raise busy(f"the open local transactions hold {self.held_bytes} bytes; they end by commit, abort or time")
+            raise refusals.TRANSACTIONS_LARGE(size=self.held_bytes)
 
     def add(self, transaction: Transaction, plan: WritePlan) -> None:
         """Plan one more write of an open transaction."""

@@ -15,8 +15,7 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.server import work
-from streamclient.server.server_errors import invalid
+from streamclient.server import refusals, work
 
 PATTERN_BYTES = 256
 """The largest length of one expression (product documentation)."""
@@ -68,20 +67,16 @@ def compile_pattern(text: str) -> Pattern:
     """
     size = len(text.encode())
     if not 1 <= size <= PATTERN_BYTES:
-        raise invalid(
-            f"The length of regex in value transfer rule must be from 1 to {PATTERN_BYTES}, but it is {size}."
-        )
+        raise refusals.REGEX_LENGTH(limit=PATTERN_BYTES, size=size)
     re2, options = _engine()
     try:
         compiled = re2.compile(text, options=options)
     except re2.error as error:
         reason = error.args[0] if error.args else error
         shown = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
-        raise invalid(f"Invalid regex in value transfer rule: {shown}.") from error
+        raise refusals.REGEX(reason=shown) from error
     if compiled.groups > PATTERN_GROUPS:
-        raise invalid(
-            f"Invalid regex in value transfer rule: {compiled.groups} groups exceed the max: {PATTERN_GROUPS}."
-        )
+        raise refusals.REGEX_GROUPS(count=compiled.groups, limit=PATTERN_GROUPS)
     program_size = max(compiled.programsize, compiled.reverseprogramsize)
     work.pay(
         _MAKING_WORK + _MAKING_WORK_PER_INSTRUCTION * program_size,

@@ -85,10 +85,10 @@ class RowReader:
 
         A row is left out if the filter rejects it, or if columns are named and the row has none of them. The filter
         sees the key and the selected columns with all their versions of the selected time. The charge covers the key
-        and the selected columns, even for a row that is left out.
+        and the selected columns without timestamps, even for a row that is left out.
         """
         if self._selection.takes_all and row.is_single:
-            return row, self._table.size_of(row)
+            return row, row.size_bytes
         key, stored = row.parts()
         columns = self._selected(stored) if self._is_partial else stored
         limit = self._limit
@@ -97,7 +97,7 @@ class RowReader:
         part = row if kept is stored else make_row(self._table.key_names, key, kept, row.written_millis)
         passes = self._judge is None or self._judge(key, columns)
         is_returned = passes and (not self._needs_a_column or bool(kept))
-        return (part if is_returned else None), self._table.size_of(part)
+        return (part if is_returned else None), part.size_bytes
 
     def _selected(self, columns: Columns) -> Columns:
         selection = self._selection

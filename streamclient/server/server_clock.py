@@ -22,9 +22,9 @@ from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, now_micr
 
 _log = logs.logger(__name__)
 
-LATEST_MICROS = 253_402_300_799_000_000
-"""The end of the year 9999, the last that dates can name, in microseconds since 1970. In milliseconds and nanoseconds
-it fits into 64 bits."""
+LATEST_MICROS = 9_214_646_399_000_000
+"""The end of the year 2261, in microseconds since 1970. The clock goes no further, because answers about tunnels tell
+times in nanoseconds, in 64 bits with a sign, which end in April 2262."""
 
 LARGEST_LEAD_MICROS = 2 * MICROS_PER_HOUR
 """The largest lead after a start, in microseconds: more than an hour of daylight saving that was set twice, and caught
@@ -88,11 +88,11 @@ class Clock:
         pace.
         """
         with self._lock:
-            now = self._wall_micros() + self._offset_micros
+            now = min(self._wall_micros() + self._offset_micros, LATEST_MICROS)
             if self._ahead_since is not None:
                 noticed, steady = self._ahead_since
                 passed = (self._steady_micros() - steady) // _CATCH_UP_DIVISOR
-                self._latest_micros = max(self._latest_micros, noticed + passed)
+                self._latest_micros = min(max(self._latest_micros, noticed + passed), LATEST_MICROS)
             if now >= self._latest_micros:
                 self._ahead_since = None
                 self._latest_micros = now
@@ -126,7 +126,7 @@ class Clock:
 
         Raises:
             ValueError: ``seconds`` is negative, because stored versions and stream records would then lie in the
-                future, or leads past the year 9999.
+                future, or leads past the year 2261.
         """
         if not seconds >= 0:
             raise ValueError(f"the clock only moves forward: got {seconds} seconds, expected 0 or more")
@@ -134,7 +134,7 @@ class Clock:
         with self._lock:
             step = round(seconds * MICROS_PER_SECOND)
             if now + step > LATEST_MICROS:
-                raise ValueError(f"the clock cannot move past the year 9999: got {seconds} seconds")
+                raise ValueError(f"the clock cannot move past the year 2261: got {seconds} seconds")
             self._offset_micros += step
             if self._ahead_since is not None:
                 self._latest_micros += step
@@ -155,5 +155,5 @@ class Clock:
                     lead // MICROS_PER_SECOND,
                 )
                 return True
-            self._latest_micros = max(self._latest_micros, latest_micros)
+            self._latest_micros = min(max(self._latest_micros, latest_micros), LATEST_MICROS)
             return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from streamclient.server import refusals
 from streamclient.server.admin_changes import (
     AppendRecord,
     Change,
@@ -29,7 +30,6 @@ from streamclient.server.admin_changes import (
 from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
 from streamclient.server.local_transactions import Transaction, Transactions
 from streamclient.server.server_clock import Clock
-from streamclient.server.server_errors import stream_missing, table_missing
 from streamclient.server.server_limits import DEFAULT_LIMITS, Limits
 from streamclient.server.stored_rows import Rows, StoredRow
 from streamclient.server.stored_streams import ShardDefinition, ShardLog, Stream, StreamDefinition, shard_id_for
@@ -63,12 +63,16 @@ class ServerState:
         storage: Storage,
         limits: Limits = DEFAULT_LIMITS,
         stream_enabling_millis: int = 0,
+        tunnel_init_calls: int = 0,
+        tunnels_skip_lost_log: bool = False,
         instance_name: str = "",
     ) -> None:
         self.instance_name = instance_name
         self.clock = clock
         self.limits = limits
         self.stream_enabling_millis = stream_enabling_millis
+        self.tunnel_init_calls = tunnel_init_calls
+        self.tunnels_skip_lost_log = tunnels_skip_lost_log
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         self.tunnels: dict[str, Tunnel] = {}
@@ -103,7 +107,7 @@ class ServerState:
         """
         table = self.tables.get(name)
         if table is None:
-            raise table_missing()
+            raise refusals.TABLE_MISSING()
         return table
 
     def stream(self, stream_id: str) -> Stream:
@@ -114,7 +118,7 @@ class ServerState:
         """
         stream = self.streams.get(stream_id)
         if stream is None:
-            raise stream_missing()
+            raise refusals.STREAM_MISSING()
         self.forget_expired(stream)
         return stream
 
@@ -308,7 +312,8 @@ class ServerState:
         if before_position > shard.first_position:
             for tunnel in self._tunnels_of(stream):
                 follow(tunnel, stream)
-                records_forgotten(tunnel, shard, before_position)
+                if not self.tunnels_skip_lost_log:
+                    records_forgotten(tunnel, shard, before_position)
         count = shard.forget_before(before_position)
         if count:
             self.record_count -= count

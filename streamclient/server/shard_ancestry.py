@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from streamclient.records import KeyValue
+from streamclient.server import refusals
 from streamclient.server.keys import decode_key, encode_key
-from streamclient.server.server_errors import invalid, shard_missing
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_streams import ShardLog, StoredRecord, Stream
 from streamclient.server.stored_tables import TYPE_NAMES, Table, value_type_name
@@ -39,7 +39,7 @@ def stream_of(state: ServerState, table_name: str) -> Stream:
     """
     stream = state.stream_of(state.table(table_name))
     if stream is None:
-        raise invalid(f"The table '{table_name}' has no stream: enable it first.")
+        raise refusals.CONTROL_NO_STREAM(table=table_name)
     state.forget_expired(stream)
     return stream
 
@@ -82,9 +82,9 @@ def _place(boundary: bytes | None, unbounded: str) -> str:
 def _open_shard(stream: Stream, shard_id: str) -> ShardLog:
     shard = stream.shards.get(shard_id)
     if shard is None:
-        raise shard_missing()
+        raise refusals.SHARD_MISSING()
     if not shard.is_open:
-        raise invalid(f"The shard '{shard_id}' is closed; only open shards can be split or merged.")
+        raise refusals.CONTROL_CLOSED(shard=shard_id)
     return shard
 
 
@@ -109,9 +109,7 @@ def split_shard(
         boundary = _median(table, parent)
     begin, end = parent.definition.begin, parent.definition.end
     if boundary <= begin or (end is not None and boundary >= end):
-        raise invalid(
-            f"The key {decode_key(boundary)!r} does not split {_view(parent).key_range}: it must be strictly inside."
-        )
+        raise refusals.CONTROL_SPLIT_KEY(key=repr(decode_key(boundary)), range=_view(parent).key_range)
     lower, upper = state.split(table, stream, parent, boundary)
     return lower.shard_id, upper.shard_id
 
@@ -119,10 +117,10 @@ def split_shard(
 def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
     columns = table.definition.key
     if not 1 <= len(at) <= len(columns):
-        raise invalid(f"A place to split is a key or its leading columns: got {len(at)} of {len(columns)} columns.")
+        raise refusals.CONTROL_SPLIT_COLUMNS(given=len(at), expected=len(columns))
     for column, value in zip(columns, at, strict=False):
         if isinstance(value, bool) or value_type_name(value) != TYPE_NAMES[column.type]:
-            raise invalid(f"The key column '{column.name}' is {TYPE_NAMES[column.type]}: got {value!r}.")
+            raise refusals.CONTROL_SPLIT_TYPE(name=column.name, type=TYPE_NAMES[column.type], given=repr(value))
     return encode_key(at)
 
 
@@ -130,9 +128,7 @@ def _median(table: Table, shard: ShardLog) -> bytes:
     """Return the median row's key: only its first column if that cuts the shard, so that partition keys stay whole."""
     count = _row_count(table, shard)
     if count < 2:
-        raise invalid(
-            f"The shard '{shard.shard_id}' holds {count} rows, which have no median: give the key to split at."
-        )
+        raise refusals.CONTROL_SPLIT_ROWS(shard=shard.shard_id, count=count)
     begin = shard.definition.begin
     median, first = table.rows.key_at(begin, count // 2), table.rows.key_at(begin, 0)
     partition_key = encode_key(decode_key(median)[:1])
@@ -146,9 +142,8 @@ def merge_shards(state: ServerState, table_name: str, shard_a: str, shard_b: str
         (_open_shard(stream, shard_a), _open_shard(stream, shard_b)), key=lambda shard: shard.definition.begin
     )
     if lower.definition.end is None or lower.definition.end != upper.definition.begin:
-        raise invalid(
-            f"The shards '{shard_a}' and '{shard_b}' do not adjoin: "
-            f"{_view(lower).key_range} and {_view(upper).key_range}."
+        raise refusals.CONTROL_MERGE(
+            first=shard_a, second=shard_b, ranges=f"{_view(lower).key_range} and {_view(upper).key_range}"
         )
     return state.merge(state.table(table_name), stream, lower, upper).shard_id
 
@@ -159,9 +154,9 @@ def trim(
     """Delete records of one shard or of all."""
     stream = stream_of(state, table_name)
     if keep_last is not None and keep_last < 0:
-        raise invalid(f"The number of records to keep must be 0 or more: got {keep_last}.")
+        raise refusals.CONTROL_KEEP(given=keep_last)
     if shard_id is not None and shard_id not in stream.shards:
-        raise shard_missing()
+        raise refusals.SHARD_MISSING()
     count = 0
     for shard in stream.shards.values() if shard_id is None else (stream.shards[shard_id],):
         position = shard.next_position

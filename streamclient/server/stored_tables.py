@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from streamclient.base.times import MILLIS_PER_SECOND
 from streamclient.records import KeyValue
-from streamclient.server.server_errors import invalid, invalid_key
+from streamclient.server import refusals
 from streamclient.server.server_limits import Limits
 from streamclient.server.stored_rows import VERSION_BYTES, KeyNames, RowStore, StoredRow, value_size
 from streamclient.wire import _tags as tags
@@ -201,17 +201,17 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
     """
     if isinstance(value, KeyBound):
         if value is KeyBound.AUTO_INCREMENT and not column.auto_increment:
-            raise invalid_key(f"Validate PK type fail. Input: VT_AUTO_INCREMENT, Meta: {TYPE_NAMES[column.type]}.")
+            raise refusals.KEY_TYPE(given="VT_AUTO_INCREMENT", expected=TYPE_NAMES[column.type])
         return
     given = value_type_name(value)
     if given != TYPE_NAMES[column.type]:
-        raise invalid_key(f"Validate PK type fail. Input: {given}, Meta: {TYPE_NAMES[column.type]}.")
+        raise refusals.KEY_TYPE(given=given, expected=TYPE_NAMES[column.type])
 
 
 def check_key(definition: ServedTable, key: Key) -> None:
     """Raise ``OTSInvalidPK`` unless the key has the table's columns: first number, then names in order, then types."""
     if len(key) != len(definition.key):
-        raise invalid_key(f"Validate PK size fail. Input: {len(key)}, Meta: {len(definition.key)}.")
+        raise refusals.KEY_SIZE(given=len(key), expected=len(definition.key))
     check_leading_key(definition, key)
 
 
@@ -219,7 +219,7 @@ def check_leading_key(definition: ServedTable, key: Key) -> None:
     """Raise ``OTSInvalidPK`` unless names and types of the leading columns are those of the table."""
     for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:
-            raise invalid_key(f"Validate PK name fail. Input: {name}, Meta: {column.name}.")
+            raise refusals.KEY_NAME(given=name, expected=column.name)
     for column, (_, value) in zip(definition.key, key, strict=False):
         _check_type(column, value)
 
@@ -230,7 +230,4 @@ def check_key_values(key: Key, limits: Limits) -> None:
         if isinstance(value, (str, bytes, bytearray)):
             size = value_size(value)
             if size > limits.key_value_bytes:
-                raise invalid(
-                    f"The length of primary key column: '{name}' exceeds the "
-                    f"MaxLength:{limits.key_value_bytes} with CurrentLength:{size}."
-                )
+                raise refusals.KEY_VALUE_LENGTH(name=name, limit=limits.key_value_bytes, size=size)

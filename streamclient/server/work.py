@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 
+from streamclient.server import refusals
 from streamclient.server.server_errors import ServiceError
 
 WORK_PER_REQUEST = 20_000_000
@@ -32,12 +33,8 @@ class TooMuchWorkError(ServiceError):
     """The request needs more work than its purse pays."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            400,
-            "OTSParameterInvalid",
-            f"{what}: that exceeds the work of one request, which is {WORK_PER_REQUEST}. Use fewer rows, shorter "
-            "values, fewer filters, or an expression with fewer repetitions.",
-        )
+        refusal = refusals.WORK(step=what, work=WORK_PER_REQUEST)
+        super().__init__(refusal.http_status, refusal.code, refusal.message)
 
 
 class _Purse(threading.local):

@@ -12,10 +12,10 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.records import KeyValue, SequenceInfo
+from streamclient.server import refusals
 from streamclient.server.capacity import units
 from streamclient.server.drafts import Draft
 from streamclient.server.local_transactions import Transaction
-from streamclient.server.server_errors import invalid, out_of_transaction_size, row_conflict
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_rows import KeyNames, Rows, StoredRow, key_size
 from streamclient.server.stored_streams import ShardLog, Stream
@@ -93,10 +93,7 @@ class WriteBatch:
         if plan.made is not None and plan.after is not None:  # a put is at most as large as its request
             limit, size = self._state.limits.stored_row_bytes, self._table.size_of(plan.after)
             if size > limit:
-                raise invalid(
-                    f"The total data size of the row exceeds the limit, limit size: {limit}, data size: {size}. "
-                    "Delete columns or versions of it first."
-                )
+                raise refusals.ROW_SIZE(limit=limit, size=size)
         return plan
 
     def apply(self, plans: Sequence[WritePlan]) -> None:
@@ -111,14 +108,14 @@ class WriteBatch:
         elif self._state.transactions.are_open and self._state.transactions.is_locked(
             self._table, write.key[0][1], self._now_micros
         ):
-            raise row_conflict()
+            raise refusals.ROW_CONFLICT()
 
     def _check_size(self, size_bytes: int) -> None:
         if self._transaction is None:
             return
         limit = self._state.limits.transaction_bytes
         if self._transaction.draft.size_bytes + size_bytes > limit:
-            raise out_of_transaction_size(limit)
+            raise refusals.TRANSACTION_SIZE(limit=limit)
         self._state.transactions.require_room(size_bytes)
 
     def _take(self, plan: WritePlan) -> WriteResult:
@@ -186,7 +183,7 @@ def _read_units(table: Table, plan: WritePlan) -> int:
     if condition.is_trivial:
         return 0
     if condition.column_filter is not None:
-        return units(0 if plan.before is None else table.size_of(plan.before))
+        return units(0 if plan.before is None else plan.before.size_bytes)
     if condition.expectation is not RowExistenceExpectation.IGNORE:
         return units(key_size(table.key_names, plan.key))
     return 0

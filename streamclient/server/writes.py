@@ -14,9 +14,9 @@ from attrs import field, frozen
 
 from streamclient.base.times import MILLIS_PER_SECOND
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.server import refusals
 from streamclient.server.conditions import Condition, check_condition
 from streamclient.server.keys import encode_key
-from streamclient.server.server_errors import condition_failed, invalid
 from streamclient.server.server_limits import INT64_MAX
 from streamclient.server.stored_rows import (
     VERSION_BYTES,
@@ -162,14 +162,13 @@ def _check_generated(write: AnyWrite) -> None:
     expectation = write.condition.expectation
     if write.generates_key:
         if write.kind is OperationType.DELETE:
-            raise invalid("PKAutoIncr can't be used for delete operations.")
-        if not write.condition.is_trivial:
-            raise invalid("Can't set condition when modify row with pk auto increment.")
+            raise refusals.GENERATED_DELETE()
+        if expectation is not RowExistenceExpectation.IGNORE:
+            raise refusals.GENERATED_EXPECTATION(given=expectation.name)
+        if write.condition.column_filter is not None:
+            raise refusals.GENERATED_CONDITION()
     elif write.kind is not OperationType.DELETE and expectation is RowExistenceExpectation.EXPECT_NOT_EXIST:
-        raise invalid(
-            f"Invalid expect {expectation.name} when modify a specific row for table with pk auto increment: it must "
-            "be EXPECT_EXIST."
-        )
+        raise refusals.GENERATED_ROW(given=expectation.name)
 
 
 def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> None:
@@ -180,10 +179,7 @@ def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> No
             continue
         given = _DEFINED_TYPES[type(cell.value)]
         if given != expected:
-            raise invalid(
-                f"Invalid column type for column {cell.name} expect VT_{DefinedColumnType(expected).name} "
-                f"actual VT_{given.name}"
-            )
+            raise refusals.DEFINED_VALUE(name=cell.name, expected=DefinedColumnType(expected).name, given=given.name)
 
 
 def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis: int) -> None:
@@ -195,10 +191,7 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
         given = cell.timestamp_millis
         if given is None or cell.operation is not CellOperation.PUT or earliest <= given < now_millis + deviation:
             continue
-        raise invalid(
-            f"The timestamp of column '{cell.name}' must be in range [{earliest}, {now_millis + deviation}), "
-            f"but it is {given}."
-        )
+        raise refusals.CELL_DEVIATION(name=cell.name)
 
 
 def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> None:
@@ -208,7 +201,7 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
     if definition.generates_keys:
         _check_generated(write)
     if write.kind is OperationType.UPDATE and not definition.options.allow_update:
-        raise invalid("UpdateRow is not allowed: the table's option allow_update is false.")
+        raise refusals.UPDATE_NOT_ALLOWED()
     if isinstance(write, PlainPut) and not write.put.dated and not definition.defined_types:
         return  # the checks below concern given timestamps and declared types
     cells = write.cells
@@ -230,7 +223,7 @@ def plan_write(
     encoded = write.encoded_key if generated is None else encode_key(_key_values(write, generated))
     before = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
     if before is None and _names_generated_key(table.definition, write):
-        raise condition_failed()
+        raise refusals.CONDITION_FAILED()
     check_condition(write.condition, table.key_names, before)
     if isinstance(write, PlainPut):
         return WritePlan(write, encoded, before, row_of_put(write.put, now_micros // 1000))
@@ -332,8 +325,8 @@ def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
     """Return an increment as the put of its result, never older than the version that it increments."""
     timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
-        raise invalid(f"Increment needs an INTEGER column, but column '{cell.name}' holds another type.")
+        raise refusals.INCREMENT_COLUMN(name=cell.name)
     result = current + cast(int, cell.value)
     if not -INT64_MAX - 1 <= result <= INT64_MAX:
-        raise invalid(f"Increment of column '{cell.name}' overflows a 64-bit integer.")
+        raise refusals.INCREMENT_OVERFLOW(name=cell.name)
     return Cell(cell.name, result, timestamp_millis=max(now_millis, timestamp))

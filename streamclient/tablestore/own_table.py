@@ -24,6 +24,10 @@ KEEPS_FOR_EVER = -1
 ONE_VERSION = 1
 """The versions kept per cell; no reader needs an older one."""
 
+UNKNOWN_SECONDS = 60.0
+"""The seconds after our own CreateTable for which the service may not know the table yet. It says that a new table may
+take a minute."""
+
 SILENT_SECONDS = 5.0
 """The seconds of waiting after which the log names the table. A new table may take a minute, so the log names it before
 it is ready. One look at a replication's progress waits as long."""
@@ -81,6 +85,8 @@ class OwnTable:
     """The longest time until a new table answers, in milliseconds."""
     look_millis: int = 100
     """The time between two reads that try whether the table answers, in milliseconds."""
+    created_at: float | None = None
+    """The time of our own CreateTable, by ``clock``, whether it was answered or not; ``None`` without one."""
     problem: StreamClientError | None = None
     """The last error of creating the table, or of waiting for its answer; ``None`` once that succeeded."""
 
@@ -107,6 +113,7 @@ class OwnTable:
             return False
         read, write = self.capacity
         meta, options = TableMeta(self.name, list(self.purpose.key)), TableOptions(KEEPS_FOR_EVER, ONE_VERSION)
+        self.created_at = self.clock()
         try:
             self.client.create_table(meta, options, ReservedThroughput(CapacityUnit(read, write)))
         except Exception as error:
@@ -166,10 +173,15 @@ class OwnTable:
             self.client.get_row(self.name, list(probe), max_version=1)
         except Exception as error:
             failure = classify(error, write=False, client=self.client)
-            if isinstance(failure, DependencyException) and failure.kind is not ErrorKind.PERMANENT:
+            if isinstance(failure, DependencyException) and self._may_pass(failure):
                 return failure
             raise failure from error
         return None
+
+    def _may_pass(self, failure: DependencyException) -> bool:
+        """Return whether waiting may help: after a passing error, or while the service may not know our new table."""
+        is_new = self.created_at is not None and self.clock() - self.created_at < UNKNOWN_SECONDS
+        return failure.kind is not ErrorKind.PERMANENT or (is_new and failure.code == OBJECT_NOT_EXIST)
 
 
 def _columns(schema: tuple[tuple[str, str], ...]) -> str:

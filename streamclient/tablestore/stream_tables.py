@@ -39,6 +39,8 @@ class TableOptionsInForce:
     max_time_deviation_seconds: int | None = None
     """The largest difference between a cell's timestamp and the server's clock."""
     allow_update: bool | None = None
+    update_full_row: bool | None = None
+    """Whether the service makes all versions itself, as global tables need."""
 
 
 @frozen
@@ -101,6 +103,7 @@ def table_description(body: bytes) -> TableDescription:
             _optional(options, "max_versions"),
             _optional(options, "deviation_cell_version_in_sec"),
             _optional(options, "allow_update"),
+            _optional(options, "update_full_row"),
         ),
         stream=stream_details(message),
         reserved_read_capacity=capacity.read,

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.tunnel_events import CallVerdict, Event
 from streamclient.errors import DependencyException, StreamClientError
+from streamclient.tunnel.log_watch import LogFacts, facts_of_log
 from streamclient.tunnel.tunnel_client import TunnelClient
 from streamclient.tunnel.tunnel_errors import (
     FINAL_ERRORS,
@@ -101,6 +102,15 @@ class TunnelCalls:
     def end_session(self, command: tunnel_events.EndSession) -> None:
         """Tell the service that the session is over; if that fails, the session runs out by itself."""
         self._do(partial(self._end_session, command))
+
+    def look_at_log(self, done: Callable[[LogFacts], None]) -> None:
+        """Ask how long the log is kept and how far it was read; ``done`` follows in the owner thread."""
+
+        def work() -> None:
+            facts = facts_of_log(self.client, self.tunnel_id)
+            self.loop.post(partial(done, facts))
+
+        self.loop.start(self.pool, partial(self.pool.submit, work))
 
     def store(self, slot: ChannelSlot, token: str, done: Callable[[Stored, Exception | None], None]) -> None:
         """Store a checkpoint; ``done`` follows in the owner thread."""

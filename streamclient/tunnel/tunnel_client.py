@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
 from streamclient.base import checks
+from streamclient.base.times import MICROS_PER_HOUR
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.tunnel.tunnel_errors import TunnelAnswerError
 from streamclient.tunnel.tunnel_model import (
     Channel,
@@ -32,6 +35,13 @@ from streamclient.wire.tunnel import decode_tunnel_page
 _NANOS_PER_MICRO = 1_000
 
 ReadT = TypeVar("ReadT")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+tunnel_name_check = checks.Check(
+    "1 to 255 letters, digits and underscores that do not begin with a digit",
+    lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
+)
+"""The check for the name of a new tunnel, by the service's rule."""
 
 LARGEST_NUMBER = 2**62
 """Upper bound of versions and checkpoint numbers, which count state changes of a channel. No channel reaches it,
@@ -72,6 +82,7 @@ class TunnelClient:
         checks.instance(ReadRetry).require("data_retry", data_retry)
         checks.optional(checks.instance(Event)).require("stop", stop)
         self._transport = TunnelTransport(client)
+        self._client = client
         self._calls = Repeater(retry, stop)
         self._data = Repeater(data_retry, stop)
 
@@ -89,6 +100,7 @@ class TunnelClient:
         """
         checks.identifier.require("table_name", table_name)
         checks.identifier.require("tunnel_name", tunnel_name)
+        tunnel_name_check.require("tunnel_name", tunnel_name)
         tunnel_type = checks.choice("tunnel_type", TunnelType, tunnel_type)
         checks.optional(checks.instance(StreamTunnelConfig)).require("config", config)
         tunnel = schema.Tunnel(
@@ -113,6 +125,18 @@ class TunnelClient:
             tuple(_channel_info(channel) for channel in answer.channels),
             answer.tunnel_rpo // _NANOS_PER_MICRO,
         )
+
+    def retention_micros(self, table_name: str) -> int | None:
+        """Return how long the table's stream keeps records, in microseconds; ``None`` without a stream.
+
+        It is read from the table's description, which needs the permission to describe the table. Sent once.
+
+        Raises:
+            StreamClientError: the table does not exist, or the service refused or did not answer.
+        """
+        once = TablestoreStreamApi(self._client, retry=ReadRetry(retries=0))
+        hours = once.describe_table(table_name).stream.expiration_time_hours
+        return None if hours is None else hours * MICROS_PER_HOUR
 
     def delete_tunnel(self, table_name: str, tunnel_name: str) -> None:
         """Remove a tunnel; workers on it end."""

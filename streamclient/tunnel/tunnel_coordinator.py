@@ -23,8 +23,10 @@ from streamclient.core.tunnel.tunnel_events import Command, Event
 from streamclient.core.tunnel.tunnel_session import TunnelSession
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason
+from streamclient.tunnel.log_watch import LOOK_SECONDS, LogFacts, LogWatch, Suspicion
 from streamclient.tunnel.reading_turns import ChannelTurn, ReaderTurns
 from streamclient.tunnel.tunnel_calls import ChannelSlot, Stored, TunnelCalls
+from streamclient.tunnel.tunnel_order import delivers_changes
 from streamclient.tunnel.tunnel_pages import ChannelPages, position_of, token_of
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
@@ -75,6 +77,9 @@ class TunnelCoordinator:
         self._loop = loop
         self._calls = make_calls(self.emit)
         self._around = make_consumer_parts(self)
+        self._log_watch = LogWatch(lambda: self._around.facts.service_micros(loop.now()), self._suspected)
+        self._looked_at: float | None = None
+        """The time of the last look at the log (monotonic seconds)."""
         self._make_pages = make_pages
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._events: deque[Event] = deque()
@@ -251,11 +256,43 @@ class TunnelCoordinator:
         self._slots[command.reader] = ChannelSlot(command.client_id, command.channel_id, command.sequence_number)
         _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)
         consumer.begin()
+        if delivers_changes(command.token):
+            self._log_watch.opened(command.channel_id)
+            self._tell_position(consumer)
+            self._look_at_log()
+
+    def _look_at_log(self) -> None:
+        """Ask for the retention and for consume points, unless that was done a short time ago."""
+        now = self._loop.now()
+        if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self._calls.look_at_log(self._learned_of_log)
+
+    def _learned_of_log(self, facts: LogFacts) -> None:
+        if facts.retention_micros is not None:
+            self._around.facts.expiration_micros = facts.retention_micros
+        self._log_watch.learned(facts)
+        for consumer in self._consumers.values():
+            self._tell_position(consumer)
+
+    def _tell_position(self, consumer: ShardConsumer) -> None:
+        at_micros = self._log_watch.facts.consumed_micros.get(consumer.shard_id)
+        if at_micros is not None:
+            consumer.was_read_up_to(at_micros)
+
+    def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
+        """Judge whether records may have been skipped before a page of a channel."""
+        self._log_watch.page_came(channel_id, position_micros, first_micros)
+
+    def _suspected(self, cause: Suspicion, text: str) -> None:
+        _log.warning("tunnel %s: %s", self._tunnel_id, text)
+        self._around.instruments.suspected_loss(cause.value)
 
     def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
         """Record that a consumer is gone."""
         reader = shard.lease_identifier
         del self._consumers[reader], self._slots[reader]
+        self._log_watch.closed(shard.shard_id)
         if end is ConsumerEnd.DONE:
             self._declined[shard.shard_id] = self._loop.now()
         _log.info("tunnel %s: channel %s ended (%s)", self._tunnel_id, shard.shard_id, end.value)

@@ -76,9 +76,9 @@ class StreamTunnelConfig:
     end_micros: int | None = field(default=None, validator=_micros)
 
     def __attrs_post_init__(self) -> None:
-        if self.start_micros and self.end_micros and self.end_micros < self.start_micros:
+        if self.start_micros and self.end_micros and self.end_micros <= self.start_micros:
             raise ConfigurationError(
-                f"end_micros={self.end_micros} is before start_micros={self.start_micros}; nothing would be read"
+                f"end_micros={self.end_micros} is not after start_micros={self.start_micros}; nothing would be read"
             )
 
 

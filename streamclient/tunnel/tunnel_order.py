@@ -28,6 +28,14 @@ def is_token(text: str) -> bool:
     return bool(text) and Position(text).is_iterator
 
 
+def delivers_changes(token: str) -> bool:
+    """Return whether a token is one of a channel of changes; one in another format may be of any channel."""
+    try:
+        return decode_token(token).is_stream
+    except CodecError:
+        return False
+
+
 def key_of_token(token: str) -> tuple[Any, ...]:
     """Return the key at which a channel of full data is read next; empty before the first page.
 

@@ -75,6 +75,16 @@ def channel_lag_seconds(channel: ChannelInfo, now_micros: int) -> float | None:
     return _age_seconds(channel.consume_point_micros, now_micros) if is_open else None
 
 
+def time_to_loss_seconds(lag_seconds: float | None, retention_micros: int | None) -> float | None:
+    """Return how long the table still keeps the records after a consume point with this lag; below 0, it may not.
+
+    ``None`` if the lag or the retention is not known.
+    """
+    if lag_seconds is None or retention_micros is None:
+        return None
+    return retention_micros / MICROS_PER_SECOND - lag_seconds
+
+
 def holders(described: TunnelDescription) -> Mapping[str, int]:
     """Return the clients that hold channels, with the number of their channels; the service names no others."""
     return dict(sorted(Counter(each.client_id for each in described.channels if each.client_id).items()))
@@ -98,22 +108,27 @@ def tunnel_document(info: TunnelInfo) -> Document:
     }
 
 
-def description_document(described: TunnelDescription, now_micros: int) -> Document:
-    """Return a tunnel with its channels, and how far they were read."""
+def description_document(
+    described: TunnelDescription, now_micros: int, retention_micros: int | None = None
+) -> Document:
+    """Return a tunnel with its channels, how far they were read, and how long the table keeps what follows."""
+    lag_seconds = tunnel_lag_seconds(described, now_micros)
     return {
         **tunnel_document(described.info),
         "now_micros": now_micros,
         "consumed_micros": described.consume_point_micros or None,
-        "lag_seconds": tunnel_lag_seconds(described, now_micros),
+        "lag_seconds": lag_seconds,
+        "time_to_loss_seconds": time_to_loss_seconds(lag_seconds, retention_micros),
         "records": sum(channel.record_count for channel in described.channels),
         "backlog_records": None,
         "clients": [{"client": client, "channels": count} for client, count in holders(described).items()],
-        "channels": [channel_document(channel, now_micros) for channel in described.channels],
+        "channels": [channel_document(channel, now_micros, retention_micros) for channel in described.channels],
     }
 
 
-def channel_document(channel: ChannelInfo, now_micros: int) -> Document:
-    """Return a channel, and how far it was read."""
+def channel_document(channel: ChannelInfo, now_micros: int, retention_micros: int | None = None) -> Document:
+    """Return a channel, how far it was read, and how long the table keeps what follows."""
+    lag_seconds = channel_lag_seconds(channel, now_micros)
     return {
         "channel": channel.channel_id,
         "kind": _CHANNEL_WORDS[channel.channel_type],
@@ -121,7 +136,8 @@ def channel_document(channel: ChannelInfo, now_micros: int) -> Document:
         "client": channel.client_id or None,
         "consumed_micros": channel.consume_point_micros or None,
         "records": channel.record_count,
-        "lag_seconds": channel_lag_seconds(channel, now_micros),
+        "lag_seconds": lag_seconds,
+        "time_to_loss_seconds": time_to_loss_seconds(lag_seconds, retention_micros),
     }
 
 

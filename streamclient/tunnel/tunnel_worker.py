@@ -429,6 +429,7 @@ class _TunnelParts:
             confirm_end=lambda shard: True,  # a token states the end in words, and a cut page has no token
             ended=coordinator.consumer_ended,
             stalled=coordinator.consumer_stalled,
+            page_came=coordinator.page_came,
         )
 
 

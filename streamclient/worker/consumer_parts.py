@@ -64,6 +64,9 @@ class ConsumerParts:
     stalled: Callable[[ShardInfo, str], None]
     """Called when a consumer makes no progress; the text says why."""
     instruments: Instruments
+    page_came: Callable[[str, int | None, int], None] = lambda shard_id, position_micros, first_micros: None
+    """Called with each page of records, before the shard's position moves: the shard's id, the time of its position as
+    far as that is known, and the time of the first record."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
     """Shared, because one outage strikes all shards of a worker."""
 

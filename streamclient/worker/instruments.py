@@ -215,6 +215,10 @@ class Instruments:
         """Record that records are in the parking store."""
         self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
+    def suspected_loss(self, cause: str) -> None:
+        """Record that a tunnel may have skipped records of a channel."""
+        self._metrics.increment(metric_table.SUSPECTED_LOSSES, cause=cause)
+
     def restarted(self) -> None:
         """Record that a new processor replaces another one."""
         self._metrics.increment(metric_table.RESTARTS)

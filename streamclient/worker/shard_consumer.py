@@ -118,6 +118,11 @@ class ShardConsumer:
         """Record that a checkpoint was stored, prepared or refused."""
         self._handle(consumer_events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
+    def was_read_up_to(self, micros: int) -> None:
+        """Record the time of the position at which the shard was begun, unless more is known by now."""
+        if self._backlog.unread_micros is None:
+            self._backlog.dealt_with(micros, self._around.loop.now())
+
     def accept_loss(self) -> TrimmedRange | None:
         """Go on at the oldest record that is left, if the shard stopped for lost records; return the accepted loss."""
         lost = self.machine.lost
@@ -350,7 +355,9 @@ class ShardConsumer:
         now = around.loop.now()
         around.facts.reads.succeeded(now)
         if page.records:
-            self._backlog.came(place_of(page.records, 0).timestamp_micros, now)
+            first_micros = place_of(page.records, 0).timestamp_micros
+            around.page_came(self.shard_id, self._backlog.unread_micros, first_micros)
+            self._backlog.came(first_micros, now)
             around.facts.saw(place_of(page.records, -1).timestamp_micros, now)
         self._handle(consumer_events.PageRead(self._read_visit, page))
 

@@ -174,6 +174,26 @@ def test_a_table_that_is_ready_soon_is_not_named(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.parametrize("answer", ["given", "lost"])
+def test_a_table_of_our_own_may_be_unknown_for_a_minute(
+    server: LocalTablestore, client: OTSClient, answer: str
+) -> None:
+    pauses = Pauses()
+    manager = LeaseManager(client, "just_made", STREAM, clock=pauses.now, sleep=pauses)
+    if answer == "lost":
+        server.add_fault(FaultRule("CreateTable", LoseAnswer(), times=1))
+    manager.create_lease_table_if_not_exists()
+    server.clear_faults()
+    server.add_fault(FaultRule("GetRow", Fail("OTSObjectNotExist"), times=3))
+    assert manager.wait_until_lease_table_ready() is True
+
+    server.add_fault(FaultRule("GetRow", Fail("OTSObjectNotExist")))
+    began = pauses.now()
+    with pytest.raises(DependencyException, match="OTSObjectNotExist"):
+        manager.wait_until_lease_table_ready()
+    assert 55 < pauses.now() - began <= 60
+
+
 def test_waiting_for_a_table_that_does_not_exist_raises(client: OTSClient) -> None:
     with pytest.raises(DependencyException, match="OTSObjectNotExist"):
         LeaseManager(client, TABLE, STREAM).wait_until_lease_table_ready()

@@ -19,7 +19,7 @@ from streamclient.model import CheckpointPosition
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
-from streamclient.tunnel import TunnelClient
+from streamclient.tunnel import TunnelClient, TunnelServerUnavailableError, TunnelType
 from streamclient.worker.lease import LeaseManager
 from streamclient.worker.lease.lease_rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.worker.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
@@ -137,6 +137,41 @@ def test_two_sources_of_one_machine_have_different_names(local: LocalTablestore)
     names = {source_of(local)._worker_name for _ in range(3)}
 
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("status", [503, 400])
+def test_making_the_tunnel_is_tried_again_while_the_service_is_unavailable(local: LocalTablestore, status: int) -> None:
+    pauses: list[float] = []
+    trouble = Fail("OTSTunnelServerUnavailable", "try again", http_status=status)
+    local.add_fault(FaultRule("tunnel/create", trouble, times=3))
+    source = TunnelSource(local.client(), settings_of(local), processors_of(local), wait=pauses.append)
+
+    assert source.prepare().startswith("made tunnel 'copy'")
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_a_tunnel_that_was_made_without_an_answer_is_used(local: LocalTablestore) -> None:
+    settings = settings_of(local)
+    source = TunnelSource(local.client(), settings, processors_of(local), wait=lambda pause: make())
+
+    def make() -> None:
+        TunnelClient(local.client()).create_tunnel(
+            settings.reader.table_name, settings.tunnel_name, TunnelType.BASE_AND_STREAM
+        )
+
+    local.add_fault(FaultRule("tunnel/create", Fail("OTSTunnelServerUnavailable"), times=1))
+
+    assert source.prepare().startswith("going on with tunnel 'copy'")
+
+
+def test_a_service_that_stays_unavailable_is_named_in_the_end(local: LocalTablestore) -> None:
+    pauses: list[float] = []
+    local.add_fault(FaultRule("tunnel/create", Fail("OTSTunnelServerUnavailable")))
+    source = TunnelSource(local.client(), settings_of(local), processors_of(local), wait=pauses.append)
+
+    with pytest.raises(TunnelServerUnavailableError):
+        source.prepare()
+    assert sum(pauses) > 30
 
 
 def test_a_tunnel_that_another_process_makes_at_the_same_time_is_used(

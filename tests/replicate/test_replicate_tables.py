@@ -15,9 +15,10 @@ from streamclient.copying.table_writer import DestinationWriter, RefusedRowError
 from streamclient.copying.target_table import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, StreamRecord
-from streamclient.server import FailRows, FaultRule, LocalTablestore
+from streamclient.server import Fail, FailRows, FaultRule, LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.tablestore.signed_calls import SignedCalls
+from streamclient.wire import schema
 
 OLD = 1_000_000_000_000
 """A version of the year 2001, far outside of the usual deviation."""
@@ -210,6 +211,38 @@ def test_destination_that_would_lose_rows_is_refused_with_every_reason(local: Lo
 
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     assert [line.split(" ")[1] for line in lines] == ["takes", "keeps", "keeps"]
+
+
+def test_destination_that_makes_versions_itself_is_refused(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from")
+    request = schema.CreateTableRequest()
+    request.table_meta.table_name = "to"
+    request.table_meta.primary_key.add(name="id", type=1)
+    request.reserved_throughput.capacity_unit.CopyFrom(schema.CapacityUnit(read=0, write=0))
+    request.table_options.CopyFrom(
+        schema.TableOptions(
+            time_to_live=-1,
+            max_versions=1,
+            deviation_cell_version_in_sec=WIDEST_DEVIATION_SECONDS,
+            update_full_row=True,
+        )
+    )
+    SignedCalls(client).ask("CreateTable", request, is_repeatable=False)  # the SDK has no such option
+
+    with pytest.raises(ConfigurationError, match=r"makes the versions of cells itself.*without update_full_row"):
+        prepare_destination(client, "from", client, "to")
+
+
+def test_new_destination_is_awaited_while_the_service_does_not_know_it(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from")
+    local.add_fault(FaultRule("GetRow", Fail("OTSObjectNotExist"), table="to", times=2))
+
+    assert prepare_destination(client, "from", client, "to") is True
+    assert local.faults()[0].struck == 2
+    writer(local).write([put(1, 1)])
+    assert columns(client, 1) == {"c0": (1, OLD)}
 
 
 def test_destination_with_another_key_is_refused(local: LocalTablestore) -> None:

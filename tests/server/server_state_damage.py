@@ -423,13 +423,22 @@ def test_a_day_that_passed_or_a_machine_that_slept_is_followed() -> None:
     assert clock.now_micros() == machine.wall
 
 
-def test_the_clock_ends_with_the_year_9999() -> None:
+def test_the_clock_ends_with_the_year_2261() -> None:
     clock = Clock(lambda: START_MICROS)
-    with pytest.raises(ValueError, match="9999"):
+    with pytest.raises(ValueError, match="2261"):
         clock.advance((LATEST_MICROS - START_MICROS) / 1_000_000 + 1)
     clock.advance(1)
 
     assert clock.now_micros() == START_MICROS + 1_000_000
+
+
+def test_no_machine_time_leads_past_the_end_of_the_clock() -> None:
+    wrong = Clock(lambda: 2 * LATEST_MICROS)
+    resumed = Clock(lambda: START_MICROS)
+    resumed.resume(LATEST_MICROS - START_MICROS, 2 * LATEST_MICROS)
+
+    assert wrong.now_micros() == LATEST_MICROS
+    assert resumed.now_micros() <= LATEST_MICROS
 
 
 @pytest.mark.slow

@@ -307,16 +307,19 @@ def refusal_of(act: Callable[..., object], *arguments: Any, **fields: Any) -> tu
 
 
 def creation(name: str = "t", key: Sequence[tuple[str, ...]] = (("pk", "STRING"),), **fields: Any) -> dict[str, Any]:
-    """Fields of a CreateTable request; key columns are (name, type) or (name, type, "AUTO_INCREMENT")."""
+    """Fields of a CreateTable request; key columns are (name, type) or (name, type, "AUTO_INCREMENT").
+
+    ``options`` are those that are not the usual ones; ``None`` leaves one out.
+    """
     columns = [
         schema.PrimaryKeySchema(name=column[0], type=TYPES[column[1]], option=1 if len(column) > 2 else None)
         for column in key
     ]
-    options = fields.pop("options", None)
+    options = {"time_to_live": -1, "max_versions": 1, **fields.pop("options", {})}
     return {
         "table_meta": schema.TableMeta(table_name=name, primary_key=columns),
         "reserved_throughput": schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
-        "table_options": None if options is None else schema.TableOptions(**options),
+        "table_options": schema.TableOptions(**options),
         **fields,
     }
 

@@ -159,6 +159,47 @@ def test_no_headers_are_due_behind_a_whole_request(local: LocalTablestore, opene
         assert (guard._due, guard._timer) == (0, None)
 
 
+def test_a_head_in_two_pieces_does_not_shorten_the_life_of_its_connection(
+    local: LocalTablestore, opened: socket.socket
+) -> None:
+    whole = raw_request(local, "ListTable")
+    opened.sendall(whole[:40])
+    until(lambda: [guard.is_plain for guard in guards_of(local)] == [False], "the first piece")
+    opened.sendall(whole[40:])
+    assert answer_of(opened)[0] == 200
+    (guard,) = guards_of(local)
+    assert guard._timer is not None, "the next request may have begun"
+    opened.sendall(whole)
+    assert answer_of(opened)[0] == 200
+
+    assert (guard._due, guard._timer) == (0, None)
+
+
+@pytest.mark.parametrize("first", ["whole", "in pieces"])
+def test_a_timer_that_is_due_beside_a_request_does_not_close_its_connection(
+    local: LocalTablestore, opened: socket.socket, first: str
+) -> None:
+    """The request was read, and aiohttp begins it in the loop's next turn only."""
+    whole = raw_request(local, "ListTable")
+    local.add_fault(FaultRule("PutRow", Fail("OTSServerBusy")))  # leaves all requests to aiohttp
+    for piece in (whole,) if first == "whole" else (whole[:40], whole[40:]):
+        opened.sendall(piece)
+        until(lambda: [guard.is_plain for guard in guards_of(local)] == [False], "the hand-over")
+    assert answer_of(opened)[0] == 200
+    (guard,) = guards_of(local)
+
+    def one_turn() -> None:
+        guard._used_at = -connections.KEEP_ALIVE_SECONDS
+        headers = guard._timer
+        guard.data_received(whole)
+        guard._end_if_idle()
+        if headers is not None and not headers.cancelled():
+            guard.drop()
+
+    local._server._loop.call_soon_threadsafe(one_turn)
+    assert answer_of(opened)[0] == 200
+
+
 def test_only_one_clock_closes_idle_connections(local: LocalTablestore, opened: socket.socket) -> None:
     """Not the one of aiohttp, which knows nothing of the requests that it does not answer."""
     opened.sendall(raw_request(local, "ListTable", TE="trailers"))

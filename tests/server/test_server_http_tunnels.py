@@ -217,8 +217,21 @@ def test_range_that_cannot_be_read_is_refused(scene: Scene, start_seconds: int, 
 
 
 def test_range_that_ends_before_it_starts_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(ConfigurationError, match="is before start_micros"):
+    with pytest.raises(ConfigurationError, match="is not after start_micros"):
         StreamTunnelConfig(start_micros=2_000, end_micros=1_000)
+
+
+@pytest.mark.parametrize("name", ["1st", "a-b", "a b", "日本", "n" * 256])
+def test_name_that_no_tunnel_may_have_is_refused_before_it_is_sent(scene: Scene, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 255 letters, digits and underscores"):
+        scene.tunnels.create_tunnel(TABLE, name, TunnelType.STREAM)
+    assert scene.tunnels.list_tunnel(TABLE) == ()
+
+
+@pytest.mark.parametrize("name", ["_", "a", "_1", "A" * 255])
+def test_tunnel_may_have_any_name_of_the_rule(scene: Scene, name: str) -> None:
+    scene.tunnels.create_tunnel(TABLE, name, TunnelType.STREAM)
+    assert [info.tunnel_name for info in scene.tunnels.list_tunnel(TABLE)] == [name]
 
 
 def test_tunnel_outlives_no_table(scene: Scene) -> None:

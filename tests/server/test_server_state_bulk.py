@@ -122,7 +122,7 @@ def test_each_row_of_an_import_fails_on_its_own(driver: Driver) -> None:
         ),
         ([imported(PUT, "a", delete_all("x"))], "OpType cannot be given for column name: x in PutRow."),
         ([imported(PUT, "a", put("#", 1))], "Invalid column name: '#'."),
-        ([schema.RowInBulkImportRequest(type=4, row_change=frame("a"))], "Invalid operation type: 4."),
+        ([schema.RowInBulkImportRequest(type=4, row_change=frame("a"))], "The modify type is invalid."),
     ],
 )
 def test_an_import_may_be_refused_as_a_whole(driver: Driver, rows: list[Any], text: str) -> None:

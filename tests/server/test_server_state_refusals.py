@@ -1,18 +1,45 @@
-"""Refusals: a request, and the text that answers it."""
+"""Refusals in the words of the service, written out: ``test_server_refusals`` compares with the server's own table."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from refusal_cases import (
+    AND,
+    DATED_DELETION,
+    DELETION,
+    HIGH,
+    IGNORE,
+    IS_1,
+    LOW,
+    MARKED,
+    NOT,
+    OPTIONS,
+    TIMES,
+    VALUED_DELETION,
+    batch_get,
+    batch_write,
+    conditional,
+    conditional_put,
+    create_table,
+    delete_row,
+    get_range,
+    get_row,
+    of_unknown_key_type,
+    put_row,
+    update_row,
+    update_table,
+    with_capacity,
+)
 from server_state_driver import (
     PUT,
     TWO_COLUMN_KEY,
+    UPDATE,
     Driver,
     batch_row,
     batch_table,
     combined,
-    condition_fields,
     creation,
     frame,
     increment,
@@ -25,81 +52,16 @@ from server_state_driver import (
 
 from streamclient.server.server_limits import Limits
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound
-from streamclient.wire.schema import ComparatorType, LogicalOperator, RowExistenceExpectation
+from streamclient.wire.plainbuffer import KeyBound
+from streamclient.wire.schema import ComparatorType
 
-LOW, HIGH = KeyBound.INF_MIN, KeyBound.INF_MAX
 MISSING = (404, "OTSObjectNotExist", "Requested table does not exist.")
-IGNORE = schema.Condition(row_existence=0)
 
 
 @pytest.fixture
 def driver() -> Driver:
     return table_driver()
 
-
-def put_row(*cells: Cell, key: Any = "a", **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "PutRow", {"table_name": "t", "row": frame(key, *cells), "condition": IGNORE, **fields}
-
-
-def update_row(*cells: Cell, key: Any = "a", **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "UpdateRow", {"table_name": "t", "row_change": frame(key, *cells), "condition": IGNORE, **fields}
-
-
-def get_row(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "GetRow", {"table_name": "t", "primary_key": frame("a"), "max_versions": 1, **fields}
-
-
-def get_range(start: Any, end: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
-    bounds = {"inclusive_start_primary_key": frame(start), "exclusive_end_primary_key": frame(end)}
-    return "GetRange", {"table_name": "t", "direction": 0, "max_versions": 1, **bounds, **fields}
-
-
-def batch_write(*tables: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "BatchWriteRow", {"tables": tables, **fields}
-
-
-def conditional(expect: int = 0, **fields: Any) -> Any:
-    return batch_row(PUT, "a", expect=RowExistenceExpectation(expect), **fields)
-
-
-def update_table(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "UpdateTable", {"table_name": "t", **fields}
-
-
-def create_table(*key: tuple[str, ...], **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "CreateTable", creation("new", key or (("pk", "STRING"),), **fields)
-
-
-def of_unknown_key_type(number: int) -> tuple[str, dict[str, Any]]:
-    """Sent as a number that the enumeration of the Python SDK has, and ours does not."""
-    operation, fields = create_table()
-    key = schema.PrimaryKeySchema.FromString(b"\x0a\x02pk\x10" + bytes((number,)))
-    fields["table_meta"].ClearField("primary_key")
-    fields["table_meta"].primary_key.append(key)
-    return operation, fields
-
-
-def conditional_put(column_condition: bytes) -> tuple[str, dict[str, Any]]:
-    return put_row(**condition_fields(column_condition=column_condition))
-
-
-def batch_get(*keys: bytes, **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "BatchGetRow", {"tables": [schema.TableInBatchGetRowRequest(table_name="t", primary_key=keys, **fields)]}
-
-
-def delete_row(*cells: Cell, is_marked: bool = True, **fields: Any) -> tuple[str, dict[str, Any]]:
-    row = frame("a", *cells, delete_marker=is_marked)
-    return "DeleteRow", {"table_name": "t", "primary_key": row, "condition": IGNORE, **fields}
-
-
-DELETION = Cell("x", None, CellOperation.DELETE_ONE_VERSION)
-DATED_DELETION = Cell("x", None, CellOperation.DELETE_ALL_VERSIONS, 5)
-VALUED_DELETION = Cell("x", 1, CellOperation.DELETE_ALL_VERSIONS)
-IS_1 = single(ComparatorType.EQUAL, "x")
-AND, NOT = LogicalOperator.AND, LogicalOperator.NOT
-STREAM, TIMES, OPTIONS = schema.StreamSpecification, schema.TimeRange, schema.TableOptions
-MARKED = frame("a", put("x", 1), delete_marker=True)
 
 KEY_COLUMNS = "The number of primary key columns must be in range: [1, 4]."
 LIFETIME = "TimeToLive cannot be 0 or less than -1."
@@ -114,10 +76,25 @@ INVALID = [
     (of_unknown_key_type(5), "BOOLEAN is an invalid type for the primary key."),
     (of_unknown_key_type(9), "9 is an invalid type for the primary key."),
     (create_table(("a", "STRING"), ("a", "STRING")), "Duplicated primary key name: 'a'."),
-    (create_table(("a", "INTEGER", "AUTO_INCREMENT")), "The first primary key column can't be AUTO_INCREMENT."),
+    (create_table(("a", "INTEGER", "AUTO_INCREMENT")), "First primary key can't be auto increment, table: new."),
     (
         create_table(("a", "STRING"), ("b", "STRING", "AUTO_INCREMENT")),
-        "AUTO_INCREMENT primary key column must be INTEGER: 'b'.",
+        "AUTO_INCREMENT primary key must be integer.",
+    ),
+    (create_table(options={"time_to_live": None}), "Time-to-live is missing while creating table."),
+    (create_table(options={"max_versions": None}), "MaxVersions is missing while creating table."),
+    (with_capacity(read=1), "Both read and write capacity unit are required to create table."),
+    (with_capacity(write=1), "Both read and write capacity unit are required to create table."),
+    (
+        create_table(("a", "STRING"), ("b", "INTEGER", "AUTO"), ("c", "INTEGER", "AUTO")),
+        "AUTO_INCREMENT primary key count must <= 1",
+    ),
+    (put_row(put("old", 1, 5)), "Invalid timestamp. Cell:old."),
+    (get_row(primary_key=frame("a", delete_marker=True)), "Delete marker cannot be given."),
+    (("tunnel/delete", {"table_name": "t", "tunnel_name": "n"}), "tunnel not exist: 'n'."),
+    (
+        ("BulkImport", {"table_name": "t", "rows": [schema.RowInBulkImportRequest(type=4, row_change=frame("a"))]}),
+        "The modify type is invalid.",
     ),
     (create_table(options={"time_to_live": 0}), LIFETIME),
     (create_table(options={"time_to_live": -2}), LIFETIME),
@@ -125,10 +102,10 @@ INVALID = [
     (create_table(options={"max_versions": 0}), "The maximum versions cannot be less than or equal to 0"),
     (
         create_table(options={"deviation_cell_version_in_sec": -1}),
-        "The deviation of cell version must be in range [0, INT64_MAX/1000000].",
+        "The maximum deviation must be in range [0, INT64_MAX/1000000].",
     ),
-    (create_table(stream_spec=STREAM(enable_stream=True, expiration_time=0)), RETENTION),
-    (create_table(stream_spec=STREAM(enable_stream=True, expiration_time=169)), RETENTION),
+    (create_table(stream_spec=schema.StreamSpecification(enable_stream=True, expiration_time=0)), RETENTION),
+    (create_table(stream_spec=schema.StreamSpecification(enable_stream=True, expiration_time=169)), RETENTION),
     (update_table(), "No parameter is specified in the request of UpdateTable."),
     (update_table(table_options=OPTIONS()), "No parameter is specified in table options."),
     (
@@ -142,7 +119,10 @@ INVALID = [
     (put_row(put("", 1)), "Invalid column name: ''."),
     (put_row(put("公" * 86, 1)), f"Invalid column name: '{'公' * 86}'."),
     (get_row(columns_to_get=["x", "# "]), "Invalid column name: '# '."),
-    (create_table(stream_spec=STREAM(enable_stream=True, columns_to_get=["#o"])), "Invalid column name: '#o'."),
+    (
+        create_table(stream_spec=schema.StreamSpecification(enable_stream=True, columns_to_get=["#o"])),
+        "Invalid column name: '#o'.",
+    ),
     (put_row(put("n" * 256, 1)), f"Invalid column name: '{'n' * 256}'."),
     (put_row(put("pk", 1)), "Duplicated attribute column name with primary key column: 'pk'."),
     (put_row(increment("x", 1)), "OpType cannot be given for column name: x in PutRow."),
@@ -168,18 +148,22 @@ INVALID = [
     ),
     (put_row(key=(("pk", LOW),)), "VT_INF_MIN is an invalid type for the primary key."),
     (put_row(key=(("pk", "a"), ("pk", "b"))), "Duplicated primary key name: 'pk'."),
-    (put_row(row=frame("a", delete_marker=True)), "Invalid request of put row: unexpected RowDeleteMarker in request."),
-    (put_row(condition=schema.Condition(row_existence=3)), "Invalid row existence expectation: 3."),
+    (
+        put_row(row=frame("a", delete_marker=True)),
+        "Invalid request of put/update row: unexpected RowDeleteMarker in request.",
+    ),
+    (put_row(condition=schema.Condition(row_existence=3)), "Invalid row-existence expectation: 3."),
     (conditional_put(b"\x08\x01\x12\x01\xff"), "Deserialize relation filter failed."),
     (conditional_put(combined(AND, IS_1)), "Invalid AND/OR operator: the number of sub-filters must be more than 1."),
     (conditional_put(combined(NOT, IS_1, IS_1)), "Invalid NOT operator: the number of sub-filters must be 1."),
     (conditional_put(combined(AND, *[IS_1] * 32)), "The count of filter exceeds the max: 32."),
     (conditional_put(pagination(0, 1)), "ColumnPaginationFilter can't be used as the condition of a write."),
-    (update_row(), "Invalid update row request: missing cells in request"),
+    (update_row(), "Attribute column is missing."),
+    (batch_write(batch_table([batch_row(UPDATE, "a")])), "Invalid update row request: missing cells in request."),
     (update_row(DELETION), "Timestamp must be given when type is DELETE_ONE_VERSION."),
     (update_row(DATED_DELETION), "Timestamp cannot be given when type is DELETE_ALL_VERSION."),
     (update_row(VALUED_DELETION), "Column value cannot be given when type is DELETE_ONE_VERSION, DELETE_ALL_VERSION."),
-    (update_row(row_change=MARKED), "Invalid request of update row: unexpected RowDeleteMarker in request."),
+    (update_row(row_change=MARKED), "Invalid request of put/update row: unexpected RowDeleteMarker in request."),
     (delete_row(is_marked=False), "Invalid request of delete row: missing RowDeleteMarker in request"),
     (delete_row(put("x", 1)), "Invalid delete row request: unexpected cells in request"),
     (get_row(max_versions=None), NO_VERSION),
@@ -197,7 +181,7 @@ INVALID = [
         get_row(time_range=TIMES(specific_time=1, start_time=1, end_time=2)),
         "Specific timestamp, time range and max versions cannot be given at the same time.",
     ),
-    (get_row(max_versions=0), "The maximum versions must be greater than 0."),
+    (get_row(max_versions=0), "Invalid max versions: 0. Reason: Max versions must be positive."),
     (get_row(time_range=TIMES(start_time=1)), "Start and end time must be given at the same time."),
     (
         get_row(columns_to_get=[f"c{n}" for n in range(1025)]),

@@ -314,8 +314,8 @@ def test_timestamps_must_be_near_the_clock(offset_millis: int, accepted: bool) -
     if accepted:
         driver.put("a", at(offset_millis, 1))
     else:
-        status, code, text = refusal_of(driver.put, "a", at(offset_millis, 1))
-        assert (status, code, "'x' must be in range" in text) == (400, "OTSParameterInvalid", True)
+        refused = (400, "OTSParameterInvalid", "Invalid timestamp. Cell:x.")
+        assert refusal_of(driver.put, "a", at(offset_millis, 1)) == refused
 
 
 def test_returned_key_has_no_columns(driver: Driver) -> None:
@@ -391,18 +391,18 @@ def test_generated_keys_take_no_condition_and_are_not_read() -> None:
     driver = table_driver(key=GENERATED_KEY)
     key = (("pk", "a"), ("id", KeyBound.AUTO_INCREMENT))
 
-    with pytest.raises(Exception, match="Can't set condition when modify row with pk auto increment"):
+    with pytest.raises(Exception, match="Invalid expect:EXPECT_EXIST when modify row with pk auto increment"):
         driver.put(key, put("x", 1), expect=EXIST)
     with pytest.raises(Exception, match="PKAutoIncr can't be used for read operations"):
         driver.get(key)
-    with pytest.raises(Exception, match="PKAutoIncr can't be used for delete operations"):
+    with pytest.raises(Exception, match="Invalid row to delete which with pk auto increment"):
         driver.delete(key)
 
 
 def test_allow_update_false_forbids_updates(driver: Driver) -> None:
     driver.call("UpdateTable", table_name="t", table_options=schema.TableOptions(allow_update=False))
 
-    with pytest.raises(Exception, match="allow_update"):
+    with pytest.raises(Exception, match="Update operation is not allowed in this table"):
         driver.update("a", put("x", 1))
     driver.put("a", put("x", 1))
 

@@ -8,6 +8,7 @@ import pytest
 from attrs import define, evolve
 from server_state_driver import HOUR_SECONDS, Driver, refusal_of, stream_driver
 
+from streamclient.server.server_clock import LATEST_MICROS, Clock
 from streamclient.wire import schema
 from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
@@ -15,6 +16,7 @@ from streamclient.wire.schema import ChannelStatusNumber, TunnelTypeNumber
 from streamclient.wire.tunnel import decode_token
 
 INT64_MAX = 2**63 - 1
+STREAM_TUNNEL = {"table_name": "t", "tunnel_name": "n", "tunnel_type": 2}
 INVALID = (400, "OTSParameterInvalid")
 
 
@@ -328,3 +330,52 @@ def test_each_generation_of_a_chain_of_splits_takes_one_heartbeat(by_heartbeat: 
         assert len(set(held) - seen) == 2
         seen |= set(held)
     assert len(seen) == 1 + 2 * generations
+
+
+def test_a_tunnel_may_be_found_in_its_first_stage_a_few_times() -> None:
+    driver = Driver(tunnel_init_calls=3)
+    driver.create_with_stream()
+    tunnel_id = driver.call("tunnel/create", tunnel=schema.Tunnel(**STREAM_TUNNEL)).tunnel_id
+    client_id = driver.call("tunnel/connect", tunnel_id=tunnel_id).client_id
+    early = driver.call("tunnel/describe", table_name="t", tunnel_name="n")
+    first = driver.call("tunnel/heartbeat", tunnel_id=tunnel_id, client_id=client_id)
+    second = driver.call("tunnel/heartbeat", tunnel_id=tunnel_id, client_id=client_id)
+    late = driver.call("tunnel/describe", table_name="t", tunnel_name="n")
+
+    assert (early.tunnel.stage, list(early.channels)) == ("InitBaseDataAndStreamShard", [])
+    assert (len(first.channels), len(second.channels)) == (0, 1)
+    assert (late.tunnel.stage, len(late.channels)) == ("ProcessStream", 1)
+
+
+def test_a_tunnel_is_described_at_the_end_of_all_time() -> None:
+    driver = Driver(clock=Clock(lambda: LATEST_MICROS + 1))
+    driver.create_with_stream()
+    driver.call("tunnel/create", tunnel=schema.Tunnel(**STREAM_TUNNEL))
+    driver.put("a")
+    tunnel_id = driver.call("tunnel/list", table_name="t").tunnels[0].tunnel_id
+    (channel,) = driver.call("tunnel/describe", table_name="t", tunnel_name="n").channels
+    ids = {"tunnel_id": tunnel_id, "client_id": "c", "channel_id": channel.channel_id}
+    token = driver.call("tunnel/getcheckpoint", **ids).checkpoint
+    following = driver.call("tunnel/readrecords", **ids, token=token).next_token
+    driver.call("tunnel/checkpoint", **ids, checkpoint=following, sequence_number=1)
+    described = driver.call("tunnel/describe", table_name="t", tunnel_name="n")
+
+    assert LATEST_MICROS * 1_000 <= described.tunnel_rpo < 2**63
+    assert b"RpoTime" in driver.call("tunnel/getrpo", tunnel_id=tunnel_id).rpo_infos
+
+
+def test_a_tunnel_that_skips_what_it_lost_goes_on_with_what_is_left() -> None:
+    driver = Driver(tunnels_skip_lost_log=True)
+    driver.create_with_stream()
+    tunnel_id = driver.call("tunnel/create", tunnel=schema.Tunnel(**STREAM_TUNNEL)).tunnel_id
+    (channel,) = driver.call("tunnel/describe", table_name="t", tunnel_name="n").channels
+    ids = {"tunnel_id": tunnel_id, "client_id": "c", "channel_id": channel.channel_id}
+    token = driver.call("tunnel/getcheckpoint", **ids).checkpoint
+    driver.put("lost")
+    driver.clock.advance(25 * HOUR_SECONDS)
+    driver.put("left")
+    page = driver.call("tunnel/readrecords", **ids, token=token)
+
+    assert len(page.records) == 1
+    assert not driver.call("tunnel/describe", table_name="t", tunnel_name="n").tunnel.expired
+    driver.call("tunnel/checkpoint", **ids, checkpoint=page.next_token, sequence_number=1)

@@ -76,13 +76,15 @@ class Backlog:
         return self._unread_micros
 
     def came(self, first_micros: int, now: float) -> None:
-        """Record that a page was read whose first record has the time ``first_micros``."""
-        self._moved_to(first_micros, now)
+        """Record that a page was read whose first record has the time ``first_micros``; 0 tells nothing."""
+        if first_micros:
+            self._moved_to(first_micros, now)
         self._caught_up_at = None
 
     def dealt_with(self, last_micros: int, now: float) -> None:
-        """Record that everything up to a record of time ``last_micros`` was processed or parked."""
-        self._moved_to(last_micros, now)
+        """Record that everything up to a record of time ``last_micros`` was processed or parked; 0 tells nothing."""
+        if last_micros:
+            self._moved_to(last_micros, now)
 
     def caught_up(self, service_micros: int, now: float) -> None:
         """Record that a read made at ``service_micros`` found nothing more."""

@@ -7,10 +7,10 @@ from typing import cast
 from attrs import frozen
 
 from streamclient.records import KeyValue
+from streamclient.server import refusals
 from streamclient.server.keys import encode_key
 from streamclient.server.row_matrix import encode_matrix
 from streamclient.server.row_reads import RowReader, Selection
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_rows import StoredRow, alive
 from streamclient.server.stored_tables import Key, Table, check_key
@@ -74,10 +74,9 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
         live = row if expired_before is None else alive(row, table.key_names, expired_before)
         if live is None:
             continue
-        size = live.size_bytes + stamp_bytes * live.version_count
-        scanned_bytes += size
+        scanned_bytes += live.size_bytes + stamp_bytes * live.version_count
         if takes_all and live.is_single:
-            charged_bytes += size
+            charged_bytes += live.size_bytes
             returned.append(live)
             continue
         try:
@@ -118,7 +117,7 @@ def _bounds(table: Table, request: RangeRead) -> tuple[bytes, bytes]:
     start = encode_key(cast(KeyValue, value) for _, value in request.start)
     end = encode_key(cast(KeyValue, value) for _, value in request.end)
     if request.direction is Direction.FORWARD and start >= end:
-        raise invalid("Begin key must less than end key in FORWARD")
+        raise refusals.RANGE_FORWARD()
     if request.direction is Direction.BACKWARD and start <= end:
-        raise invalid("Begin key must more than end key in BACKWARD")
+        raise refusals.RANGE_BACKWARD()
     return start, end

@@ -7,8 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.local_transactions import Transaction
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_state import ServerState
 from streamclient.server.write_batch import WriteBatch, WriteResult
 from streamclient.server.writes import AnyWrite
@@ -30,7 +31,7 @@ def operation_type(message: Any) -> OperationType:
     try:
         return OperationType(message.type)
     except ValueError as error:
-        raise invalid(f"Invalid operation type: {message.type}.") from error
+        raise refusals.BATCH_MODIFY_TYPE() from error
 
 
 def execute_each(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:

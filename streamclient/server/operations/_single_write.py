@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.capacity import Units, consumed, units_of
 from streamclient.server.operation import Counted, ServedOperation, own_table
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import parse_write
@@ -38,10 +38,7 @@ def single_row_write(name: str, kind: OperationType, row_field: str) -> ServedOp
         table_name = check_table_name(request.table_name, limits)
         write = parse_write(kind, request, getattr(request, row_field), limits)
         if write.request_bytes > limits.row_bytes:
-            raise invalid(
-                f"The total data size of {name} request exceeds the limit, limit size: {limits.row_bytes}, "
-                f"data size: {write.request_bytes}."
-            )
+            raise refusals.REQUEST_SIZE(operation=name, limit=limits.row_bytes, size=write.request_bytes)
         return SingleWrite(table_name, write, read_transaction_id(request))
 
     def act(state: ServerState, request: SingleWrite) -> Any:

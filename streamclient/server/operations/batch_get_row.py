@@ -6,10 +6,11 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.capacity import consumed, units_of_rows
 from streamclient.server.operation import ServedOperation
 from streamclient.server.row_reads import Selection, find_row, read_found
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_tables import Key, check_key
@@ -17,8 +18,6 @@ from streamclient.server.validation.checked_reads import read_selection
 from streamclient.server.validation.message_frames import read_key
 from streamclient.server.validation.table_names import check_table_name
 from streamclient.wire import schema
-
-_NO_VERSION_CONDITION = "No version condition is specified while querying row."
 
 
 @frozen
@@ -33,22 +32,22 @@ class TableKeys:
 def _validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
     """Return the keys to read, in the request's order; each table once."""
     if not request.tables:
-        raise invalid("No row specified in the request of BatchGetRow.")
+        raise refusals.BATCH_GET_EMPTY()
     names = set()
     for table in request.tables:
         name = check_table_name(table.table_name, limits)
         if name in names:
-            raise invalid(f"Duplicated table name: '{name}'.")
+            raise refusals.BATCH_TABLE_TWICE(name=name)
         names.add(name)
     count = sum(len(table.primary_key) for table in request.tables)
     if count > limits.batch_get_rows:
-        raise invalid(f"Rows count exceeds the upper limit: {limits.batch_get_rows}.")
+        raise refusals.BATCH_ROWS(limit=limits.batch_get_rows)
     return tuple(_table(table, limits) for table in request.tables)
 
 
 def _table(table: Any, limits: Limits) -> TableKeys:
     keys = tuple(read_key(data, limits) for data in table.primary_key)
-    return TableKeys(table.table_name, keys, read_selection(table, limits, _NO_VERSION_CONDITION))
+    return TableKeys(table.table_name, keys, read_selection(table, limits, refusals.VERSIONS_MISSING_IN_BATCH))
 
 
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
@@ -97,10 +96,7 @@ class _Reading:
         """Count the bytes of a whole row, even if a filter or a selection leaves little: all of it is read."""
         limit = self._state.limits.batch_get_bytes
         if self._looked_at_bytes and self._looked_at_bytes + size_bytes > limit:
-            raise invalid(
-                f"The total data size of the rows of BatchGetRow exceeds the limit, limit size: {limit}, data size: "
-                f"{self._looked_at_bytes + size_bytes}. Ask for fewer rows in one request."
-            )
+            raise refusals.BATCH_GET_SIZE(limit=limit, size=self._looked_at_bytes + size_bytes)
         self._looked_at_bytes += size_bytes
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.capacity import consumed, units_of_rows
 from streamclient.server.local_transactions import Transaction, partition_key_text
 from streamclient.server.operation import ServedOperation
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
-from streamclient.server.server_errors import ServiceError, invalid, out_of_range
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import parse_write
@@ -37,17 +38,14 @@ class BatchWriteRow:
 def _validate(request: Any, limits: Limits) -> BatchWriteRow:
     """Return the writes, table by table in the request's order; each table once."""
     if not request.tables:
-        raise invalid("No row is specified in BatchWriteRow.")
+        raise refusals.BATCH_WRITE_EMPTY()
     _check_tables(request.tables, limits)
     if request.is_atomic and len(request.tables) > 1:
-        raise invalid("An atomic BatchWriteRow can only write to one table.")
+        raise refusals.ATOMIC_TABLES()
     tables = tuple(_table(table, limits) for table in request.tables)
     size = sum(write.request_bytes for table in tables for write in table.writes)
     if size > limits.batch_write_bytes:
-        raise invalid(
-            "The total data size of BatchWriteRow request exceeds the limit, "
-            f"limit size: {limits.batch_write_bytes}, data size: {size}."
-        )
+        raise refusals.REQUEST_SIZE(operation="BatchWriteRow", limit=limits.batch_write_bytes, size=size)
     for table in tables:
         _check_repeated(table.writes)
     return BatchWriteRow(tables, request.is_atomic, read_transaction_id(request))
@@ -58,12 +56,12 @@ def _check_tables(tables: Any, limits: Limits) -> None:
     for table in tables:
         name = check_table_name(table.table_name, limits)
         if name in names:
-            raise invalid(f"Duplicated table name: '{name}'.")
+            raise refusals.BATCH_TABLE_TWICE(name=name)
         if not table.rows:
-            raise invalid(f"No operation is specified for table: '{name}'.")
+            raise refusals.BATCH_TABLE_EMPTY(name=name)
         names.add(name)
     if sum(len(table.rows) for table in tables) > limits.batch_write_rows:
-        raise invalid(f"Rows count exceeds the upper limit: {limits.batch_write_rows}.")
+        raise refusals.BATCH_ROWS(limit=limits.batch_write_rows)
 
 
 def _table(table: Any, limits: Limits) -> TableWrites:
@@ -71,7 +69,7 @@ def _table(table: Any, limits: Limits) -> TableWrites:
 
 
 def _write(row: Any, limits: Limits) -> AnyWrite:
-    return parse_write(operation_type(row), row, row.row_change, limits)
+    return parse_write(operation_type(row), row, row.row_change, limits, refusals.UPDATE_EMPTY_BATCH_ROW)
 
 
 def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
@@ -82,9 +80,9 @@ def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
         if counts[key] == 1:
             continue
         if write.condition.expectation is not RowExistenceExpectation.IGNORE:
-            raise invalid("Repeated rows do not support row exist expectation check in BatchModify.")
+            raise refusals.REPEATED_EXPECTATION()
         if write.condition.column_filter is not None:
-            raise invalid("Repeated rows do not support row condition check in BatchModify.")
+            raise refusals.REPEATED_CONDITION()
 
 
 def _act(state: ServerState, request: BatchWriteRow) -> Any:
@@ -129,10 +127,7 @@ def _check_one_partition_key(writes: tuple[AnyWrite, ...]) -> None:
     for write in writes:
         given = write.key[0][1]
         if given != scope:
-            raise out_of_range(
-                f"Data out of scope of atomic. Atomic PartKey:{partition_key_text(scope)}. "
-                f"Data PartKey:{partition_key_text(given)}"
-            )
+            raise refusals.ATOMIC_SCOPE(own=partition_key_text(scope), given=partition_key_text(given))
 
 
 OPERATION = ServedOperation(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamclient.server import refusals
 from streamclient.server.capacity import NO_UNITS, consumed
 from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
 from streamclient.server.row_reads import Selection
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.validation.checked_reads import read_row_filter
@@ -28,10 +28,10 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
     row_filter, pagination = read_row_filter(request, limits)
     hint = request.data_block_type_hint if request.HasField("data_block_type_hint") else DataBlockType.SIMPLE_ROW_MATRIX
     if hint not in tuple(DataBlockType):
-        raise invalid(f"Invalid data block type: {hint}.")
+        raise refusals.BLOCK_TYPE(given=hint)
     as_matrix = hint == DataBlockType.SIMPLE_ROW_MATRIX
     if as_matrix and not columns_to_get:
-        raise invalid("DBT_SIMPLE_ROW_MATRIX need at least one column to get.")
+        raise refusals.MATRIX_COLUMNS()
     return RangeRead(
         table_name=table_name,
         direction=Direction.FORWARD,

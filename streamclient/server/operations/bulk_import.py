@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamclient.server import refusals
 from streamclient.server.capacity import consumed
 from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
-from streamclient.server.server_errors import ServiceError, invalid
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.validation.row_writes import read_change
@@ -20,16 +21,13 @@ def _validate(request: Any, limits: Limits) -> TableWrites:
     """Return the writes, in the request's order."""
     name = check_table_name(request.table_name, limits)
     if not request.rows:
-        raise invalid(f"No operation is specified for table: '{name}'.")
+        raise refusals.BATCH_TABLE_EMPTY(name=name)
     if len(request.rows) > limits.batch_write_rows:
-        raise invalid(f"Rows count exceeds the upper limit: {limits.batch_write_rows}.")
+        raise refusals.BATCH_ROWS(limit=limits.batch_write_rows)
     writes = tuple(_write(row, limits) for row in request.rows)
     size = sum(write.request_bytes for write in writes)
     if size > limits.batch_write_bytes:
-        raise invalid(
-            "The total data size of BulkImport request exceeds the limit, "
-            f"limit size: {limits.batch_write_bytes}, data size: {size}."
-        )
+        raise refusals.REQUEST_SIZE(operation="BulkImport", limit=limits.batch_write_bytes, size=size)
     return TableWrites(name, writes)
 
 

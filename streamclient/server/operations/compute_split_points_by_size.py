@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.capacity import consumed, units_of
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import MEGABYTE, Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.splitting import split_points
@@ -34,12 +34,12 @@ def _validate(request: Any, limits: Limits) -> ComputeSplitPoints:
     table_name = check_table_name(request.table_name, limits)
     unit = request.split_size_unit_in_byte if request.HasField("split_size_unit_in_byte") else _DEFAULT_UNIT_BYTES
     if request.split_size <= 0:
-        raise invalid("The split_size should be greater than 0.")
+        raise refusals.SPLIT_SIZE()
     if unit < limits.split_unit_bytes:
-        raise invalid(f"The split_size_unit_in_byte should be greater equal than: {limits.split_unit_bytes}")
+        raise refusals.SPLIT_UNIT(least=limits.split_unit_bytes)
     point_limit = request.split_point_limit if request.HasField("split_point_limit") else limits.splits_per_request
     if point_limit <= 0:
-        raise invalid("The split point limit must be greater than 0.")
+        raise refusals.SPLIT_LIMIT()
     return ComputeSplitPoints(table_name, request.split_size * unit, min(point_limit, limits.splits_per_request))
 
 

@@ -10,9 +10,9 @@ from attrs import frozen
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
+from streamclient.server import refusals
 from streamclient.server.keys import encode_key
 from streamclient.server.operation import ServedOperation
-from streamclient.server.server_errors import invalid, quota_exhausted, table_exists, unsupported
 from streamclient.server.server_limits import INT64_MAX, Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_rows import value_size
@@ -57,11 +57,13 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
     """Return the table to create, with its stream and its initial partitions."""
     meta = request.table_meta
     table_name = check_table_name(meta.table_name, limits)
-    key = _read_key_columns(meta.primary_key, limits)
+    key = _read_key_columns(table_name, meta.primary_key, limits)
     defined = _defined_columns(meta.defined_column, key, limits)
     if request.index_metas or meta.index_meta:
-        raise unsupported("secondary indexes (index_metas in CreateTable)")
+        raise refusals.INDEXES()
     read, write = read_throughput(request.reserved_throughput, limits)
+    if read is None or write is None:
+        raise refusals.CAPACITY_HALF()
     stream = StreamSwitch(enable=False)
     if request.HasField("stream_spec"):
         stream = read_stream_specification(request.stream_spec, limits)
@@ -69,9 +71,9 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
         table_name=table_name,
         key=key,
         defined_columns=defined,
-        options=read_options(request.table_options, TableOptions()),
-        read_capacity=read or 0,
-        write_capacity=write or 0,
+        options=_options(request.table_options),
+        read_capacity=read,
+        write_capacity=write,
         encryption=_encryption(request.sse_spec),
         boundaries=_boundaries(request.partitions, key[0], limits),
         stream=stream,
@@ -79,26 +81,35 @@ def _validate(request: Any, limits: Limits) -> CreateTable:
     )
 
 
+def _options(message: Any) -> TableOptions:
+    """Return the options of a new table; lifetime and versions have no defaults, as at the service."""
+    if not message.HasField("time_to_live"):
+        raise refusals.TIME_TO_LIVE_MISSING()
+    if not message.HasField("max_versions"):
+        raise refusals.MAX_VERSIONS_MISSING()
+    return read_options(message, TableOptions())
+
+
 def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
     """Return whether the table has local transactions; by default it has them if the key allows it."""
     if not request.HasField("enable_local_txn"):
         return True
     if request.enable_local_txn and any(column.auto_increment for column in key):
-        raise invalid("A table with an AUTO_INCREMENT primary key column can't have local transactions.")
+        raise refusals.GENERATED_WITH_TRANSACTIONS()
     return bool(request.enable_local_txn)
 
 
-def _read_key_columns(messages: Any, limits: Limits) -> tuple[KeyColumn, ...]:
+def _read_key_columns(table_name: str, messages: Any, limits: Limits) -> tuple[KeyColumn, ...]:
     if not 1 <= len(messages) <= limits.key_columns:
-        raise invalid(f"The number of primary key columns must be in range: [1, {limits.key_columns}].")
+        raise refusals.KEY_COLUMNS(limit=limits.key_columns)
     columns: list[KeyColumn] = []
     for position, message in enumerate(messages):
         name = check_key_name(message.name, limits)
         if any(column.name == name for column in columns):
-            raise invalid(f"Duplicated primary key name: '{name}'.")
-        columns.append(KeyColumn(name, _key_type(message), _is_generated(message, position)))
+            raise refusals.KEY_COLUMN_TWICE(name=name)
+        columns.append(KeyColumn(name, _key_type(message), _is_generated(table_name, message, position)))
     if sum(column.auto_increment for column in columns) > 1:
-        raise invalid("There can be at most one primary key column with AUTO_INCREMENT.")
+        raise refusals.GENERATED_TWICE()
     return tuple(columns)
 
 
@@ -111,34 +122,34 @@ def _key_type(message: Any) -> PrimaryKeyType:
         return PrimaryKeyType(message.type)
     except ValueError as error:
         name = _KEY_TYPES_ELSEWHERE.get(message.type, str(message.type))
-        raise invalid(f"{name} is an invalid type for the primary key.") from error
+        raise refusals.KEY_COLUMN_TYPE(type=name) from error
 
 
-def _is_generated(message: Any, position: int) -> bool:
+def _is_generated(table_name: str, message: Any, position: int) -> bool:
     if not message.HasField("option"):
         return False
     if message.option != PrimaryKeyOption.AUTO_INCREMENT:
-        raise invalid(f"Invalid option of primary key column: '{message.name}'.")
+        raise refusals.KEY_OPTION(name=message.name)
     if position == 0:
-        raise invalid("The first primary key column can't be AUTO_INCREMENT.")
+        raise refusals.GENERATED_FIRST(table=table_name)
     if message.type != PrimaryKeyType.INTEGER:
-        raise invalid(f"AUTO_INCREMENT primary key column must be INTEGER: '{message.name}'.")
+        raise refusals.GENERATED_TYPE()
     return True
 
 
 def _defined_columns(messages: Any, key: tuple[KeyColumn, ...], limits: Limits) -> tuple[tuple[str, int], ...]:
     if len(messages) > limits.defined_columns:
-        raise invalid(f"The number of defined columns must be in range: [0, {limits.defined_columns}].")
+        raise refusals.DEFINED_COLUMNS(limit=limits.defined_columns)
     columns: dict[str, int] = {}
     key_names = {column.name for column in key}
     for message in messages:
         name = check_attribute_name(message.name, limits)
         if name in columns or name in key_names:
-            raise invalid(f"Duplicated defined column name: '{name}'.")
+            raise refusals.DEFINED_TWICE(name=name)
         try:
             columns[name] = DefinedColumnType(message.type).value
         except ValueError as error:
-            raise invalid(f"Invalid type of defined column: '{name}'.") from error
+            raise refusals.DEFINED_TYPE(name=name) from error
     return tuple(columns.items())
 
 
@@ -156,11 +167,11 @@ def _bound(data: bytes, column: KeyColumn) -> bytes:
     try:
         value = decode_value(data)
     except CodecError as error:
-        raise invalid(f"Invalid partition range: {error}.") from error
+        raise refusals.PARTITION_VALUE(error=error) from error
     if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
         return encode_key((value,))
     if isinstance(value, (KeyBound, float, bool)) or value_type_name(value) != TYPE_NAMES[column.type]:
-        raise invalid("The value type of partition does not match with primary key.")
+        raise refusals.PARTITION_TYPE()
     _check_bound_value(value)
     return encode_key((value,))
 
@@ -168,17 +179,12 @@ def _bound(data: bytes, column: KeyColumn) -> bytes:
 def _check_bound_value(value: KeyValue) -> None:
     if isinstance(value, int):
         if value in (INT64_MAX, -INT64_MAX - 1):
-            raise invalid("The value of partition range can not be INT64_MIN or INT64_MAX.")
+            raise refusals.PARTITION_NUMBER()
         return
     if not value:
-        raise invalid(
-            f"The value of partition range can not be empty {'string' if isinstance(value, str) else 'binary'}."
-        )
+        raise refusals.PARTITION_EMPTY(type="string" if isinstance(value, str) else "binary")
     if value_size(value) > _LONGEST_BOUND_BYTES:
-        raise invalid(
-            f"The value of partition range exceeds the MaxLength:{_LONGEST_BOUND_BYTES} "
-            f"with CurrentLength:{value_size(value)}."
-        )
+        raise refusals.PARTITION_LENGTH(limit=_LONGEST_BOUND_BYTES, size=value_size(value))
 
 
 def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[bytes, ...]:
@@ -187,7 +193,7 @@ def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[byt
     The ranges must cover all keys, from INF_MIN to INF_MAX, and each must begin at the end of the one before.
     """
     if len(partitions) > limits.partitions:
-        raise invalid(f"The count of partitions cannot be greater than {limits.partitions}")
+        raise refusals.PARTITIONS(limit=limits.partitions)
     lowest, highest = encode_key((KeyBound.INF_MIN,)), encode_key((KeyBound.INF_MAX,))
     ranges = [(_bound(each.begin, column), _bound(each.end, column)) for each in partitions]
     if not ranges:
@@ -195,16 +201,16 @@ def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[byt
     adjoining = all(before[1] == after[0] for before, after in pairwise(ranges))
     ascending = all(begin < end for begin, end in ranges)
     if not (adjoining and ascending and ranges[0][0] == lowest and ranges[-1][1] == highest):
-        raise invalid("Invalid partition range: ranges must ascend, adjoin, and reach from INF_MIN to INF_MAX.")
+        raise refusals.PARTITION_GAPS()
     return tuple(begin for begin, _ in ranges[1:])
 
 
 def _act(state: ServerState, request: CreateTable) -> Any:
     """Create the table, ready at once, and its stream if requested."""
     if request.table_name in state.tables:
-        raise table_exists()
+        raise refusals.TABLE_EXISTS()
     if len(state.tables) >= state.limits.tables:
-        raise quota_exhausted(f"Number of tables exceeds the quota:{state.limits.tables}.")
+        raise refusals.TABLES_FULL(limit=state.limits.tables)
     created = state.creation_micros()
     definition = ServedTable(
         name=request.table_name,

@@ -6,9 +6,9 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.iterators import table_of_stream
 from streamclient.server.operation import ServedOperation
-from streamclient.server.server_errors import invalid, shard_missing
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_streams import ShardLog
@@ -28,10 +28,10 @@ class DescribeStream:
 def _validate(request: Any, limits: Limits) -> DescribeStream:
     """Return the stream to describe and the requested page of its shards."""
     if not request.stream_id:
-        raise invalid("Invalid stream id: it is empty.")
+        raise refusals.STREAM_ID()
     shard_limit = request.shard_limit if request.HasField("shard_limit") else limits.stream_page_shards
     if shard_limit <= 0:
-        raise invalid("The shard limit must be greater than 0.")
+        raise refusals.SHARD_LIMIT()
     shard_limit = min(shard_limit, limits.stream_page_shards_most)
     return DescribeStream(request.stream_id, request.inclusive_start_shard_id or None, shard_limit)
 
@@ -42,7 +42,7 @@ def _act(state: ServerState, request: DescribeStream) -> Any:
     definition = stream.definition
     now = state.clock.now_micros()
     if request.start_shard_id is not None and not stream.had(request.start_shard_id):
-        raise shard_missing()
+        raise refusals.SHARD_MISSING()
     page = stream.page(request.start_shard_id, request.shard_limit + 1)
     is_enabling = now < definition.created_micros + state.stream_enabling_millis * 1000
     response = schema.DescribeStreamResponse(

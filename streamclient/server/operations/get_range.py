@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamclient.server import refusals
 from streamclient.server.capacity import Units, consumed, units
 from streamclient.server.operation import Counted, ServedOperation, own_table
 from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.validation.checked_reads import read_selection
@@ -24,12 +24,12 @@ def _validate(request: Any, limits: Limits) -> RangeRead:
     try:
         direction = Direction(request.direction)
     except ValueError as error:
-        raise invalid(f"Invalid direction: {request.direction}.") from error
+        raise refusals.DIRECTION(given=request.direction) from error
     start = read_bound(request.inclusive_start_primary_key, limits)
     end = read_bound(request.exclusive_end_primary_key, limits)
     selection = read_selection(request, limits)
     if request.HasField("limit") and request.limit <= 0:
-        raise invalid("The limit must be greater than 0.")
+        raise refusals.LIMIT()
     return RangeRead(
         table_name=table_name,
         direction=direction,

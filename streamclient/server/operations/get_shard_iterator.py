@@ -6,9 +6,9 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import refusals
 from streamclient.server.iterators import ShardIterator, encode_iterator, table_of_stream
 from streamclient.server.operation import ServedOperation
-from streamclient.server.server_errors import invalid, shard_missing, trimmed
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
@@ -31,14 +31,14 @@ def _validate(request: Any, limits: Limits) -> GetShardIterator:
     immediately.
     """
     if not request.stream_id:
-        raise invalid("Invalid stream id: it is empty.")
+        raise refusals.STREAM_ID()
     if not request.shard_id:
-        raise invalid("Invalid shard id: it is empty.")
+        raise refusals.SHARD_ID()
     if request.token:
-        raise invalid("Invalid token: it was not issued by this server.")
+        raise refusals.SHARD_TOKEN()
     timestamp = request.timestamp if request.HasField("timestamp") else None
     if timestamp is not None and timestamp < 0:
-        raise invalid("The timestamp must be greater than or equal to 0.")
+        raise refusals.ITERATOR_TIMESTAMP()
     return GetShardIterator(request.stream_id, request.shard_id, timestamp)
 
 
@@ -50,9 +50,9 @@ def _act(state: ServerState, request: GetShardIterator) -> Any:
     stream = state.stream(request.stream_id)
     shard = stream.shards.get(request.shard_id)
     if shard is None:
-        raise trimmed() if stream.had(request.shard_id) else shard_missing()
+        raise refusals.TRIMMED() if stream.had(request.shard_id) else refusals.SHARD_MISSING()
     if not shard.is_listed(stream.cutoff_micros(state.clock.now_micros())):
-        raise trimmed()
+        raise refusals.TRIMMED()
     position = shard.first_position
     if request.timestamp_micros is not None:
         position = shard.position_at(request.timestamp_micros)

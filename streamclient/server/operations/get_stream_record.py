@@ -6,10 +6,10 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from streamclient.server import refusals
 from streamclient.server.capacity import Units, consumed, units
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator, table_of_iterator
 from streamclient.server.operation import Counted, ServedOperation
-from streamclient.server.server_errors import invalid, trimmed
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.wire import schema
@@ -28,7 +28,7 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
     """Return the iterator and the limits. The table name in the request, for table groups, is not needed."""
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
-        raise invalid("The limit must be greater than 0.")
+        raise refusals.LIMIT()
     limit = min(limit, limits.stream_page_records_most)
     return GetStreamRecord(request.shard_iterator, decode_iterator(request.shard_iterator), limit)
 
@@ -44,11 +44,11 @@ def _act(state: ServerState, request: GetStreamRecord) -> Counted:
     stream = state.stream(iterator.stream_id)
     shard = stream.shards.get(iterator.shard_id)
     if shard is None and stream.had(iterator.shard_id):
-        raise trimmed()
+        raise refusals.TRIMMED()
     if shard is None or iterator.generation > stream.definition.generation or iterator.position > shard.next_position:
-        raise invalid("Invalid shard iterator: it names a place that the stream never had.")
+        raise refusals.ITERATOR(reason="it names a place that the stream never had")
     if iterator.generation < stream.definition.generation or iterator.position < shard.first_position:
-        raise trimmed()
+        raise refusals.TRIMMED()
     page = shard.page(iterator.position, request.limit, state.limits.stream_page_bytes)
     found = len(page.elements)
     cost = Units(read=units(page.size_bytes) if found else 0, write=0)

@@ -7,8 +7,8 @@ from typing import Any, cast
 from attrs import frozen
 
 from streamclient.records import KeyValue
+from streamclient.server import refusals
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_tables import Key, check_leading_key
@@ -30,7 +30,7 @@ def _validate(request: Any, limits: Limits) -> StartLocalTransaction:
     table_name = check_table_name(request.table_name, limits)
     key = read_key(request.key, limits)
     if len(key) != 1:
-        raise invalid("StartLocalTransaction support only one primary key.")
+        raise refusals.TRANSACTION_KEY()
     return StartLocalTransaction(table_name, key)
 
 
@@ -38,7 +38,7 @@ def _act(state: ServerState, request: StartLocalTransaction) -> Any:
     """Lock the partition key for a transaction, if the table allows that and no other transaction holds the key."""
     table = state.table(request.table_name)
     if not table.definition.allows_transactions:
-        raise invalid("Try to call method using explicit transaction on explicit-transaction-disabled table.")
+        raise refusals.TRANSACTIONS_OFF()
     check_leading_key(table.definition, request.partition_key)
     value = cast(KeyValue, request.partition_key[0][1])
     transaction = state.transactions.start(table, value, state.clock.now_micros())

@@ -7,8 +7,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from streamclient.base.times import MICROS_PER_SECOND
+from streamclient.server import refusals
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.server_errors import invalid
 from streamclient.server.server_limits import Limits
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_tables import ServedTable, Table, TableOptions
@@ -40,11 +40,11 @@ def _validate(request: Any, limits: Limits) -> UpdateTable:
     table_name = check_table_name(request.table_name, limits)
     has_options, has_stream = request.HasField("table_options"), request.HasField("stream_spec")
     if not (has_options or has_stream or request.HasField("reserved_throughput")):
-        raise invalid("No parameter is specified in the request of UpdateTable.")
+        raise refusals.UPDATE_EMPTY()
     if has_options and not request.table_options.ListFields():
-        raise invalid("No parameter is specified in table options.")
+        raise refusals.OPTIONS_EMPTY()
     if request.table_options.HasField("update_full_row"):
-        raise invalid("The table options of UpdateTable cannot contain updateFullRow: it is fixed at creation.")
+        raise refusals.FULL_ROW_FIXED()
     read, write = read_throughput(request.reserved_throughput, limits)
     if has_options:
         read_options(request.table_options, TableOptions())
@@ -94,12 +94,9 @@ def _check_switch(state: ServerState, table: Table, switch: StreamSwitch) -> Non
     present = stream.definition
     hours = switch.expiration_hours
     if hours is not None and hours != present.expiration_hours:
-        raise invalid(
-            f"The expiration time of an enabled stream can't be changed, current: {present.expiration_hours}, "
-            f"input: {hours}. Disable the stream first."
-        )
+        raise refusals.RETENTION_FIXED(present=present.expiration_hours, given=hours)
     if switch.origin_columns != present.origin_columns:
-        raise invalid("The columns_to_get of an enabled stream can't be changed. Disable the stream first.")
+        raise refusals.ORIGIN_FIXED()
 
 
 def _switch(state: ServerState, table: Table, switch: StreamSwitch) -> None:

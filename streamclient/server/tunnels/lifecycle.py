@@ -28,6 +28,9 @@ def refresh(state: ServerState, tunnel: Tunnel) -> None:
     if tunnel.is_expired:
         return
     if tunnel.stage is Stage.INIT:
+        if tunnel.init_calls_left:
+            tunnel.init_calls_left -= 1
+            return
         _initialize(state, tunnel)
     if stream is not None:
         follow(tunnel, stream)

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, SECONDS_PER_DAY
-from streamclient.server.server_errors import ServiceError, invalid, quota_exhausted
+from streamclient.server import refusals
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_streams import Stream
 from streamclient.server.stored_tables import Table
@@ -27,6 +27,7 @@ from streamclient.server.tunnels.tunnel_channels import (
     point_of,
 )
 from streamclient.server.tunnels.tunnel_positions import first_token, require_number
+from streamclient.server.validation.table_names import check_tunnel_name
 from streamclient.wire import schema
 from streamclient.wire.page_parts import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
@@ -49,14 +50,13 @@ def create(state: ServerState, request: Any) -> Any:
     """Make a tunnel; one with incremental data switches the table's stream on if it is off."""
     wanted = request.tunnel
     table = _table(state, wanted.table_name)
-    if not 1 <= len(wanted.tunnel_name.encode()) <= state.limits.name_bytes:
-        raise invalid(f"Invalid tunnel name: '{wanted.tunnel_name}'.")
+    check_tunnel_name(wanted.tunnel_name, state.limits)
     if len(state.tunnels) >= state.limits.tunnels:
-        raise quota_exhausted(f"Number of tunnels exceeds the max: {state.limits.tunnels}.")
+        raise refusals.TUNNELS_FULL(limit=state.limits.tunnels)
     if wanted.tunnel_type not in TYPE_NAMES:
-        raise invalid(f"Invalid tunnel type: {wanted.tunnel_type}.")
+        raise refusals.TUNNEL_TYPE(given=wanted.tunnel_type)
     if _find(state, wanted.table_name, wanted.tunnel_name) is not None:
-        raise ServiceError(409, "OTSTunnelExist", f"The tunnel '{wanted.tunnel_name}' already exists.")
+        raise refusals.TUNNEL_EXISTS(name=wanted.tunnel_name)
     kind = TunnelTypeNumber(wanted.tunnel_type)
     stream = state.stream_of(table)
     hours = state.limits.stream_expiration_hours if stream is None else stream.definition.expiration_hours
@@ -81,23 +81,23 @@ def create(state: ServerState, request: Any) -> Any:
     if start_micros is None:
         # All existing records are older, including those that a batch dated ahead of the clock.
         start_micros = created if stream is None else stream.next_timestamp(created)
-    state.add_tunnel(Tunnel(definition, start_micros))
+    state.add_tunnel(Tunnel(definition, start_micros, init_calls_left=state.tunnel_init_calls))
     return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
 
 
 def _start_micros(state: ServerState, config: Any, hours: int) -> int | None:
     """Return the start of the incremental data in microseconds; ``None`` for the present time."""
     if config.flag not in tuple(StartOffsetFlag):
-        raise invalid(f"Invalid start offset flag: {config.flag}.")
-    if config.end_offset and config.end_offset < config.start_offset:
-        raise invalid(f"The end offset {config.end_offset} lies before the start offset {config.start_offset}.")
+        raise refusals.START_FLAG(given=config.flag)
+    if config.end_offset and config.end_offset <= config.start_offset:
+        raise refusals.END_OFFSET(end=config.end_offset, start=config.start_offset)
     if not config.start_offset:
         return 0 if config.flag == StartOffsetFlag.EARLIEST else None
     now = state.clock.now_micros()
     start = int(config.start_offset) // NANOS_PER_MICRO
     oldest = now - hours * MICROS_PER_HOUR + START_MARGIN_MICROS
     if not oldest <= start <= now:
-        raise invalid(f"The start offset {config.start_offset} is outside of the log: [{oldest}, {now}] microseconds.")
+        raise refusals.START_OFFSET(given=config.start_offset, oldest=oldest, newest=now)
     return start
 
 
@@ -106,7 +106,7 @@ def delete(state: ServerState, request: Any) -> Any:
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
-        raise _no_tunnel(request.tunnel_id or request.tunnel_name)
+        raise refusals.TUNNEL_MISSING(name=request.tunnel_id or request.tunnel_name)
     state.drop_tunnel(tunnel.definition.tunnel_id)
     return schema.DeleteTunnelResponse()
 
@@ -128,7 +128,7 @@ def describe(state: ServerState, request: Any) -> bytes:
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
-        raise _no_tunnel(request.tunnel_id or request.tunnel_name)
+        raise refusals.TUNNEL_MISSING(name=request.tunnel_id or request.tunnel_name)
     lifecycle.refresh(state, tunnel)
     whole = schema.DescribeTunnelResponse(tunnel=_info(state, tunnel), tunnel_rpo=_consume_point(tunnel))
     live = [channel.element() for channel in tunnel.live.values()]
@@ -155,9 +155,9 @@ def schedule(state: ServerState, request: Any) -> Any:
     for wanted in request.channels:
         channel = _channel(tunnel, wanted.channel_id)
         if channel.is_over or channel.channel_id in ended:
-            raise invalid(f"The channel {channel.channel_id} is terminated.")
+            raise refusals.CHANNEL_OVER(channel=channel.channel_id)
         if wanted.status not in (ChannelStatusNumber.OPEN, ChannelStatusNumber.CLOSING, ChannelStatusNumber.TERMINATED):
-            raise invalid(f"Invalid channel status: {wanted.status}.")
+            raise refusals.CHANNEL_STATUS(given=wanted.status)
         if wanted.status == ChannelStatusNumber.TERMINATED:
             ended.add(channel.channel_id)
     for wanted in request.channels:
@@ -179,11 +179,11 @@ def connect(state: ServerState, request: Any) -> Any:
     config = request.client_config
     timeout_seconds = config.timeout or DEFAULT_TIMEOUT_SECONDS
     if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
-        raise invalid(f"Invalid timeout: {timeout_seconds}, expected 1 to {MAX_TIMEOUT_SECONDS} seconds.")
+        raise refusals.SESSION_TIMEOUT(given=timeout_seconds, limit=MAX_TIMEOUT_SECONDS)
     if len(config.client_tag.encode()) > state.limits.name_bytes:
-        raise invalid(f"Invalid client tag: it is longer than {state.limits.name_bytes} bytes.")
+        raise refusals.SESSION_TAG(limit=state.limits.name_bytes)
     if len(tunnel.clients) >= state.limits.tunnel_sessions:
-        raise quota_exhausted(f"Number of sessions of the tunnel exceeds the max: {state.limits.tunnel_sessions}.")
+        raise refusals.SESSIONS_FULL(limit=state.limits.tunnel_sessions)
     client_id = f"{config.client_tag or 'client'}_{uuid.uuid4()}"
     tunnel.begin_session(Client(client_id, timeout_seconds, state.clock.now_micros()))
     return schema.ConnectResponse(client_id=client_id)
@@ -194,7 +194,7 @@ def heartbeat(state: ServerState, request: Any) -> Any:
     tunnel = _usable(state, request.tunnel_id)
     client = tunnel.clients.get(request.client_id)
     if client is None:
-        raise ServiceError(410, "OTSResourceGone", f"The client '{request.client_id}' has no session.")
+        raise refusals.SESSION_GONE(client=request.client_id)
     for report in request.channels:
         known = tunnel.channels.get(report.channel_id)
         require_number("channel version", report.version, 0 if known is None else known.version)
@@ -259,11 +259,7 @@ def checkpoint(state: ServerState, request: Any) -> Any:
     is_known = request.client_id in tunnel.clients or request.client_id in tunnel.former_clients
     went_on = channel.client_id not in ("", request.client_id) and is_known
     if is_outdated or is_behind_the_end or went_on:
-        raise ServiceError(
-            400,
-            "OTSSequenceNumberNotMatch",
-            f"The sequence number {request.sequence_number} does not match {channel.sequence_number}.",
-        )
+        raise refusals.SEQUENCE_NUMBER(given=request.sequence_number, expected=channel.sequence_number)
     require_number("sequence number", request.sequence_number, channel.sequence_number)
     if request.checkpoint == FINISHED:
         tunnel.finish(channel)
@@ -279,7 +275,7 @@ def checkpoint(state: ServerState, request: Any) -> Any:
 def _table(state: ServerState, name: str) -> Table:
     table = state.tables.get(name)
     if table is None:
-        raise invalid(f"The table '{name}' does not exist.")
+        raise refusals.TUNNEL_TABLE_MISSING(name=name)
     return table
 
 
@@ -290,14 +286,10 @@ def _find(state: ServerState, table_name: str, tunnel_name: str) -> Tunnel | Non
     return None
 
 
-def _no_tunnel(name: str) -> ServiceError:
-    return invalid(f"The tunnel '{name}' does not exist.")
-
-
 def _by_id(state: ServerState, tunnel_id: str) -> Tunnel:
     tunnel = state.tunnels.get(tunnel_id)
     if tunnel is None:
-        raise _no_tunnel(tunnel_id)
+        raise refusals.TUNNEL_MISSING(name=tunnel_id)
     lifecycle.refresh(state, tunnel)
     return tunnel
 
@@ -305,14 +297,14 @@ def _by_id(state: ServerState, tunnel_id: str) -> Tunnel:
 def _usable(state: ServerState, tunnel_id: str) -> Tunnel:
     tunnel = _by_id(state, tunnel_id)
     if tunnel.is_expired:
-        raise tunnel_reads.expired(tunnel)
+        raise refusals.TUNNEL_EXPIRED(tunnel=tunnel.definition.tunnel_id)
     return tunnel
 
 
 def _channel(tunnel: Tunnel, channel_id: str) -> TunnelChannel:
     channel = tunnel.channels.get(channel_id)
     if channel is None:
-        raise invalid(f"The channel '{channel_id}' does not exist.")
+        raise refusals.CHANNEL_MISSING(channel=channel_id)
     return channel
 
 

@@ -293,6 +293,8 @@ class Tunnel:
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     """Sessions that ended lately, to tell their late checkpoints from those of consumers without a session."""
+    init_calls_left: int = field(default=0, on_setattr=NO_OP)
+    """The number of further calls that find the tunnel in its first stage, without channels."""
     journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
     _past_count: int = field(default=0, on_setattr=NO_OP)
     """The number of records of finished channels that are not forgotten."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import evolve
 
 from streamclient.errors import CodecError
+from streamclient.server import refusals
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator
-from streamclient.server.server_errors import invalid
 from streamclient.server.stored_streams import ShardLog, Stream
 from streamclient.server.tunnels.tunnel_channels import Status, Tunnel, TunnelChannel
 from streamclient.wire.page_parts import FINISHED
@@ -22,7 +22,7 @@ def read_token(text: str) -> Token:
     try:
         return decode_token(text)
     except CodecError as error:
-        raise invalid(f"Invalid token: {error}.") from error
+        raise refusals.TOKEN(error=error) from error
 
 
 def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
@@ -41,12 +41,12 @@ def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int)
         or place.position > shard.next_position
         or place.generation > stream.definition.generation
     ):
-        raise invalid(f"Invalid token: it names no place of channel {shard.shard_id}.")
+        raise refusals.TOKEN_CHANNEL(channel=shard.shard_id)
     latest = max(now_micros, stream.last_timestamp_micros)
     if not 0 <= token.timestamp <= latest:
-        raise invalid(f"Invalid token: its time {token.timestamp} is not from 0 to {latest} microseconds.")
+        raise refusals.TOKEN_TIME(given=token.timestamp, latest=latest)
     if not 0 <= token.total_count <= place.position:
-        raise invalid(f"Invalid token: {token.total_count} records do not lie before position {place.position}.")
+        raise refusals.TOKEN_COUNT(given=token.total_count, position=place.position)
     return place
 
 
@@ -104,7 +104,7 @@ def require_number(name: str, value: int, known: int) -> None:
         ServiceError: the number is negative or far above ``known``.
     """
     if not 0 <= value <= known + _FURTHEST_STEP:
-        raise invalid(f"Invalid {name}: {value}, expected one from 0 to {known + _FURTHEST_STEP}.")
+        raise refusals.COUNT(name=name, given=value, limit=known + _FURTHEST_STEP)
 
 
 _FURTHEST_STEP = 2**32

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from attrs import evolve, frozen
 
 from streamclient.errors import CodecError
+from streamclient.server import refusals
 from streamclient.server.keys import encode_key
-from streamclient.server.server_errors import ServiceError, invalid, trimmed
+from streamclient.server.server_errors import ServiceError
 from streamclient.server.server_state import ServerState
 from streamclient.server.stored_rows import StoredRow, alive
 from streamclient.server.stored_streams import ShardLog, Stream
@@ -59,7 +60,7 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
         ServiceError: the token is not of this channel, its records are past retention, or the tunnel has expired.
     """
     if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
-        raise expired(tunnel)
+        raise refusals.TUNNEL_EXPIRED(tunnel=tunnel.definition.tunnel_id)
     if text == FINISHED:
         return Page(b"", FINISHED, False)
     token = read_token(text)
@@ -89,7 +90,7 @@ def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text:
         shard = stream.shards[channel.channel_id]
         place = stream_place(stream, shard, token, state.clock.now_micros())
         if place.position < shard.first_position:
-            raise invalid(f"Invalid token: what follows it in channel {channel.channel_id} is past retention.")
+            raise refusals.TOKEN_TRIMMED(channel=channel.channel_id)
         channel.position = place.position
         channel.consumed_micros = token.timestamp
     channel.checkpoint = text
@@ -125,9 +126,9 @@ def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, to
         ServiceError: the token is not of this channel.
     """
     if token.is_stream:
-        raise invalid(f"Invalid token: it is one of a stream channel, but {channel.channel_id} holds full data.")
+        raise refusals.TOKEN_OF_STREAM(channel=channel.channel_id)
     if token.timestamp or not 0 <= token.total_count <= _MOST_ROWS:
-        raise invalid(f"Invalid token: time {token.timestamp} and {token.total_count} rows are not those of full data.")
+        raise refusals.TOKEN_NUMBERS(time=token.timestamp, count=token.total_count)
     if not token.primary_key:
         return key_range.begin
     try:
@@ -137,9 +138,9 @@ def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, to
             raise ValueError("a bound is not a key")
         start = encode_key(value for _, value in key)
     except (CodecError, ServiceError, ValueError) as error:
-        raise invalid(f"Invalid token: it holds no key of table '{table.definition.name}': {error}.") from error
+        raise refusals.TOKEN_KEY(table=table.definition.name, error=error) from error
     if start < key_range.begin or (key_range.end is not None and start >= key_range.end):
-        raise invalid(f"Invalid token: its key is not one of channel {channel.channel_id}.")
+        raise refusals.TOKEN_RANGE(channel=channel.channel_id)
     return start
 
 
@@ -153,8 +154,10 @@ def _key_frame(table: Table, row: StoredRow) -> bytes:
 def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: ShardLog, token: Token) -> Page:
     now_micros = state.clock.now_micros()
     place = stream_place(stream, shard, token, now_micros)
+    if place.position < shard.first_position and state.tunnels_skip_lost_log:
+        place = evolve(place, position=shard.first_position)
     if place.position < shard.first_position or place.generation < stream.definition.generation:
-        raise lost_log()
+        raise refusals.TUNNEL_LOG_LOST(request=uuid.uuid4())
     end_micros = tunnel.definition.end_nanos // _NANOS_PER_MICRO or None
     page = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
     found = len(page.elements)
@@ -173,19 +176,3 @@ def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shar
         total_count=token.total_count + kept,
     )
     return Page(records, following.encode(), not is_at_tail)
-
-
-def lost_log() -> ServiceError:
-    """Return 400: the record at a token is past retention.
-
-    The service puts the table service's error, as text, into its own error.
-    """
-    inner = trimmed()
-    return ServiceError(400, "OTSTunnelServerUnavailable", f"{inner.code} {inner.message} {uuid.uuid4()}")
-
-
-def expired(tunnel: Tunnel) -> ServiceError:
-    """Return 400: the log that the tunnel still needs is past retention."""
-    return ServiceError(
-        400, "OTSTunnelExpired", f"The incremental log of tunnel '{tunnel.definition.tunnel_id}' is expired."
-    )

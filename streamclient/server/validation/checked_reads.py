@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamclient.server import refusals
 from streamclient.server.filters import ColumnPagination, RowFilter, parse_filter
 from streamclient.server.row_reads import Selection, TimeRange
-from streamclient.server.server_errors import invalid
+from streamclient.server.server_errors import ServiceRefusal
 from streamclient.server.server_limits import Limits
 from streamclient.server.validation.table_names import check_requested_columns
 
-NO_VERSION_CONDITION = "No version condition is specified."
 
-
-def read_selection(message: Any, limits: Limits, no_version_condition: str = NO_VERSION_CONDITION) -> Selection:
+def read_selection(
+    message: Any, limits: Limits, no_version_condition: ServiceRefusal = refusals.VERSIONS_MISSING
+) -> Selection:
     """Return the columns, versions and rows that a request reads.
 
-    ``no_version_condition`` is the error text for a request without a version condition.
+    ``no_version_condition`` is the refusal of a request without a version condition.
     """
     columns_to_get = check_requested_columns(message.columns_to_get, limits)
     row_filter, pagination = read_row_filter(message, limits)
     max_versions = message.max_versions if message.HasField("max_versions") else None
     time_range = _time_range(message.time_range, max_versions is not None) if message.HasField("time_range") else None
     if max_versions is None and time_range is None:
-        raise invalid(no_version_condition)
+        raise no_version_condition()
     if max_versions is not None and max_versions <= 0:
-        raise invalid("The maximum versions must be greater than 0.")
+        raise refusals.READ_VERSIONS(given=max_versions)
     return Selection(
         columns_to_get=columns_to_get,
         max_versions=max_versions,
@@ -50,23 +51,23 @@ def _time_range(message: Any, has_max_versions: bool) -> TimeRange | None:
         _check_alone(has_start or has_end, has_max_versions)
         return _checked(message.specific_time, message.specific_time + 1)
     if has_start != has_end:
-        raise invalid("Start and end time must be given at the same time.")
+        raise refusals.TIME_RANGE_HALF()
     return _checked(message.start_time, message.end_time) if has_start else None
 
 
 def _check_alone(has_range: bool, has_max_versions: bool) -> None:
     """Refuse a specific time with another version condition. The texts, spelling included, are the service's."""
     if has_range and has_max_versions:
-        raise invalid("Specific timestamp, time range and max versions cannot be given at the same time.")
+        raise refusals.TIME_AND_ALL()
     if has_range:
-        raise invalid("Specific tiemstamp and time range cannot be given at the same time.")
+        raise refusals.TIME_AND_RANGE()
     if has_max_versions:
-        raise invalid("Specific tiemstamp and max versions cannot be given at the same time.")
+        raise refusals.TIME_AND_VERSIONS()
 
 
 def _checked(start_millis: int, end_millis: int) -> TimeRange:
     if start_millis < 0 or end_millis < 0:
-        raise invalid("Timestamp must be in range [0, INT64_MAX/1000).")
+        raise refusals.TIMESTAMP()
     if start_millis >= end_millis:
-        raise invalid("The start time must be less than the end time.")
+        raise refusals.TIME_RANGE()
     return TimeRange(start_millis, end_millis)

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from streamclient.errors import CodecError
-from streamclient.server import work
-from streamclient.server.server_errors import invalid
+from streamclient.server import refusals, work
 from streamclient.server.server_limits import CELL_TIMESTAMP_MAX_MILLIS, Limits
 from streamclient.server.stored_rows import value_size
 from streamclient.server.stored_tables import Key, check_key_values
@@ -25,7 +24,7 @@ def read_frame(data: bytes) -> Row:
     except CodecError as error:
         padded = _read_padded_frame(data)
         if padded is None:
-            raise invalid(f"Cell data broken, {error}.") from error
+            raise refusals.CELL_DATA(error=error) from error
         row = padded
     if len(data) <= _UNCOUNTED_BYTES:
         pay_for_cells(len(row.cells))
@@ -80,7 +79,7 @@ def _read_padded_frame(data: bytes) -> Row | None:
 
 def _check_key_count(key: Key, limits: Limits) -> None:
     if not 1 <= len(key) <= limits.key_columns:
-        raise invalid(f"The number of primary key columns must be in range: [1, {limits.key_columns}].")
+        raise refusals.KEY_COLUMNS(limit=limits.key_columns)
 
 
 def check_write_key(key: Key, limits: Limits) -> Key:
@@ -89,9 +88,9 @@ def check_write_key(key: Key, limits: Limits) -> Key:
     seen = set()
     for name, value in key:
         if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
-            raise invalid(f"VT_{value.name} is an invalid type for the primary key.")
+            raise refusals.KEY_COLUMN_TYPE(type=f"VT_{value.name}")
         if name in seen:
-            raise invalid(f"Duplicated primary key name: '{name}'.")
+            raise refusals.KEY_COLUMN_TWICE(name=name)
         seen.add(name)
     check_key_values(key, limits)
     return key
@@ -99,27 +98,27 @@ def check_write_key(key: Key, limits: Limits) -> Key:
 
 def read_key(data: bytes, limits: Limits) -> Key:
     """Read the key of a row to be read."""
-    row = read_frame(data)
-    if row.cells or row.delete_marker:
-        raise invalid("Attribute column cannot be given while reading data.")
-    _refuse_placeholder(row.primary_key)
+    row = _read_only_key(data)
     return check_write_key(row.primary_key, limits)
 
 
 def read_bound(data: bytes, limits: Limits) -> Key:
     """Read one end of a range; its columns may be INF_MIN or INF_MAX."""
-    row = read_frame(data)
-    if row.cells or row.delete_marker:
-        raise invalid("Attribute column cannot be given while reading data.")
-    _refuse_placeholder(row.primary_key)
+    row = _read_only_key(data)
     _check_key_count(row.primary_key, limits)
     check_key_values(row.primary_key, limits)
     return row.primary_key
 
 
-def _refuse_placeholder(key: Key) -> None:
-    if any(value is KeyBound.AUTO_INCREMENT for _, value in key):
-        raise invalid("PKAutoIncr can't be used for read operations.")
+def _read_only_key(data: bytes) -> Row:
+    row = read_frame(data)
+    if row.cells:
+        raise refusals.READ_CELLS()
+    if row.delete_marker:
+        raise refusals.READ_MARKER()
+    if any(value is KeyBound.AUTO_INCREMENT for _, value in row.primary_key):
+        raise refusals.READ_GENERATED()
+    return row
 
 
 def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
@@ -131,26 +130,23 @@ def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
             check_attribute_name(cell.name, limits)
             names.add(cell.name)
         if cell.name in key_names:
-            raise invalid(f"Duplicated attribute column name with primary key column: '{cell.name}'.")
+            raise refusals.ATTRIBUTE_IS_KEY(name=cell.name)
         if cell.value is not None:
             _check_value(cell.name, cell.value, limits)
         if cell.timestamp_millis is not None and not 0 <= cell.timestamp_millis < CELL_TIMESTAMP_MAX_MILLIS:
-            raise invalid("Timestamp must be in range [0, INT64_MAX/1000).")
+            raise refusals.TIMESTAMP()
     if len(names) > limits.attribute_columns:
-        raise invalid(
-            f"The number of attribute columns exceeds the limit, limit count: {limits.attribute_columns}, "
-            f"column count: {len(names)}."
-        )
+        raise refusals.ATTRIBUTE_COLUMNS(limit=limits.attribute_columns, count=len(names))
 
 
 def _check_value(name: str, value: Any, limits: Limits) -> None:
     if isinstance(value, KeyBound):
-        raise invalid(f"VT_{value.name} is an invalid type for the attribute column: '{name}'.")
+        raise refusals.ATTRIBUTE_TYPE(type=f"VT_{value.name}")
     if isinstance(value, float):
         if math.isnan(value):
-            raise invalid("NaN can't be set to double value.")
+            raise refusals.NOT_A_NUMBER()
         if math.isinf(value):
-            raise invalid("Infinity can't be set to double value.")
+            raise refusals.INFINITE()
     check_value_length(name, value, limits)
 
 
@@ -158,7 +154,4 @@ def check_value_length(name: str, value: Any, limits: Limits) -> None:
     """Raise unless the value of an attribute column, or of a filter on it, is short enough."""
     size = value_size(value) if isinstance(value, (str, bytes)) else 0
     if size > limits.attribute_value_bytes:
-        raise invalid(
-            f"The length of attribute column: '{name}' exceeds the MaxLength:{limits.attribute_value_bytes} "
-            f"with CurrentLength:{size}."
-        )
+        raise refusals.ATTRIBUTE_LENGTH(name=name, limit=limits.attribute_value_bytes, size=size)

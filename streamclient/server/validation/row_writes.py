@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from streamclient.server import refusals
 from streamclient.server.conditions import Condition
 from streamclient.server.filters import parse_condition
-from streamclient.server.server_errors import invalid
+from streamclient.server.server_errors import ServiceRefusal
 from streamclient.server.server_limits import Limits
 from streamclient.server.validation.message_frames import check_cells, check_write_key, read_frame
 from streamclient.server.writes import AnyWrite, PlainPut, RowWrite
@@ -17,10 +18,19 @@ from streamclient.wire.plainbuffer import Cell, CellOperation, Row
 from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpectation
 
 
-def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> AnyWrite:
-    """Read one row change with its condition and return type; ``message`` has the fields ``condition`` and so on."""
+def parse_write(
+    kind: OperationType,
+    message: Any,
+    data: bytes,
+    limits: Limits,
+    empty_update: ServiceRefusal = refusals.UPDATE_EMPTY_ROW,
+) -> AnyWrite:
+    """Read one row change with its condition and return type; ``message`` has the fields ``condition`` and so on.
+
+    ``empty_update`` is the refusal of an update without cells, which the service words otherwise in a batch.
+    """
     return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
-        kind, message, data, limits
+        kind, message, data, limits, empty_update
     )
 
 
@@ -34,8 +44,8 @@ def _plain_put(message: Any, data: bytes, limits: Limits) -> PlainPut | None:
     return None if put is None else PlainPut(put, expected)
 
 
-def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits) -> RowWrite:
-    row = read_change(kind, data, limits)
+def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits, empty_update: ServiceRefusal) -> RowWrite:
+    row = read_change(kind, data, limits, empty_update)
     return_type, return_columns = _return_content(message.return_content, row)
     return RowWrite(
         kind=kind,
@@ -51,9 +61,13 @@ _EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in Row
 """The conditions on the row as a whole, by the number that requests carry."""
 
 
-def read_change(kind: OperationType, data: bytes, limits: Limits) -> Row:
-    """Read the row of a write and check its cells."""
+def read_change(
+    kind: OperationType, data: bytes, limits: Limits, empty_update: ServiceRefusal = refusals.UPDATE_EMPTY_BATCH_ROW
+) -> Row:
+    """Read the row of a write and check its cells; ``empty_update`` is the refusal of an update without cells."""
     row = read_frame(data)
+    if kind is OperationType.UPDATE and not (row.cells or row.delete_marker):
+        raise empty_update()
     _CHECKS[kind](row)
     check_write_key(row.primary_key, limits)
     check_cells(row.cells, row.primary_key, limits)
@@ -65,34 +79,31 @@ def read_condition(message: Any, limits: Limits) -> Condition:
     try:
         expectation = RowExistenceExpectation(message.row_existence)
     except ValueError as error:
-        raise invalid(f"Invalid row existence expectation: {message.row_existence}.") from error
+        raise refusals.EXPECTATION(given=message.row_existence) from error
     column_filter = parse_condition(message.column_condition, limits) if message.column_condition else None
     return Condition(expectation, column_filter)
 
 
 def _check_put(row: Row) -> None:
     if row.delete_marker:
-        raise invalid("Invalid request of put row: unexpected RowDeleteMarker in request.")
+        raise refusals.PUT_MARKER()
     for cell in row.cells:
         if cell.operation is not CellOperation.PUT:
-            raise invalid(f"OpType cannot be given for column name: {cell.name} in PutRow.")
-        _check_cell(cell)
+            raise refusals.PUT_OPERATION(name=cell.name)
 
 
 def _check_update(row: Row) -> None:
     if row.delete_marker:
-        raise invalid("Invalid request of update row: unexpected RowDeleteMarker in request.")
-    if not row.cells:
-        raise invalid("Invalid update row request: missing cells in request")
+        raise refusals.PUT_MARKER()
     for cell in row.cells:
         _check_cell(cell)
 
 
 def _check_delete(row: Row) -> None:
     if not row.delete_marker:
-        raise invalid("Invalid request of delete row: missing RowDeleteMarker in request")
+        raise refusals.DELETE_MARKER()
     if row.cells:
-        raise invalid("Invalid delete row request: unexpected cells in request")
+        raise refusals.DELETE_CELLS()
 
 
 _CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
@@ -102,26 +113,24 @@ _CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
 
 def _check_cell(cell: Cell) -> None:
     """Check the parts of a cell: each operation requires some and forbids others."""
-    operation = cell.operation
-    if operation is CellOperation.PUT:
-        if cell.value is None:
-            raise invalid(f"Column value must be given for column name: {cell.name}.")
-    elif operation is CellOperation.INCREMENT:
+    if cell.operation is CellOperation.PUT:
+        return  # the reader takes none without a value
+    if cell.operation is CellOperation.INCREMENT:
         if isinstance(cell.value, bool) or not isinstance(cell.value, int):
-            raise invalid(f"Column value must be an INTEGER when type is INCREMENT, column name: {cell.name}.")
+            raise refusals.INCREMENT_VALUE(name=cell.name)
         if cell.timestamp_millis is not None:
-            raise invalid("Timestamp cannot be given when type is INCREMENT.")
+            raise refusals.INCREMENT_TIMESTAMP()
     else:
         _check_deletion(cell)
 
 
 def _check_deletion(cell: Cell) -> None:
     if cell.value is not None:
-        raise invalid("Column value cannot be given when type is DELETE_ONE_VERSION, DELETE_ALL_VERSION.")
+        raise refusals.DELETION_VALUE()
     if cell.operation is CellOperation.DELETE_ONE_VERSION and cell.timestamp_millis is None:
-        raise invalid("Timestamp must be given when type is DELETE_ONE_VERSION.")
+        raise refusals.DELETION_UNDATED()
     if cell.operation is CellOperation.DELETE_ALL_VERSIONS and cell.timestamp_millis is not None:
-        raise invalid("Timestamp cannot be given when type is DELETE_ALL_VERSION.")
+        raise refusals.DELETION_DATED()
 
 
 def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]]:
@@ -129,12 +138,12 @@ def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]
     try:
         return_type = ReturnType(message.return_type)
     except ValueError as error:
-        raise invalid(f"Invalid return type: {message.return_type}.") from error
+        raise refusals.RETURN_TYPE(given=message.return_type) from error
     names = tuple(message.return_column_names)
     if names and return_type is not ReturnType.AFTER_MODIFY:
-        raise invalid(f"Return column names cannot be given when return type is {return_type.name}.")
+        raise refusals.RETURN_NAMES(type=return_type.name)
     incremented = {cell.name for cell in row.cells if cell.operation is CellOperation.INCREMENT}
     for name in names:
         if name not in incremented:
-            raise invalid(f"Return column '{name}' must be an increment column of the request.")
+            raise refusals.RETURN_COLUMN(name=name)
     return return_type, names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamclient.server.server_errors import invalid
+from streamclient.server import refusals
 from streamclient.server.server_limits import Limits
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,21 +24,28 @@ def _is_plain(name: str, limits: Limits) -> bool:
 def check_table_name(name: str, limits: Limits) -> str:
     """Return the name if a table may have it; refuse it otherwise."""
     if not _is_plain(name, limits):
-        raise invalid(f"Invalid table name: '{name}'.")
+        raise refusals.TABLE_NAME(name=name)
+    return name
+
+
+def check_tunnel_name(name: str, limits: Limits) -> str:
+    """Return the name if a tunnel may have it; refuse it otherwise."""
+    if not _is_plain(name, limits):
+        raise refusals.TUNNEL_NAME(name=name)
     return name
 
 
 def check_key_name(name: str, limits: Limits) -> str:
     """Return the name if a key column may have it; refuse it otherwise."""
     if not _is_plain(name, limits):
-        raise invalid(f"Invalid column name: '{name}'.")
+        raise refusals.COLUMN_NAME(name=name)
     return name
 
 
 def check_attribute_name(name: str, limits: Limits) -> str:
     """Return the name if an attribute column may have it: any text that does not begin with ``#``."""
     if not name or name.startswith("#") or text_bytes(name) > limits.name_bytes:
-        raise invalid(f"Invalid column name: '{name}'.")
+        raise refusals.COLUMN_NAME(name=name)
     return name
 
 
@@ -46,8 +53,5 @@ def check_requested_columns(names: Iterable[str], limits: Limits) -> frozenset[s
     """Return the names of ``columns_to_get``."""
     given = list(names)
     if len(given) > limits.requested_columns:
-        raise invalid(
-            "The number of columns from the request exceeds the limit, limit count: "
-            f"{limits.requested_columns}, column count: {len(given)}."
-        )
+        raise refusals.REQUESTED_COLUMNS(limit=limits.requested_columns, count=len(given))
     return frozenset(check_attribute_name(name, limits) for name in given)

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from streamclient.server.server_errors import invalid
+from streamclient.server import refusals
 from streamclient.server.server_limits import DEVIATION_MAX_SECONDS, TIME_TO_LIVE_MIN_SECONDS, Limits
 from streamclient.server.stored_tables import TableOptions
 from streamclient.server.validation.table_names import check_attribute_name
@@ -29,12 +29,12 @@ def read_options(message: Any, present: TableOptions) -> TableOptions:
         options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))
     if message.HasField("max_versions"):
         if message.max_versions <= 0:
-            raise invalid("The maximum versions cannot be less than or equal to 0")
+            raise refusals.MAX_VERSIONS()
         options = evolve(options, max_versions=message.max_versions)
     if message.HasField("deviation_cell_version_in_sec"):
         deviation = message.deviation_cell_version_in_sec
         if not 0 <= deviation <= DEVIATION_MAX_SECONDS:
-            raise invalid("The deviation of cell version must be in range [0, INT64_MAX/1000000].")
+            raise refusals.DEVIATION()
         options = evolve(options, deviation_seconds=deviation)
     if message.HasField("allow_update"):
         options = evolve(options, allow_update=message.allow_update)
@@ -45,9 +45,9 @@ def read_options(message: Any, present: TableOptions) -> TableOptions:
 
 def _time_to_live(seconds: int) -> int:
     if seconds == 0 or seconds < -1:
-        raise invalid("TimeToLive cannot be 0 or less than -1.")
+        raise refusals.TIME_TO_LIVE()
     if 0 < seconds < TIME_TO_LIVE_MIN_SECONDS:
-        raise invalid(f"TimeToLive must be -1 or at least {TIME_TO_LIVE_MIN_SECONDS} seconds.")
+        raise refusals.TIME_TO_LIVE_SHORT(least=TIME_TO_LIVE_MIN_SECONDS)
     return int(seconds)
 
 
@@ -58,7 +58,7 @@ def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | Non
     for name in ("read", "write"):
         value = getattr(unit, name) if unit.HasField(name) else None
         if value is not None and not 0 <= value <= limits.capacity_units:
-            raise invalid(f"The {name} capacity unit must be in range: [0, {limits.capacity_units}].")
+            raise refusals.CAPACITY(name=name, limit=limits.capacity_units)
         values.append(value)
     return values[0], values[1]
 
@@ -72,8 +72,8 @@ def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
         return StreamSwitch(enable=False)
     hours = message.expiration_time if message.HasField("expiration_time") else None
     if hours is not None and not 0 < hours <= limits.stream_expiration_hours:
-        raise invalid(f"The expiration time of stream must be in range: [1, {limits.stream_expiration_hours}] hours.")
+        raise refusals.RETENTION(limit=limits.stream_expiration_hours)
     columns = tuple(check_attribute_name(name, limits) for name in message.columns_to_get)
     if len(set(columns)) != len(columns):
-        raise invalid("Duplicated column name in columns_to_get of stream specification.")
+        raise refusals.ORIGIN_TWICE()
     return StreamSwitch(enable=True, expiration_hours=hours, origin_columns=columns)

@@ -71,6 +71,8 @@ class TunnelWorld(PlayedHistory):
         request = schema.CreateTableRequest(table_meta=meta)
         request.reserved_throughput.capacity_unit.read = 0
         request.reserved_throughput.capacity_unit.write = 0
+        request.table_options.time_to_live = -1
+        request.table_options.max_versions = 1
         request.stream_spec.enable_stream = True
         request.stream_spec.expiration_time = 24
         self.service.now("CreateTable", request)

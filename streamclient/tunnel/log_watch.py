@@ -1,0 +1,130 @@
+"""Looks for records that the service may have skipped: a channel that lags beyond the retention may go on silently.
+
+The service promises no error for a channel whose position is past the table's retention. It may go on with the records
+that are left. So a worker compares times itself: the position with which a channel is opened, and the first record of
+each page with the position before it, both with the end of the retention.
+
+The watch finds suspicions, no proofs: perhaps nothing was written in between. Rows of full data have no times and are
+never suspected. Owner thread only, except ``facts_of_log``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from attrs import define, field, frozen
+
+from streamclient.base import logs
+from streamclient.base.times import duration, utc_text
+from streamclient.errors import StreamClientError
+from streamclient.tunnel.tunnel_client import TunnelClient
+
+_log = logs.logger(__name__)
+
+LOOK_SECONDS = 60.0
+"""The shortest time between two looks at the tunnel's description. A channel that is opened in between is judged by the
+answer before, or at its first page."""
+
+
+class Suspicion(Enum):
+    """Why records may have been skipped; the values of the metric's label ``cause``."""
+
+    POSITION = "position"
+    """The position of a channel was past the retention when the channel was opened."""
+    GAP = "gap"
+    """A page after a position past the retention began with a record that is within it."""
+
+
+@frozen
+class LogFacts:
+    """The service's statements about the log of a tunnel."""
+
+    retention_micros: int | None = None
+    """How long the table's stream keeps records, in microseconds; ``None`` if that is not known."""
+    consumed_micros: Mapping[str, int] = field(factory=dict)
+    """The consume point of each channel of changes that has one, in microseconds since 1970."""
+
+
+def facts_of_log(client: TunnelClient, tunnel_id: str) -> LogFacts:
+    """Ask the service about the log of a tunnel; without an answer nothing is known. Blocks; any thread."""
+    try:
+        info = next((info for info in client.list_tunnel() if info.tunnel_id == tunnel_id), None)
+        if info is None:
+            return LogFacts()
+        described = client.describe_tunnel(info.table_name, info.tunnel_name)
+        points = {each.channel_id: each.consume_point_micros for each in described.channels}
+        return LogFacts(client.retention_micros(info.table_name), {key: at for key, at in points.items() if at})
+    except StreamClientError as error:
+        _log.info("tunnel %s: its retention and consume points are not known: %s", tunnel_id, error)
+        return LogFacts()
+
+
+@define(eq=False)
+class LogWatch:
+    """The suspicions of one worker, each told once for a channel and a cause."""
+
+    service_micros: Callable[[], int]
+    """Returns an estimate of the service's time."""
+    told: Callable[[Suspicion, str], None]
+    """Called with each new suspicion, in words."""
+    facts: LogFacts = field(factory=LogFacts)
+    _opened: set[str] = field(factory=set, init=False)
+    """The channels of changes that the worker reads now; those of other clients are theirs to watch."""
+    _suspected: set[tuple[str, Suspicion]] = field(factory=set, init=False)
+    _unjudged: dict[str, tuple[int, int]] = field(factory=dict, init=False)
+    """By channel whose position was not known, the first record's time, and when its page came."""
+
+    def opened(self, channel_id: str) -> None:
+        """Watch a channel of changes from now on, which was just opened."""
+        self._opened.add(channel_id)
+        self._judge_position(channel_id)
+
+    def closed(self, channel_id: str) -> None:
+        """Watch a channel no more."""
+        self._opened.discard(channel_id)
+        self._unjudged.pop(channel_id, None)
+
+    def learned(self, facts: LogFacts) -> None:
+        """Take the service's statements about the log, and judge the channels that are open by them."""
+        self.facts = facts
+        for channel_id in sorted(self._opened):
+            self._judge_position(channel_id)
+
+    def page_came(self, channel_id: str, position_micros: int | None, first_micros: int) -> None:
+        """Judge a page: its first record's time, and that of the position before it, if that is known."""
+        if not first_micros:
+            return
+        now_micros = max(self.service_micros(), first_micros)  # no record is of the future
+        before_micros = position_micros or self.facts.consumed_micros.get(channel_id)
+        if before_micros is None:
+            self._unjudged.setdefault(channel_id, (first_micros, now_micros))
+        else:
+            self._judge(channel_id, before_micros, first_micros, now_micros)
+
+    def _judge_position(self, channel_id: str) -> None:
+        at_micros = self.facts.consumed_micros.get(channel_id)
+        if at_micros is None:
+            return
+        if self._is_past(at_micros, self.service_micros()):
+            self._tell(channel_id, Suspicion.POSITION, f"was read up to {utc_text(at_micros)} only")
+        first = self._unjudged.pop(channel_id, None)
+        if first is not None:
+            self._judge(channel_id, at_micros, *first)
+
+    def _judge(self, channel_id: str, position_micros: int, first_micros: int, now_micros: int) -> None:
+        if self._is_past(position_micros, now_micros) and not self._is_past(first_micros, now_micros):
+            gap = f"after {utc_text(position_micros)} the next record is of {utc_text(first_micros)}"
+            self._tell(channel_id, Suspicion.GAP, gap)
+
+    def _is_past(self, at_micros: int, now_micros: int) -> bool:
+        retention = self.facts.retention_micros
+        return retention is not None and at_micros < now_micros - retention
+
+    def _tell(self, channel_id: str, cause: Suspicion, what: str) -> None:
+        if (channel_id, cause) not in self._suspected and self.facts.retention_micros is not None:
+            self._suspected.add((channel_id, cause))
+            kept = duration(self.facts.retention_micros / 1_000_000)
+            self.told(
+                cause, f"channel {channel_id} may have lost records: {what}, and the table keeps records for {kept}"
+            )
