@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
 
 from benchmarks import latency
 from benchmarks.report import targets_table
 from streamclient import __version__
+from streamclient.base.settings import Setting
+from streamclient.cli import run_sections
 from streamclient.copying import mirror_settings, replication_settings
 from streamclient.core.consumer.transitions import TRANSITIONS
 from streamclient.core.held import NEXT
@@ -130,6 +133,24 @@ def write_settings(app: object) -> None:
         for each in settings
     ]
     write_table("settings-source.md", "Option | for | Meaning", rows)
+    rows = [
+        f"`{section.name}` | `{each.name}` | {each.check.expected}"
+        f" | {default_of_run(section.name, each)}"
+        for section in run_sections.SECTIONS
+        for each in section.settings
+    ]
+    write_table("settings-run.md", "Section | Key | Takes | Default", rows)
+
+
+def default_of_run(section: str, setting: Setting) -> str:
+    """Return the default of a setting of a run, as its cell shows it."""
+    default = run_sections.default_of((section, setting.name))
+    if isinstance(default, Enum):
+        default = default.value
+    if isinstance(default, bool):
+        default = str(default).lower()
+    shown = f"{default:,}" if isinstance(default, int) else default
+    return "" if default is None else f"`{shown}`"
 
 
 def write_lake(app: object) -> None:

@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "copying",
         "core",
         "destinations",
+        "loops",
         "metrics",
         "operate",
         "server",

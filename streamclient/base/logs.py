@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -18,6 +19,9 @@ from streamclient.errors import printable
 
 MOST_LOGGED_CHARACTERS = 16_384
 """The most characters of an entry, which may hold several errors, or a stack, each with its own bound."""
+
+SHARD = "shard"
+"""The attribute of a log record that names the shard which the entry is about."""
 
 _CONTINUES = "\n  "
 """The beginning of an entry's further lines, as of a stack: an indented line cannot pass for an entry."""
@@ -68,6 +72,11 @@ def make_printable(record: logging.LogRecord) -> None:
         from streamclient.base.reasons import plain_traceback  # noqa: PLC0415  # rarely needed, and not quick to import
 
         record.exc_text = plain_traceback(record.exc_info[1])
+
+
+def of_shard(shard_id: str) -> Mapping[str, str]:
+    """Return the ``extra`` of an entry about one shard, which a log in JSON has as a field."""
+    return {SHARD: shard_id}
 
 
 @cache

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from attrs import field, frozen
@@ -27,6 +28,8 @@ else:
 Complain = Callable[[str], object]
 """A function that is called with the text of one mistake."""
 
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -41,6 +44,8 @@ class Setting:
     """The check of the value that ``read`` returns."""
     read: Callable[[Any], Any] = lambda value: value
     """A function that turns the given value into the setting's value, or raises; a ``ConfigurationError`` says why."""
+    from_text: Callable[[str], Any] = lambda text: text
+    """A function that turns a text, as a variable holds it, into what a file in TOML would hold; it never raises."""
     default: Any = None
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
@@ -74,12 +79,16 @@ class Setting:
 
 def choice(name: str, kind: type[Enum], text: str = "", **more: Any) -> Setting:
     """Return a setting that takes the values of ``kind`` as text, in any case."""
-    members = {member.value: member for member in kind}
+    members = {str(member.value).lower(): member for member in kind}
 
     def read(given: Any) -> Any:
         return members.get(given.strip().lower(), given) if isinstance(given, str) else given
 
-    expected = Check(" or ".join(map(repr, members)), lambda value: isinstance(value, kind))
+    def because(given: Any) -> str:
+        hint = did_you_mean(given, members) if isinstance(given, str) else ""
+        return hint.removeprefix("; ") if hint.endswith("?") else ""
+
+    expected = Check(" or ".join(map(repr, members)), lambda value: isinstance(value, kind), because=because)
     return Setting(name, text, expected, read, **more)
 
 
@@ -100,20 +109,26 @@ class Section:
     def _name_and_dot(self) -> str:
         return f"{self.name}."
 
-    def read(self, given: Any, environment: Mapping[str, str], complain: Complain) -> dict[str, Any]:
-        """Return the values by attribute: each from ``given``, else from ``environment``, else the default."""
+    def read(
+        self, given: Any, environment: Mapping[str, str], complain: Complain, labels: Mapping[str, str] = NO_LABELS
+    ) -> dict[str, Any]:
+        """Return the values by attribute: each from ``given``, else from ``environment``, else the default.
+
+        ``labels`` has the names by which refusals call single settings, instead of section and setting.
+        """
         values = {setting.attribute: setting.default for setting in self.settings if setting.default is not None}
         if not isinstance(given, Mapping):
             complain(f"{self.name} must be a section, not {shown(given)}")
             return values
-        contents = self._by_name(given, complain)
+        contents = self.by_name(given, complain)
         for setting in self.settings:
             content = contents.get(setting.name, environment.get(setting.variable) or None)
             if content is None:
                 continue
             contents[setting.name] = content
             try:
-                values[setting.attribute] = setting.value(self.prefix + setting.name, content)
+                label = labels.get(setting.name, self.prefix + setting.name)
+                values[setting.attribute] = setting.value(label, content)
             except ConfigurationError as error:
                 complain(str(error))
         by_name = {setting.name: values.get(setting.attribute) for setting in self.settings}
@@ -123,7 +138,8 @@ class Section:
                 complain(misuse)
         return values
 
-    def _by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
+    def by_name(self, given: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
+        """Return the contents of the section by the names of its settings; refuse unknown names."""
         fold = str.lower if self.ignores_case else str
         known = {fold(spelling): entry for entry in self.settings for spelling in (entry.name, *entry.others)}
         contents: dict[str, Any] = {}
@@ -156,10 +172,27 @@ def load_document(path: Path, *, is_toml: bool) -> Any:
     Raises:
         ConfigurationError: the file cannot be read, or is not in that format.
     """
+    return parse_document(load_text(path), path, is_toml=is_toml)
+
+
+def load_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
+
+
+def parse_document(text: str, path: Path, *, is_toml: bool) -> Any:
+    """Return the content of a text in TOML or JSON; ``path`` names its file in a refusal.
+
+    Raises:
+        ConfigurationError: the text is not in that format.
+    """
     try:
         return tomllib.loads(text) if is_toml else json.loads(text)
     except ValueError as error:
@@ -171,15 +204,26 @@ def read_sections(
 ) -> dict[str, dict[str, Any]]:
     """Return the values of each section by its name; a text ``${NAME}`` stands for a variable of the environment."""
     known = {section.name: section for section in sections}
-    for name in document.keys() - known.keys():
-        complain(f"section {name} does not exist{did_you_mean(name, known)}")
-    contents = {name: _expanded(name, document.get(name, {}), environment, complain) for name in known}
+    require_known_sections(document, known, complain)
+    contents = {name: expanded(name, document.get(name, {}), environment, complain) for name in known}
     return {name: section.read(contents[name], environment, complain) for name, section in known.items()}
 
 
-def _expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
+def require_known_sections(
+    document: Mapping[str, Any], known: Iterable[str], complain: Complain, instead: Mapping[str, str] = NO_LABELS
+) -> None:
+    """Complain about each section that is not among ``known``; ``instead`` has the advice for some names."""
+    names = [*known]
+    for name in document:
+        if name not in names:
+            hint = f": {instead[name]}" if name in instead else did_you_mean(name, names)
+            complain(f"section {name} does not exist{hint}")
+
+
+def expanded(label: str, content: Any, environment: Mapping[str, str], complain: Complain) -> Any:
+    """Return the content of a file with ``${NAME}`` replaced by variables, also inside tables; ``label`` names it."""
     if isinstance(content, dict):
-        return {key: _expanded(f"{label}.{key}", value, environment, complain) for key, value in content.items()}
+        return {key: expanded(f"{label}.{key}", value, environment, complain) for key, value in content.items()}
     if not isinstance(content, str):
         return content
     for name in _VARIABLE.findall(content):

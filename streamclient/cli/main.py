@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "tunnels": "streamclient.cli.tunnels_command",
     "tail": "streamclient.cli.tail_command",
     "run": "streamclient.cli.run_command",
+    "settings": "streamclient.cli.settings_command",
     "leases": "streamclient.cli.leases_command",
     "explain": "streamclient.cli.explain_command",
     "top": "streamclient.cli.top_command",

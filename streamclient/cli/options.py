@@ -79,14 +79,17 @@ def option_value(name: str, arguments: argparse.Namespace, environment: Mapping[
     option = _OPTIONS[name]
     given = getattr(arguments, option.name, None)
     if given is None and name == "access-key-secret":
-        given = _secret_in_file(getattr(arguments, "access_key_secret_file", None))
+        path = getattr(arguments, "access_key_secret_file", None)
+        given = None if path is None else secret_in_file(path)
     return chosen(option, given, environment)
 
 
-def _secret_in_file(path: str | None) -> str | None:
-    """Return the text of a file without its line end. A command line would show the secret to other users."""
-    if path is None:
-        return None
+def secret_in_file(path: str) -> str:
+    """Return the text of a file without its line end. A command line would show the secret to other users.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

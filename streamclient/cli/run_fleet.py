@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import random
 import select
@@ -20,16 +21,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 from attrs import define, field
 
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.pools import start_thread
-from streamclient.cli.options import option_value
-from streamclient.cli.run_worker import worker_name
+from streamclient.base.times import now_micros
+from streamclient.cli.run_layers import FILE_VARIABLE
+from streamclient.cli.run_sections import variable_of
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed
-from streamclient.cli.terminal.output import complain
+from streamclient.cli.terminal.output import complain, json_text
+
+if TYPE_CHECKING:
+    from streamclient.cli.run_settings import RunSettings
 
 SHORTEST_RESTART_MILLIS = 1_000
 LONGEST_RESTART_MILLIS = 60_000
@@ -59,11 +64,11 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 @define(eq=False)
 class PassedOutput:
-    """A standard stream of a process, passed on in whole lines, each after the worker's name."""
+    """A standard stream of a process, passed on in whole lines, each as ``told`` makes it of the process's line."""
 
     source: IO[bytes]
     target: BinaryIO
-    prefix: bytes
+    told: Callable[[bytes], bytes]
     rest: bytes = b""
     last_line: bytes = b""
 
@@ -93,7 +98,7 @@ class PassedOutput:
             self.last_line = lines[-1]
             # The processes go on if this output is no longer read, because their work is not to print.
             with contextlib.suppress(OSError, ValueError):
-                self.target.write(b"".join(self.prefix + line + b"\n" for line in lines))
+                self.target.write(b"".join(self.told(line) + b"\n" for line in lines))
                 self.target.flush()
 
 
@@ -104,6 +109,8 @@ class WorkerSlot:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
+    is_json: bool = False
+    """Whether the lines of the process are passed on as JSON."""
     process: subprocess.Popen[bytes] | None = None
     outputs: Sequence[PassedOutput] = ()
     """Standard output and error of the process."""
@@ -128,9 +135,14 @@ class WorkerSlot:
             start_new_session=True,
         )
         self.started_at = now
-        streams = ((self.process.stdout, sys.stdout.buffer), (self.process.stderr, sys.stderr.buffer))
+        streams = (
+            (self.process.stdout, sys.stdout.buffer, "stdout"),
+            (self.process.stderr, sys.stderr.buffer, "stderr"),
+        )
         self.outputs = [
-            PassedOutput(source, target, f"{self.name} | ".encode()) for source, target in streams if source
+            PassedOutput(source, target, as_json(self.name, name) if self.is_json else after_name(self.name))
+            for source, target, name in streams
+            if source
         ]
 
     @property
@@ -168,14 +180,51 @@ class WorkerSlot:
         return pause / 1_000
 
 
+def after_name(worker: str) -> Callable[[bytes], bytes]:
+    """Return a function that puts a line after the worker's name."""
+    prefix = f"{worker} | ".encode()
+    return lambda line: prefix + line
+
+
+def as_json(worker: str, stream: str) -> Callable[[bytes], bytes]:
+    """Return a function that makes JSON with the worker's name of a line; ``stream`` is the logger of other lines."""
+    from streamclient.cli.terminal.json_log import line_of  # noqa: PLC0415
+
+    def told(line: bytes) -> bytes:
+        document = document_of(line)
+        if "worker" in document:
+            return line
+        text = line.decode(errors="backslashreplace")
+        made = json_text({**document, "worker": worker}, sys.stderr) if document else ""
+        return (made or line_of(now_micros(), "info", stream, text, worker=worker)).encode(errors="backslashreplace")
+
+    return told
+
+
+def document_of(line: bytes) -> Mapping[str, object]:
+    """Return the JSON object on a line; an empty one if the line is something else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(line)
+        if isinstance(document, dict):
+            return document
+    return {}
+
+
 class Supervisor:
     """The supervisor that keeps one process for each name running. It works in the main thread only."""
 
-    def __init__(self, slots: Sequence[WorkerSlot], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        slots: Sequence[WorkerSlot],
+        monotonic: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], object] = complain,
+    ) -> None:
+        """Make a supervisor; ``tell`` prints its lines."""
         self.slots = slots
         self.came: list[int] = []
         """Signals that ask this process to end."""
         self._monotonic = monotonic
+        self._tell = tell
         self._dice = random.Random()
 
     def run(self) -> None:
@@ -230,19 +279,26 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def say(self, text: str) -> None:
+        """Print a line of this process, if its output is still read."""
+        with contextlib.suppress(OSError, ValueError):
+            self._tell(text)
+
     def _start(self, slot: WorkerSlot, now: float) -> None:
         try:
             slot.start(now)
         except OSError as error:
             pause = slot.note_end(-1, "", now, self._dice)
-            say(f"{slot.name} cannot be started and is tried again in {pause:.1f} s: {error}")
+            self.say(f"{slot.name} cannot be started and is tried again in {pause:.1f} s: {error}")
 
     def _note_end(self, slot: WorkerSlot, code: int, now: float) -> None:
         why = f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
         slot.close()
-        last_words = slot.outputs[-1].last_line.decode(errors="backslashreplace").partition("streamclient run: ")
+        last_line = slot.outputs[-1].last_line
+        message = document_of(last_line).get("message") or last_line.decode(errors="backslashreplace")
+        last_words = str(message).strip().partition("streamclient run: ")
         pause = slot.note_end(code, last_words[2] or last_words[0] or f"{slot.name}: {why}", now, self._dice)
-        say(f"{slot.name} ended and starts again in {pause:.1f} s: {why}")
+        self.say(f"{slot.name} ended and starts again in {pause:.1f} s: {why}")
 
     def _pass_on(self) -> None:
         """Pass on the output of the processes, for a moment."""
@@ -265,28 +321,27 @@ class Supervisor:
             if self.is_hurried or self._monotonic() >= give_up_at:
                 why = "a second Ctrl-C came" if self.is_hurried else f"it did not end within {END_SECONDS:.0f} s"
                 for slot in running:
-                    say(f"{slot.name} is killed: {why}; its leases expire")
+                    self.say(f"{slot.name} is killed: {why}; its leases expire")
                     slot.kill()
         for slot in self.slots:
             slot.close()
 
 
-def say(text: str) -> None:
-    """Print a line of this process, if its output is still read."""
-    with contextlib.suppress(OSError, ValueError):
-        complain(text)
+def run_processes(arguments: argparse.Namespace, settings: RunSettings) -> int:
+    """Run the workers of ``--processes`` until a signal comes; return the exit code.
 
-
-def run_processes(arguments: argparse.Namespace) -> int:
-    """Run ``--processes`` workers until a signal comes; return the exit code."""
+    Raises:
+        ConfigurationError: settings cannot work, as far as that is seen without importing objects.
+    """
     if not hasattr(os, "killpg"):
         raise CommandFailed("--processes needs process groups and their signals, which this system does not have")
-    if arguments.processes < 1:
-        raise CommandFailed(f"--processes must be a number above 0, not {arguments.processes}")
-    table, supervisor = option_value("data-table", arguments), Supervisor(worker_slots(arguments))
+    settings.parts()
+    table = settings.value("stream", "data_table_name")
+    supervisor = Supervisor(worker_slots(arguments.words, settings), tell=arguments.tell)
     names = [slot.name for slot in supervisor.slots]
     single = f"worker {names[0]} reads table {table}; Ctrl-C ends it"
-    say(single if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
+    several = f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them"
+    supervisor.say(single if len(names) == 1 else several)
     with supervisor.ended_by_signals():
         supervisor.run()
     if supervisor.is_hurried:
@@ -295,20 +350,26 @@ def run_processes(arguments: argparse.Namespace) -> int:
     return EXIT_DONE if first == signal.SIGINT else 128 + first  # the exit code of shells
 
 
-def worker_slots(arguments: argparse.Namespace) -> list[WorkerSlot]:
+def worker_slots(words: Sequence[str], settings: RunSettings) -> list[WorkerSlot]:
     """Return a slot for each worker: the same command, to which a name and a port of its own are added."""
-    base, port = worker_name(arguments), arguments.metrics_port
-    # The secret is read here, because a pipe of the shell can be read only once. It goes into the environment, because
-    # other users can see a command line.
-    environment = {**os.environ, "TABLESTORE_ACCESS_KEY_SECRET": option_value("access-key-secret", arguments)}
+    port = settings.value("serve", "port")
+    environment = {**os.environ}
+    if not settings.has_own_client:
+        # The secret is read here, because a pipe of the shell can be read only once. It goes into the environment,
+        # because other users can see a command line.
+        secret = settings.connection().access_key_secret
+        for variable in ("TABLESTORE_ACCESS_KEY_SECRET", variable_of(("connection", "access_key_secret"))):
+            environment[variable] = secret
+    if settings.text is not None:
+        environment[FILE_VARIABLE] = settings.text
     slots = []
-    for number in range(arguments.processes):
-        name = f"{base}-{number + 1}"
+    for number in range(settings.value("run", "processes")):
+        name = f"{settings.worker}-{number + 1}"
         own = ["--is-one-of-processes", "--worker", name]
         if port is not None:
             own += ["--metrics-port", str(port and port + number)]
-        command = [sys.executable, "-m", "streamclient.cli.main", *arguments.words, *own]
-        slots.append(WorkerSlot(name, command, environment))
+        command = [sys.executable, "-m", "streamclient.cli.main", *words, *own]
+        slots.append(WorkerSlot(name, command, environment, settings.is_json_log))
     return slots
 
 
@@ -337,10 +398,12 @@ class WholeLines(io.TextIOWrapper):
 def become_one_of_processes(arguments: argparse.Namespace) -> None:
     """Print whole lines at once, and end in order when the supervising process is gone, even by ``kill -9``.
 
+    The text of the configuration file is taken from the environment, so that user code does not pass it on.
+
     Raises:
         NoThreadError: the system refused a thread.
     """
-    vars(arguments).pop("access_key_secret_file", None)  # the supervisor read it into the environment
+    arguments.config_text = os.environ.pop(FILE_VARIABLE, None)
     sys.stdout, sys.stderr = WholeLines(STDOUT), WholeLines(STDERR)
 
     def end() -> None:

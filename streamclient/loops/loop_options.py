@@ -104,7 +104,16 @@ def _status_table(tables: Sequence[str], group: str | None, given: str | None) -
             f"status_table must be given for several tables ({', '.join(tables)}), which share it; a new name, such as "
             f"{group}_status, makes a new table"
         )
-    derived = f"{tables[0]}_{group}"
+    return status_table_of_group(tables[0], str(group))
+
+
+def status_table_of_group(table: str, group: str) -> str:
+    """Return the name of the status table of a group of readers of one table.
+
+    Raises:
+        ConfigurationError: a table cannot have that name.
+    """
+    derived = f"{table}_{group}"
     if not _TABLE_NAME.fullmatch(derived):
         raise ConfigurationError(
             f"group={group!r} makes the status table {derived!r}, but the name of a table has at most 255 letters, "

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from streamclient.server.server_errors import ServiceRefusal, RefusalSource
+from streamclient.server.server_errors import RefusalSource, ServiceRefusal
 
 SUITE, SEEN, DOCUMENTED, CODE, OWN = (
     RefusalSource.SUITE,

@@ -219,8 +219,8 @@ class Coordinator:
             case events.AnswerEnd(_, consumer_id):
                 if consumer_id in self._consumers:
                     self._consumers[consumer_id].end_judged(command)
-            case events.Report(severity, _, text):
-                _log.log(LEVELS[severity], "%s", text)
+            case events.Report(severity, shard_id, text):
+                _log.log(LEVELS[severity], "%s", text, extra=logs.of_shard(shard_id))
             case _:
                 self._health.asked(command, self._loop.now())
                 self._service.put(command)
@@ -233,13 +233,15 @@ class Coordinator:
         consumer = ShardConsumer(command, self._around)
         self._consumers[command.identifier] = consumer
         where = readable_position(command.checkpoint)
-        _log.info("shard %s: starting at %s, acquisition %s", shard.shard_id, where, shard.lease_identifier)
+        text, about = "shard %s: starting at %s, acquisition %s", logs.of_shard(shard.shard_id)
+        _log.info(text, shard.shard_id, where, shard.lease_identifier, extra=about)
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
         """Record that a consumer is gone."""
         del self._consumers[shard.lease_identifier]
-        _log.info("shard %s: ended (%s), acquisition %s", shard.shard_id, end.value, shard.lease_identifier)
+        text, about = "shard %s: ended (%s), acquisition %s", logs.of_shard(shard.shard_id)
+        _log.info(text, shard.shard_id, end.value, shard.lease_identifier, extra=about)
         self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
 
     def _accept_loss(self, shard_id: str) -> TrimmedRange | None:

@@ -357,6 +357,7 @@ class CallWatch:
             self._shard_id,
             text_of(self._reason(call, name, elapsed)),
             f", now at:\n{stack}" if stack else "",
+            extra=logs.of_shard(self._shard_id),
         )
 
 

@@ -141,7 +141,23 @@ def stage() -> Iterator[Stage]:
         fill_lake(folder / "lake", ids)
         (folder / "copy.json").write_text(json.dumps(replication(local)))
         (folder / "mirror.toml").write_text(mirroring(local))
+        (folder / "run.toml").write_text(RUN)
         yield Stage(local, folder, process, ids)
+
+
+RUN = """
+[run]
+factory = "print_changes:PrintChanges"
+worker = "worker"
+
+[failure]
+then = "park"
+retries = 5
+
+[parking]
+table = "parked"
+"""
+"""A configuration for a run of the sample that the page copies; the tables are in the environment."""
 
 
 def mirroring(local: LocalTablestore) -> str:

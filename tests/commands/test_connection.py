@@ -113,7 +113,7 @@ def expected_options(words: str) -> set[str]:
         return OWN_KEYS
     if name == "server":  # it is the place; this is what it is for its clients
         return COMMON - {"--endpoint", "--sts-token", "--region"}
-    return COMMON | (TABLES if name in ("leases", "explain", "top", "run", "verify") else set())
+    return COMMON | (TABLES if name in ("leases", "explain", "top", "run", "settings", "verify") else set())
 
 
 @pytest.mark.parametrize("parser", [*leaf_parsers(make_parser())], ids=lambda parser: parser.prog)

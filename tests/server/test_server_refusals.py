@@ -97,7 +97,7 @@ from server_state_driver import (
 from streamclient.server import LocalTablestore
 from streamclient.server.engine import Engine
 from streamclient.server.refusals import REFUSALS
-from streamclient.server.server_errors import ServiceRefusal, ServiceError, RefusalSource
+from streamclient.server.server_errors import RefusalSource, ServiceError, ServiceRefusal
 from streamclient.server.server_limits import Limits
 from streamclient.server.storage_memory import MemoryStorage
 from streamclient.wire import schema

@@ -79,7 +79,8 @@ def runs(parser: argparse.ArgumentParser, run: Run) -> None:
     """Have ``run`` carry out the parser's command and return the exit code.
 
     A command whose output is no longer read ends with 0. A command that does more than print sets another exit code as
-    the parser's default for ``unread``.
+    the parser's default for ``unread``. A command whose errors are not plain text sets its function for them as
+    ``complain`` of the arguments.
     """
     parser.set_defaults(run=run, command=parser.prog)
 
@@ -145,14 +146,14 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
         _write_nowhere(sys.stdout)
     if width_of(sys.stderr) is not None and text == "interrupted":
         _say_last("")  # ends the line in which the terminal shows ^C
-    _say_last(f"{arguments.command}: {text}")
+    _say_last(f"{arguments.command}: {text}", getattr(arguments, "complain", complain))
     return code
 
 
-def _say_last(text: str) -> None:
+def _say_last(text: str, say: Callable[..., None] = complain) -> None:
     """Print to standard error, if that is still possible: the exit code is the same either way."""
     try:
-        complain(*text.split("\n"))  # an error may have several lines; quoted texts in them have none of their own
+        say(*text.split("\n"))  # an error may have several lines; quoted texts in them have none of their own
     except OSError:
         _write_nowhere(sys.stderr)
 

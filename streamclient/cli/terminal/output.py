@@ -35,17 +35,17 @@ def has_rich() -> bool:
 
 def print_json(document: Any) -> None:
     """Print one JSON document, keys in the order of the documentation."""
-    print(_json(document, indent=2))
+    print(json_text(document, sys.stdout, indent=2))
 
 
 def print_json_line(document: Any) -> None:
     """Print one JSON document on one line, at once."""
-    print(_json(document), flush=True)
+    print(json_text(document, sys.stdout), flush=True)
 
 
-def _json(document: Any, indent: int | None = None) -> str:
-    """Return JSON for standard output; characters that its encoding lacks or that a terminal obeys are escaped."""
-    is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+def json_text(document: Any, stream: TextIO, indent: int | None = None) -> str:
+    """Return JSON for a stream; characters that its encoding lacks or that a terminal obeys are escaped."""
+    is_unicode = (stream.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
     return "\n".join(line if line.isprintable() else _json_escaped(line) for line in text.split("\n"))
 

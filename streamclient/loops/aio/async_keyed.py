@@ -121,7 +121,8 @@ class AsyncKeyedCode(AsyncUserCode):
     def _give_up(self, failure: LaneFailure) -> None:
         """Ask for a new processor, which meets the failure in the record's own batch."""
         if not self._is_careful:
-            _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, failure.as_error())
+            shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
+            _log.error(text, shard_id, failure.as_error(), extra=logs.of_shard(shard_id))
             self._crew.failed(self._shard, failure.record.sequence_info)
             self._marker.mark_for_process_restart()
 
@@ -148,7 +149,8 @@ class AsyncKeyedCode(AsyncUserCode):
         self._has_timer = False
         for slow in self._lanes.slow():
             name, shard_id = named(slow.record), self._shard.shard_id
-            _log.warning("shard %s: %s has been under way for %.1f s", shard_id, name, slow.seconds)
+            text, about = "shard %s: %s has been under way for %.1f s", logs.of_shard(shard_id)
+            _log.warning(text, shard_id, name, slow.seconds, extra=about)
         self._store_if_due()
 
     def _store(self, position: str | None) -> None:
@@ -168,7 +170,8 @@ class AsyncKeyedCode(AsyncUserCode):
             self._lanes.cancel()  # another worker reads the shard now
         else:
             where = readable_position(str(position))
-            _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, where, error)
+            shard_id, text = self._shard.shard_id, "shard %s: checkpoint %s is tried again later: %s"
+            _log.warning(text, shard_id, where, error, extra=logs.of_shard(shard_id))
             self._look_later()
         answered, self._answered = self._answered, []
         for waiter in answered:

@@ -22,7 +22,8 @@ def is_left_unstored(shard_id: str, error: Exception | None) -> bool:
     if error is None:
         return False
     if isinstance(error, ShutdownException):
-        _log.info("shard %s: a batch was handled and not stored: %s", shard_id, error)
+        text = "shard %s: a batch was handled and not stored: %s"
+        _log.info(text, shard_id, error, extra=logs.of_shard(shard_id))
         return False
     if isinstance(error, DependencyException):
         text = "shard %s: a batch was handled and is not known to be stored; the next commit stores it: %s"

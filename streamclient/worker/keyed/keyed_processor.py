@@ -114,7 +114,8 @@ class KeyedProcessor(IRecordProcessor):
         """Ask for a new processor, which meets the failure in the record's own batch."""
         if self._is_careful:
             return
-        _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, failure.as_error())
+        shard_id, text = self._shard.shard_id, "shard %s: %s; starting again at the checkpoint"
+        _log.error(text, shard_id, failure.as_error(), extra=logs.of_shard(shard_id))
         self._lane_pool.failed(self._shard, failure.record.sequence_info)
         self._marker.mark_for_process_restart()
 
@@ -124,7 +125,8 @@ class KeyedProcessor(IRecordProcessor):
             frame = sys._current_frames().get(slow.thread_id)
             stack = "" if frame is None else f", now at:\n{''.join(traceback.format_stack(frame))}"
             name, shard_id = named(slow.record), self._shard.shard_id
-            _log.warning("shard %s: %s has been under way for %.1f s%s", shard_id, name, slow.seconds, stack)
+            text, about = "shard %s: %s has been under way for %.1f s%s", logs.of_shard(shard_id)
+            _log.warning(text, shard_id, name, slow.seconds, stack, extra=about)
 
     def _store_if_due(self) -> None:
         """Store the watermark; one thread at a time, and none once ``shutdown`` stores it."""
@@ -138,7 +140,8 @@ class KeyedProcessor(IRecordProcessor):
                 self._lanes.drop()  # another worker reads the shard now
             except StreamClientError as error:
                 where = readable_position(str(position))
-                _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, where, error)
+                shard_id, text = self._shard.shard_id, "shard %s: checkpoint %s is tried again later: %s"
+                _log.warning(text, shard_id, where, error, extra=logs.of_shard(shard_id))
             with self._changed:
                 self._is_storing = False
                 self._changed.notify_all()

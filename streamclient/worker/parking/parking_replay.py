@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from attrs import frozen
 
@@ -247,22 +248,31 @@ class _Replayer(IRecordProcessorCheckpointer):
         return counts[value]
 
 
+def object_named(text: str, load: Callable[[str], object], noun: str) -> object:
+    """Return the object that ``text`` names as ``module:name``; ``load`` imports a module, ``noun`` is for refusals.
+
+    Raises:
+        StreamClientException: the module or the name does not exist.
+    """
+    module_name, _, name = text.partition(":")
+    try:
+        return getattr(load(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise StreamClientException(f"{text!r} names no {noun}, expected module:{noun}: {error}") from error
+    except SystemExit as error:  # a supervisor would take it for a crash, and restart the process for ever
+        raise StreamClientException(
+            f"{text!r} names no {noun}: importing {module_name} ends the program with {error.code!r}; put its main "
+            'program under  if __name__ == "__main__":'
+        ) from error
+
+
 def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessorFactory:
     """Return the factory that ``text`` names as ``module:name``; ``load`` imports a module.
 
     Raises:
         StreamClientException: the module or name does not exist, makes no processors, or takes arguments.
     """
-    module_name, _, name = text.partition(":")
-    try:
-        named = getattr(load(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise StreamClientException(f"{text!r} names no factory, expected module:factory: {error}") from error
-    except SystemExit as error:  # a supervisor would take it for a crash, and restart the process for ever
-        raise StreamClientException(
-            f"{text!r} names no factory: importing {module_name} ends the program with {error.code!r}; put its main "
-            'program under  if __name__ == "__main__":'
-        ) from error
+    named: Any = object_named(text, load, "factory")
     if not callable(getattr(named, "create_processor", named)):
         raise StreamClientException(f"{text!r} is {named!r}, which makes no processors")
     is_class_of_factories = isinstance(named, type) and hasattr(named, "create_processor")

@@ -1,0 +1,232 @@
+"""The settings that a file, the environment and options give for ``streamclient run``, each with its origin.
+
+An option wins over the environment, the environment over the file, and the file over the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.base.checks import did_you_mean
+from streamclient.base.settings import Complain, expanded, parse_document, require_known_sections
+from streamclient.cli.run_sections import ALSO_READ, EXCLUSIVE, LATER, SECTIONS, SETTINGS, STORES, Key, variable_of
+from streamclient.config import ClientConfig
+from streamclient.errors import ConfigurationError
+
+FILE_VARIABLE = "_STREAMCLIENT_FILE"
+"""The variable in which a process of several gets the text of the file, so that all of them run with the same one, and
+the file may be a pipe."""
+
+OPTIONS: Mapping[Key, str] = {
+    ("run", "factory"): "factory",
+    ("run", "worker"): "--worker",
+    ("run", "group"): "--group",
+    ("run", "processes"): "--processes",
+    **{key: f"--{key[1].replace('_', '-')}" for key in SETTINGS if key[0] == "connection"},
+    ("stream", "data_table_name"): "--data-table",
+    ("stream", "status_table_name"): "--status-table",
+    ("stream", "initial_position"): "--from",
+    ("stream", "max_records"): "--max-records",
+    ("failure", "then"): "--on-failure",
+    ("failure", "retries"): "--retries",
+    ("parking", "table"): "--parking-table",
+    ("parking", "directory"): "--parking-directory",
+    ("serve", "port"): "--metrics-port",
+    ("serve", "address"): "--metrics-address",
+    ("log", "level"): "--log",
+    ("log", "format"): "--log-format",
+}
+"""The option of its own that a setting has; every other one is given by ``--set``."""
+
+_ATTRIBUTES = {"--from": "beginning"}
+ON_FAILURE = {"restart": "RESTART", "stop": "STOP_SHARD", "park": "PARK"}
+"""The values of ``--on-failure``, which has a shorter word for ``STOP_SHARD``."""
+
+_LEASE = ("lease_duration_millis", "renewer_interval_millis", "taker_interval_millis")
+"""The settings that ``--lease-duration`` derives from one number of seconds."""
+
+
+class Layer(IntEnum):
+    """The places that give settings, the one that wins last."""
+
+    FILE = 1
+    ENVIRONMENT = 2
+    OPTION = 3
+
+
+@frozen
+class Given:
+    """A setting as it was given."""
+
+    value: Any
+    layer: Layer
+    name: str
+    """The file, the variable or the option."""
+    label: str
+    """The name of the setting in a refusal."""
+
+
+Found = dict[Key, Given]
+
+
+def gather(
+    arguments: argparse.Namespace, text: str | None, environment: Mapping[str, str], complain: Complain
+) -> Found:
+    """Return each given setting from the layer that wins; of settings that exclude each other, the one that wins.
+
+    ``text`` is the content of the file, ``None`` without one.
+    """
+    found = {} if text is None else dict(_of_file(arguments.config, text, environment, complain))
+    found.update(_of_environment(environment, complain))
+    found.update(_of_options(arguments, complain))
+    if arguments.is_one_of_processes:  # the supervisor has read this file, which may be a pipe
+        found.pop(("connection", "access_key_secret_file"), None)
+    for group in EXCLUSIVE:
+        _keep_one(found, [key for key in group if key in found], complain)
+    _drop_unused_store(found)
+    return found
+
+
+def _drop_unused_store(found: Found) -> None:
+    """Forget a store of parked records if a layer above it says that nothing is parked."""
+    then = found.get(("failure", "then"))
+    for key in STORES:
+        if then is not None and str(then.value).upper() != "PARK" and key in found and found[key].layer < then.layer:
+            del found[key]
+
+
+def _keep_one(found: Found, keys: list[Key], complain: Complain) -> None:
+    most = max((found[key].layer for key in keys), default=Layer.FILE)
+    kept = [found[key].label for key in keys if found[key].layer == most]
+    if len(kept) > 1:
+        complain(f"{' and '.join(kept)} exclude each other: give one of them")
+    for key in keys:
+        if found[key].layer < most:
+            del found[key]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def _of_file(path: str, text: str, environment: Mapping[str, str], complain: Complain) -> Iterator[tuple[Key, Given]]:
+    try:
+        document = parse_document(text, Path(path), is_toml=True)
+    except ConfigurationError as error:
+        complain(str(error))
+        return
+
+    def complain_of_file(text: str) -> None:
+        complain(f"{path}: {text}")
+
+    contents = _flat(document)
+    require_known_sections(contents, [section.name for section in SECTIONS], complain_of_file, LATER)
+    for section in SECTIONS:
+        content = contents.get(section.name, {})
+        if not isinstance(content, Mapping):
+            complain_of_file(f"{section.name} must be a section, not {content!r}")
+            continue
+        known = section.by_name(expanded(section.name, content, environment, complain_of_file), complain_of_file)
+        for name, value in known.items():
+            yield (section.name, name), Given(value, Layer.FILE, path, f"{path}: {section.name}.{name}")
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with its groups, such as ``[client.prefetch]``, beside the sections that hold them."""
+    contents = dict(document)
+    for section in SECTIONS:
+        parent, _, child = section.name.partition(".")
+        content = contents.get(parent)
+        if child and isinstance(content, Mapping) and child in content:
+            contents[parent] = {name: value for name, value in content.items() if name != child}
+            contents[section.name] = content[child]
+    return contents
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+def _of_environment(environment: Mapping[str, str], complain: Complain) -> Iterator[tuple[Key, Given]]:
+    for key, setting in SETTINGS.items():
+        own, common = variable_of(key), ALSO_READ.get(key, "")
+        for variable in (own, common):
+            text = environment.get(variable)
+            # An empty variable of all commands is a mistake, unless the setting may be empty.
+            if text or (text is not None and variable == common and setting.variable and setting.default != ""):
+                yield key, Given(setting.from_text(text), Layer.ENVIRONMENT, variable, variable)
+                break
+    for variable in environment:
+        _require_known_variable(variable, complain)
+
+
+def _require_known_variable(variable: str, complain: Complain) -> None:
+    """Complain about a misspelt variable. Others with this prefix, which a cluster sets for a service, are ignored."""
+    sections = [section for section in SECTIONS if variable.startswith(variable_of((section.name, "")))]
+    if not sections or variable in {variable_of(key) for key in SETTINGS}:
+        return
+    section = max(sections, key=lambda each: len(each.name))
+    name = variable.removeprefix(variable_of((section.name, ""))).lower()
+    hint = did_you_mean(name, [setting.name for setting in section.settings])
+    if hint.endswith("?"):
+        complain(f"{variable}: {section.name} has no key {name}{hint}")
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def attribute_of(option: str) -> str:
+    """Return the name that the parsed arguments have for an option."""
+    return _ATTRIBUTES.get(option, option.removeprefix("--").replace("-", "_"))
+
+
+def _of_options(arguments: argparse.Namespace, complain: Complain) -> Iterator[tuple[Key, Given]]:
+    yield from _of_set(arguments.set, complain)
+    yield from _of_lease_duration(arguments.lease_duration, complain)
+    for key, option in OPTIONS.items():
+        value = getattr(arguments, attribute_of(option), None)
+        if value is not None:
+            value = ON_FAILURE[value] if option == "--on-failure" else value
+            yield key, Given(value, Layer.OPTION, option, "PACKAGE:FACTORY" if option == "factory" else option)
+
+
+def _of_set(given: list[str], complain: Complain) -> Iterator[tuple[Key, Given]]:
+    """Yield what ``--set`` gives; the last one of a setting wins, and so does an option of its own."""
+    for each in given:
+        path, equals, text = each.partition("=")
+        section, _, name = path.strip().rpartition(".")
+        if not equals or not section:
+            complain(f"--set must be SECTION.KEY=VALUE, not {path!r}")  # a value may be a secret
+        elif (section, name) in SETTINGS:
+            setting = SETTINGS[section, name]
+            label = f"--set {section}.{name}"
+            yield (section, name), Given(setting.from_text(text.strip()), Layer.OPTION, label, label)
+        else:
+            complain(f"--set {_unknown(section, name)}")
+
+
+def _unknown(section: str, name: str) -> str:
+    found = [each for each in SECTIONS if each.name == section]
+    if not found:
+        hint = f": {LATER[section]}" if section in LATER else did_you_mean(section, [each.name for each in SECTIONS])
+        return f"{section}.{name}: section {section} does not exist{hint}"
+    texts: list[str] = []
+    found[0].by_name({name: ""}, texts.append)
+    return f"{section}.{name}: {texts[0]}"
+
+
+def _of_lease_duration(seconds: float | None, complain: Complain) -> Iterator[tuple[Key, Given]]:
+    if seconds is None:
+        return
+    try:
+        config = ClientConfig.for_lease(seconds)
+    except ConfigurationError as error:
+        complain(str(error))
+        return
+    for name in _LEASE:
+        option = "--lease-duration"
+        yield ("client", name), Given(getattr(config, name), Layer.OPTION, option, option)

@@ -1,0 +1,83 @@
+"""Log entries, and what a command says, as JSON: one document on one line of standard error each."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from streamclient.base import logs
+from streamclient.base.reasons import described, traceback_of
+from streamclient.base.times import MICROS_PER_SECOND, now_micros, utc_text
+from streamclient.cli.terminal.output import json_text
+
+SPEAKER = "streamclient"
+"""The name of the logger in documents of what a command says by itself."""
+
+_PRINTING = threading.Lock()
+
+
+def line_of(micros: int, level: str, logger: str, message: str, **more: object) -> str:
+    """Return a document on one line; fields of ``more`` that are empty or ``None`` are left out."""
+    document: dict[str, Any] = {"time": utc_text(micros), "level": level, "logger": logger, "message": message}
+    document.update({name: str(value) for name, value in more.items() if value not in (None, "")})
+    return json_text(document, sys.stderr)
+
+
+class JsonLogHandler(logging.Handler):
+    """A log handler that prints each entry as a document with these fields, absent ones left out.
+
+    ``time`` in UTC, ``level``, ``logger``, ``message``, ``worker``, ``shard`` where the entry is about one, and of an
+    error ``error_type``, ``error`` and ``stack``.
+    """
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one entry."""
+        try:
+            micros = round(record.created * MICROS_PER_SECOND)
+            more = {"worker": self._worker, "shard": getattr(record, logs.SHARD, None), **_error_of(record)}
+            _print(line_of(micros, record.levelname.lower(), record.name, _message_of(record), **more))
+        except Exception:
+            self.handleError(record)
+
+    def tell(self, *lines: str, level: str = "info") -> None:
+        """Print what the command itself says."""
+        _print(line_of(now_micros(), level, SPEAKER, "\n".join(lines), worker=self._worker))
+
+
+def _print(line: str) -> None:
+    with _PRINTING:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as error:  # arguments that do not fit the template
+        return f"{record.msg!s}, whose arguments do not fit: {described(error)}"
+
+
+def _error_of(record: logging.LogRecord) -> Mapping[str, object]:
+    """Return the fields of an entry's error; only ``stack`` for a stack without an error."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return {"stack": record.stack_info}
+    text = "text that cannot be told"
+    with suppress(Exception):
+        text = str(error)
+    return {"error_type": type(error).__name__, "error": text, "stack": record.exc_text or traceback_of(error)}
+
+
+def log_as_json(level: str | int, worker: str = "") -> JsonLogHandler:
+    """Print log entries of ``level`` or above, and warnings of Python, as JSON; return the handler."""
+    handler = JsonLogHandler(worker)
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.captureWarnings(capture=True)
+    return handler
