@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from streamclient.cli.options import fleet_options, open_site, parking_options
-from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, runs
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from streamclient.operate.verdict import Explanation
+    from streamclient.operate.cases import Explanation
 
 OBSERVE_SECONDS = 2.0
 """Seconds between two reads of the rows: enough for a busy shard's position to move, and short enough for a person to
@@ -27,8 +27,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "status table cannot be read.",
         parents=[fleet_options()],
     )
-    parser.add_argument("shard", nargs="?", help="shard id; without one, a line for each shard that is not finished")
-    parser.add_argument("--all", action="store_true", help="a line for each shard, finished ones too")
+    parser.add_argument(
+        "shard",
+        nargs="?",
+        help="shard id; without one, the fleet's troubles, and a line for each shard that is not finished",
+    )
+    parser.add_argument("--all", action="store_true", help="the same with finished shards")
     parser.add_argument(
         "--observe",
         type=float,
@@ -51,9 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         with_parked,
     )
     from streamclient.cli.terminal.output import print_json, print_text  # noqa: PLC0415
-    from streamclient.operate.collection import FleetReader, unreadable  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+    from streamclient.operate.collection import FleetReader, readable  # noqa: PLC0415 -- brings the SDK; --help does not wait
     from streamclient.operate.explanation import explain  # noqa: PLC0415
     from streamclient.operate.operator_documents import explanations_document  # noqa: PLC0415
+    from streamclient.operate.verdict import trouble_lines, verdict  # noqa: PLC0415
 
     if arguments.all and arguments.shard is not None:
         raise ConfigurationError("name either a shard or --all")
@@ -65,24 +70,24 @@ def run(arguments: argparse.Namespace) -> int:
     facts = with_changes(site, with_parked(site, arguments, facts))
     shards = all_shards(facts) if arguments.shard is None else [named_shard(facts, arguments.shard)]
     facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
-    verdicts = sorted((explain(facts, shard) for shard in shards), key=_urgency)
-    shown = [verdict for verdict in verdicts if arguments.all or arguments.shard or not verdict.situation.is_finished]
-    reason = unreadable(facts)
+    found = sorted((explain(facts, shard) for shard in shards), key=_urgency)
+    told = verdict(facts, found if arguments.shard is None else [explain(facts, shard) for shard in all_shards(facts)])
+    shown = [each for each in found if arguments.all or arguments.shard or not each.situation.is_finished]
     if arguments.json:
-        print_json(explanations_document(facts, shown))
-    elif reason:
+        print_json(explanations_document(facts, told, shown))
+    elif facts.unreadable:
         pass  # the reason ends the command below
     elif arguments.shard is None:
-        left_out = len(verdicts) - len(shown)
+        left_out = len(found) - len(shown)
         last = [f"{left_out} finished, which --all names"] if left_out else [] if shown else ["no shards"]
-        print_text(*map(shard_shortener(facts), [*(verdict.first_line for verdict in shown), *last]))
+        lines = [*trouble_lines(told, facts.now_micros), "", *(each.first_line for each in shown), *last]
+        print_text(*map(shard_shortener(facts), lines))
     else:
-        print_explanation(facts, verdicts[0])
-    if reason:
-        raise CommandFailed(f"{reason}. {explain(facts, arguments.shard or '').situation.advice}")
-    return EXIT_DONE if all(verdict.situation.moves for verdict in verdicts) else EXIT_REFUSED
+        print_explanation(facts, found[0])
+    readable(facts)
+    return EXIT_DONE if all(each.situation.moves for each in found) else EXIT_REFUSED
 
 
-def _urgency(verdict: Explanation) -> tuple[bool, bool, str]:
+def _urgency(found: Explanation) -> tuple[bool, bool, str]:
     """Return the place among others: shards that do not move come first, and finished ones last."""
-    return verdict.situation.moves, verdict.situation.is_finished, verdict.shard_id
+    return found.situation.moves, found.situation.is_finished, found.shard_id

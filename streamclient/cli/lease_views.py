@@ -17,6 +17,7 @@ from streamclient.cli.terminal.output import id_shortener, print_json, print_tab
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
 from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
+from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain
@@ -32,7 +33,7 @@ from streamclient.operate.operator_documents import (
 from streamclient.operate.overview import Overview, headline, overview
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
-from streamclient.operate.verdict import Explanation
+from streamclient.operate.verdict import parked_line
 
 COLUMNS = (
     Column("SHARD"),
@@ -162,10 +163,16 @@ def report(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(fleet_report(view))
     else:
-        print_text(*map(shard_shortener(view.facts), [headline(view), *map(str, shard_groups(view))]))
+        lines = [headline(view), *map(str, shard_groups(view)), *_parked_lines(view.facts)]
+        print_text(*map(shard_shortener(view.facts), lines))
         if saved is not None:
             print_text(f"saved as {saved}")
     return EXIT_DONE
+
+
+def _parked_lines(facts: FleetFacts) -> list[str]:
+    parked = parked_line(facts)
+    return [f"{facts.stream.table_name}: {parked[0].lower()}{parked[1:].rstrip('.')}"] if parked else []
 
 
 def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:

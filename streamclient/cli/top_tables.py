@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from streamclient.base.times import duration
 from streamclient.cli.terminal.layout import Column
+from streamclient.operate.facts import Process
 from streamclient.operate.operator_documents import Document
-from streamclient.operate.overview import Overview, rate
+from streamclient.operate.overview import Overview, ShardLine, rate
+
+WELL = "well"
+"""The health of a worker that has no trouble."""
 
 WORKER_COLUMNS = (
     Column("WORKER", least=8),
@@ -44,16 +48,21 @@ def _worker_state(worker: Document) -> str:
     session = worker["session"]
     if session is None or worker["life"] != "living":
         return str(worker["life"])
-    return str(session["state"])
+    return str(session["process"] if _stands_still(session) else session["state"])
+
+
+def _stands_still(session: Document) -> bool:
+    """Return whether this machine knows that the worker's process gets no processor time, or is gone."""
+    return session["process"] in (Process.STOPPED.value, Process.GONE.value)
 
 
 def _health(worker: Document) -> str:
     session = worker["session"]
     if session is None:
         return "no session row"
-    if worker["life"] != "living":
+    if worker["life"] != "living" or _stands_still(session):
         return "unknown"  # what it said last may be over, or worse
-    return session["trouble"] or "well"
+    return session["trouble"] or WELL
 
 
 def shard_rows(view: Overview) -> list[tuple[str, ...]]:
@@ -63,12 +72,16 @@ def shard_rows(view: Overview) -> list[tuple[str, ...]]:
             line.shard_id,
             line.owner or "-",
             line.explanation.situation.name,
-            _seconds(line.lag_seconds),
+            _bound("at most ", line) + _seconds(line.lag_seconds),
             rate(line.records_per_second),
-            _seconds(line.seconds_to_loss),
+            _bound("at least ", line) + _seconds(line.seconds_to_loss),
         )
         for line in view.shards
     ]
+
+
+def _bound(words: str, line: ShardLine) -> str:
+    return words if line.is_lag_bound else ""
 
 
 def causes(view: Overview) -> list[str]:

@@ -89,6 +89,10 @@ class WorkerInfo:
     """Shards that its processors are done with, the latest last; this worker never takes them again."""
     left_unnamed: int = 0
     """Number of shards that were left before those."""
+    parked: int = 0
+    """Number of records that the process has parked since it started, those that were replayed since then included."""
+    parked_of: Mapping[str, int] = field(factory=dict)
+    """The same by shard; only of the ``MOST_SHARDS`` shards with the most."""
 
     def to_json(self) -> str:
         """Return the text to store; equal values give equal texts."""
@@ -118,6 +122,10 @@ class WorkerInfo:
             content["left"] = list(self.left[-MOST_LEFT:])
         if left_unnamed:
             content["left_unnamed"] = left_unnamed
+        if self.parked:
+            most = sorted(self.parked_of, key=lambda key: (-self.parked_of[key], key))[:MOST_SHARDS]
+            content["parked"] = self.parked
+            content["parked_of"] = {key: self.parked_of[key] for key in sorted(most)}
         # It is sent with the heartbeat, which no text from outside may make fail.
         return encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
@@ -131,6 +139,7 @@ class WorkerInfo:
         if not isinstance(content, dict):
             return cls()
         shards, left, cost = content.get("shards"), content.get("left"), content.get("cost")
+        parked_of = content.get("parked_of")
         return cls(
             host=_text(content, "host"),
             pid=_whole(content, "pid"),
@@ -145,6 +154,8 @@ class WorkerInfo:
             unnamed=_whole(content, "unnamed"),
             left=tuple(str(key) for key in left) if isinstance(left, list) else (),
             left_unnamed=_whole(content, "left_unnamed"),
+            parked=_whole(content, "parked"),
+            parked_of={key: _whole(parked_of, key) for key in parked_of} if isinstance(parked_of, dict) else {},
         )
 
     def _urgency(self, key: str) -> tuple[int, str]:

@@ -9,9 +9,10 @@ from threading import Event
 from attrs import evolve
 
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
+from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.next_records import HeadReader
-from streamclient.operate.site import Site, problem_code, text_of
+from streamclient.operate.site import Site
 
 DEFAULT_LEASE_SECONDS = 20.0
 """The workers' default lease duration, used unless a worker publishes another one in its session row."""
@@ -19,8 +20,8 @@ DEFAULT_LEASE_SECONDS = 20.0
 
 NO_SUCH_TABLE = "the table does not exist: check the name and the instance"
 
-WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused"})
-"""Codes of problems that last until the user solves them: a wrong name or key, or a table without a stream."""
+WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused", "clock"})
+"""Codes of problems that last until the user solves them: a wrong name, key or clock, or a table without a stream."""
 
 
 class FleetReader:
@@ -91,10 +92,10 @@ class FleetReader:
             stream_id = streams[0].stream_id
             described = self.site.streams.describe_stream(stream_id)
         except StreamClientError as error:
-            code = problem_code(error)
+            text, code = self.site.problem_of(error)
             if code == "missing" and stream_id is not None:  # the stream was switched off between two requests
                 return StreamView(table_name=name, stream_id=None)
-            problem = NO_SUCH_TABLE if code == "missing" else text_of(error)
+            problem = NO_SUCH_TABLE if code == "missing" else text
             return StreamView(table_name=name, stream_id=stream_id, problem=problem, problem_code=code)
         return StreamView(
             table_name=name,
@@ -181,24 +182,17 @@ class FleetReader:
         )
 
 
-def unreadable(facts: FleetFacts) -> str:
-    """Return why stream or status table could not be read; empty if they could."""
-    if facts.trouble:
-        return facts.trouble
-    has_leases = facts.stream.stream_id is not None or facts.former_rows
-    return "" if has_leases else f"data table {facts.stream.table_name!r} has no stream"
-
-
 def readable(facts: FleetFacts) -> FleetFacts:
     """Return the facts, if stream and status table could be read.
 
     Raises:
         ConfigurationError: they could not be read, and cannot be until the user solves the problem that the text names.
-        StreamClientException: they could not be read at the moment; the text says why.
+        StreamClientException: they could not be read at the moment; the text says why, and what to do.
     """
-    if reason := unreadable(facts):
+    if reason := facts.unreadable:
         is_lasting = (facts.problem_code or facts.stream.problem_code) in WRONG_FOR_GOOD
-        raise (ConfigurationError if is_lasting else StreamClientException)(reason)
+        text = f"{reason}. {explain(facts, '').situation.advice}"
+        raise (ConfigurationError if is_lasting else StreamClientException)(text)
     return facts
 
 

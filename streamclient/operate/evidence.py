@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from streamclient.base.times import duration, utc_text
 from streamclient.model import CheckpointPosition, Lease
-from streamclient.operate.facts import FleetFacts, HeadFacts, OperatorChange, RowFacts, WorkerFacts
-from streamclient.operate.liveness import fleet_cost, life, living_workers, seconds_to_loss
+from streamclient.operate.facts import FleetFacts, OperatorChange, RowFacts, WorkerFacts
+from streamclient.operate.liveness import fleet_cost, is_lag_bound, lag_seconds, life, living_workers, seconds_to_loss
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
@@ -22,13 +22,12 @@ def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
         lines.append(f"lease: malformed: {row.problem}")
     else:
         lines += _lease_lines(facts, row, row.lease)
-        lines += _head_lines(facts, facts.heads.get(shard_id))
+        lines += _head_lines(facts, shard_id)
     lines += _family_lines(facts, shard_id)
     lines += _change_lines(facts, facts.changes.get(shard_id))
     lines.append(f"living workers: {', '.join(living_workers(facts)) or 'none'}")
     lines += _cost_lines(facts)
-    if facts.parked.get(shard_id):
-        lines.append(f"keys with parked records: {facts.parked[shard_id]}; `streamclient parked list` names them")
+    lines += _parked_lines(facts, shard_id)
     return lines
 
 
@@ -67,17 +66,21 @@ def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> st
     return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{process}{trouble}{pace}"
 
 
-def _head_lines(facts: FleetFacts, head: HeadFacts | None) -> Iterator[str]:
+def _head_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
+    head, left = facts.heads.get(shard_id), seconds_to_loss(facts, shard_id)
     if head is None:
         return
     if head.problem:
         yield f"next unread record: cannot be read: {head.problem}"
+        lag = lag_seconds(facts, shard_id)
+        if is_lag_bound(facts, shard_id) and lag is not None:
+            loss = "" if left is None else f", and is deleted in {duration(left)} at the earliest"
+            yield f"next unread record, by the checkpoint: is at most {duration(lag)} old{loss}"
     elif head.is_trimmed:
         yield "next unread record: past the stream's retention, lost"
     elif head.next_record_micros is None:
         yield "next unread record: none" + (", the shard is closed" if head.is_end else "")
     else:
-        left = seconds_to_loss(facts, head)
         loss = "" if left is None else f", deleted in {duration(left)}"
         yield f"next unread record: written {_ago(facts, head.next_record_micros)}{loss}"
 
@@ -93,6 +96,14 @@ def _cost_lines(facts: FleetFacts) -> Iterator[str]:
     cost = fleet_cost(facts)
     if cost is not None:
         yield f"the fleet costs an hour: {cost}"
+
+
+def _parked_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
+    if facts.parked is not None and shard_id in facts.parked:
+        yield f"keys with parked records: {facts.parked[shard_id]}; `streamclient parked list` names them"
+    for name, worker in sorted(facts.workers.items()):
+        if count := worker.info.parked_of.get(shard_id):
+            yield f"parked: {count} since worker {name} started; `streamclient parked list` names those that wait"
 
 
 def _change_lines(facts: FleetFacts, change: OperatorChange | None) -> Iterator[str]:

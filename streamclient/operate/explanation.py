@@ -11,11 +11,11 @@ Laws:
 
 from __future__ import annotations
 
+from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_rules import LEASE_RULES
 from streamclient.operate.record_rules import judge_by_records
 from streamclient.operate.row_rules import ROW_RULES
-from streamclient.operate.verdict import Case, Explanation
 
 
 def explain(facts: FleetFacts, shard_id: str) -> Explanation:

@@ -79,14 +79,6 @@ class HeadFacts:
     problem: str = ""
     """The reason why the read failed; empty if it did not."""
 
-    def lag_seconds(self, now_micros: int) -> float | None:
-        """Return the age of the next unread record: 0 if no record waits, ``None`` if its age is not known."""
-        if self.problem or self.is_trimmed:
-            return None
-        if self.next_record_micros is None:
-            return 0.0
-        return max(0.0, (now_micros - self.next_record_micros) / MICROS_PER_SECOND)
-
 
 @frozen(kw_only=True)
 class StreamView:
@@ -132,8 +124,8 @@ class FleetFacts:
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
     """Rows of a former stream of the same data table."""
     former_stream_id: str | None = None
-    parked: Mapping[str, int] = field(factory=dict)
-    """Number of keys with parked records, by shard; empty unless a parking store was named."""
+    parked: Mapping[str, int] | None = None
+    """Number of keys with parked records, by shard; ``None`` unless a parking store was named."""
     changes: Mapping[str, OperatorChange] = field(factory=dict)
     """The last change by an operator, by shard, among the audit rows that were read."""
     problem: str = ""
@@ -157,6 +149,14 @@ class FleetFacts:
         if self.stream.problem:
             return f"the stream of table {self.stream.table_name} cannot be read: {self.stream.problem}"
         return ""
+
+    @property
+    def unreadable(self) -> str:
+        """The reason why nothing can be said about any shard; empty if stream and status table could be read."""
+        if self.trouble:
+            return self.trouble
+        has_leases = self.stream.stream_id is not None or self.former_rows
+        return "" if has_leases else f"data table {self.stream.table_name!r} has no stream"
 
     @cached_property
     def leases(self) -> Mapping[str, Lease]:

@@ -59,9 +59,11 @@ class ShardGroup:
         noun = "shard" if len(self.lines) == 1 else "shards"
         parts = [f"{self.table_name}: {len(self.lines)} {noun} {self.situation.name}"]
         if (late := self.furthest_behind) is not None and late.lag_seconds is not None:
-            parts.append(f"longest lag {duration(late.lag_seconds)} (shard {late.shard_id})")
+            bound = "at most " if late.is_lag_bound else ""
+            parts.append(f"longest lag {bound}{duration(late.lag_seconds)} (shard {late.shard_id})")
         if (near := self.nearest_to_loss) is not None and near.seconds_to_loss is not None:
-            parts.append(f"first loss in {duration(near.seconds_to_loss)} (shard {near.shard_id})")
+            bound = "at least " if near.is_lag_bound else ""
+            parts.append(f"first loss in {bound}{duration(near.seconds_to_loss)} (shard {near.shard_id})")
         first = self.lines[0]
         why = "" if self.situation.moves else f"; shard {first.shard_id} {first.explanation.predicate}"
         return ", ".join(parts) + why

@@ -11,11 +11,11 @@ from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease
 from streamclient.operate import situations
+from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import FleetFacts, Process, RowFacts, WorkerFacts
 from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
 from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
-from streamclient.operate.verdict import Case, Explanation
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
 """A rule: returns a verdict, or ``None`` if it has nothing to say."""

@@ -7,7 +7,7 @@ from enum import Enum
 from streamclient.base.times import SECONDS_PER_HOUR
 from streamclient.core.costs import Cost, together_an_hour
 from streamclient.model import Lease, Pause
-from streamclient.operate.facts import FleetFacts, HeadFacts
+from streamclient.operate.facts import FleetFacts
 
 SILENT_SHARE = 0.5
 """Share of the lease duration after which a worker without heartbeat is silent: heartbeats come every third."""
@@ -72,15 +72,52 @@ def is_pause_on(pause: Pause | None, now_micros: int) -> bool:
     return pause is not None and (pause.until_micros is None or pause.until_micros > now_micros)
 
 
-def seconds_to_loss(facts: FleetFacts, head: HeadFacts | None) -> float | None:
-    """Return the seconds until the next unread record is deleted; 0 if it is lost already.
+def unread_micros(facts: FleetFacts, shard_id: str) -> int | None:
+    """Return the time of a shard's next unread record, or a time before it; ``None`` if neither is known.
+
+    While the record cannot be read, the newest record before the checkpoint gives the earlier time. Python workers
+    store its time with the checkpoint; Java workers do not, and only the service knows what an iterator means.
+    """
+    head, lease = facts.heads.get(shard_id), facts.lease(shard_id)
+    if head is None or head.is_trimmed:
+        return None
+    if not head.problem:
+        return head.next_record_micros
+    return None if lease is None or lease.progress is None else lease.progress.record_micros or None
+
+
+def is_lag_bound(facts: FleetFacts, shard_id: str) -> bool:
+    """Return whether the shard's lag may be shorter, and its time to loss longer, than what is known of them."""
+    head = facts.heads.get(shard_id)
+    return head is not None and bool(head.problem) and unread_micros(facts, shard_id) is not None
+
+
+def lag_seconds(facts: FleetFacts, shard_id: str) -> float | None:
+    """Return the age of the next unread record: 0 if no record waits, ``None`` if its age is not known.
+
+    See ``is_lag_bound``.
+    """
+    head, micros = facts.heads.get(shard_id), unread_micros(facts, shard_id)
+    if micros is not None:
+        return facts.age_seconds(micros)
+    return None if head is None or head.problem or head.is_trimmed else 0.0
+
+
+def seconds_to_loss(facts: FleetFacts, shard_id: str) -> float | None:
+    """Return the seconds until the next unread record is deleted; 0 if it is lost already. See ``is_lag_bound``.
 
     ``None`` if no unread record is known, or if the stream's retention is not.
     """
+    head, micros = facts.heads.get(shard_id), unread_micros(facts, shard_id)
     if head is None or not facts.stream.expiration_hours:
         return None
     if head.is_trimmed:
         return 0.0
-    if head.next_record_micros is None:
+    if micros is None:
         return None
-    return max(0.0, facts.stream.expiration_hours * SECONDS_PER_HOUR - facts.age_seconds(head.next_record_micros))
+    return max(0.0, facts.stream.expiration_hours * SECONDS_PER_HOUR - facts.age_seconds(micros))
+
+
+def parked_records(facts: FleetFacts) -> dict[str, int]:
+    """Return the number of records that each worker has parked since it started, of the workers that parked any."""
+    return {name: facts.workers[name].info.parked for name in sorted(facts.workers) if facts.workers[name].info.parked}

@@ -80,7 +80,7 @@ class HeadReader:
         memory = self._remembered.get(shard_id)
         if memory is None or memory.checkpoint != checkpoint:
             return None
-        # An end is looked up again: a page that was cut looks like one.
+        # An end is looked up again: a page that was cut looks like one. A failed read rests for the same time.
         is_finished = checkpoint == CheckpointPosition.SHARD_END
         is_lasting = memory.facts.next_record_micros is not None or memory.facts.is_trimmed or is_finished
         return memory.facts if is_lasting or self._monotonic() - memory.read_at < QUIET_SECONDS else None
@@ -118,6 +118,6 @@ class HeadReader:
         except TrimmedDataException:
             facts = HeadFacts(is_trimmed=True)
         except StreamClientError as error:
-            return HeadFacts(problem=text_of(error))
+            facts = HeadFacts(problem=text_of(error))
         self._remembered[shard_id] = _Remembered(checkpoint, facts, self._monotonic())
         return facts

@@ -13,12 +13,13 @@ from attrs import asdict
 
 from streamclient.model import Lease, Shard
 from streamclient.operate.audit import AuditRecord
+from streamclient.operate.cases import Explanation
 from streamclient.operate.evidence import checkpoint_kind, evidence
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
-from streamclient.operate.liveness import life, seconds_to_loss
+from streamclient.operate.liveness import is_lag_bound, lag_seconds, life, seconds_to_loss
 from streamclient.operate.operator_orders import OrderReport
 from streamclient.operate.plans import ChangePlan
-from streamclient.operate.verdict import Explanation
+from streamclient.operate.verdict import FleetVerdict
 
 Document = dict[str, Any]
 
@@ -38,8 +39,6 @@ def fleet_document(facts: FleetFacts) -> Document:
 def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
     """Return one lease with the verdict about its shard."""
     row = facts.rows.get(explanation.shard_id)
-    head = facts.heads.get(explanation.shard_id)
-    lag = None if head is None else head.lag_seconds(facts.now_micros)
     return {
         **row_document(explanation.shard_id, row),
         "situation": explanation.situation.name,
@@ -48,8 +47,9 @@ def lease_document(facts: FleetFacts, explanation: Explanation) -> Document:
         "checkpoint_seconds": (
             None if row is None or not row.checkpoint_micros else facts.age_seconds(row.checkpoint_micros)
         ),
-        "lag_seconds": lag,
-        "seconds_to_loss": seconds_to_loss(facts, head),
+        "lag_seconds": lag_seconds(facts, explanation.shard_id),
+        "lag_is_bound": is_lag_bound(facts, explanation.shard_id),
+        "seconds_to_loss": seconds_to_loss(facts, explanation.shard_id),
     }
 
 
@@ -114,6 +114,8 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
         "cost": None if info.cost is None else info.cost.to_document(),
         "shards": {key: trouble.to_document() for key, trouble in info.shards.items()},
         "left": list(info.left),
+        "parked": info.parked,
+        "parked_of": dict(info.parked_of),
     }
 
 
@@ -192,9 +194,10 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def explanations_document(facts: FleetFacts, explanations: Sequence[Explanation]) -> Document:
-    """Return the verdicts about several shards."""
+def explanations_document(facts: FleetFacts, told: FleetVerdict, explanations: Sequence[Explanation]) -> Document:
+    """Return the verdict about the fleet, and the explanations of several shards."""
     return {
         **fleet_document(facts),
+        "verdict": told,
         "shards": [explanation_document(facts, explanation) for explanation in explanations],
     }

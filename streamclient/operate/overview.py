@@ -8,11 +8,12 @@ from attrs import frozen
 
 from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.costs import Cost
+from streamclient.operate.cases import Explanation
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.liveness import fleet_cost, seconds_to_loss
+from streamclient.operate.liveness import fleet_cost, is_lag_bound, lag_seconds, seconds_to_loss
 from streamclient.operate.operator_documents import Document, fleet_document, worker_document
-from streamclient.operate.verdict import Explanation
+from streamclient.operate.verdict import FleetVerdict, verdict
 
 FOREVER = float("inf")
 
@@ -25,6 +26,8 @@ class ShardLine:
     owner: str
     explanation: Explanation
     lag_seconds: float | None
+    is_lag_bound: bool
+    """True if the lag may be shorter and the time to loss longer: the next unread record could not be read."""
     seconds_to_loss: float | None
     records_per_second: float | None
     """Records per second between two refreshes; ``None`` before the second, and if the owner stores no progress."""
@@ -38,6 +41,7 @@ class Overview:
     shards: tuple[ShardLine, ...]
     """The unfinished shards, nearest to loss first."""
     finished: int
+    verdict: FleetVerdict
 
     @property
     def moving(self) -> int:
@@ -70,14 +74,15 @@ class Overview:
         return [{**worker_document(self.facts, name), "records_per_second": self.rate_of(name)} for name in names]
 
 
-def overview(facts: FleetFacts, before: FleetFacts | None = None) -> Overview:
-    """Return the screen for these facts; rates need the facts of the previous screen."""
+def overview(facts: FleetFacts, before: FleetFacts | None = None, told: FleetVerdict | None = None) -> Overview:
+    """Return the screen for these facts; rates need the facts of the previous screen, and ``told`` is its verdict."""
     known = sorted({*facts.rows, *(facts.stream.listing or {})})
     rates = {} if before is None else _rates(before, facts)
-    verdicts = [explain(facts, key) for key in known]
-    lines = [_line(facts, verdict, rates) for verdict in verdicts if not verdict.situation.is_finished]
+    found = [explain(facts, key) for key in known]
+    lines = [_line(facts, each, rates) for each in found if not each.situation.is_finished]
     lines.sort(key=lambda line: (_or_forever(line.seconds_to_loss), line.explanation.situation.moves, line.shard_id))
-    return Overview(facts=facts, shards=tuple(lines), finished=len(verdicts) - len(lines))
+    finished = len(found) - len(lines)
+    return Overview(facts=facts, shards=tuple(lines), finished=finished, verdict=verdict(facts, found, told))
 
 
 def _sum_of_known(lines: Sequence[ShardLine]) -> float | None:
@@ -85,16 +90,17 @@ def _sum_of_known(lines: Sequence[ShardLine]) -> float | None:
     return sum(known) if known else None
 
 
-def _line(facts: FleetFacts, verdict: Explanation, rates: Mapping[str, float]) -> ShardLine:
-    head = facts.heads.get(verdict.shard_id)
-    lease = facts.lease(verdict.shard_id)
+def _line(facts: FleetFacts, explanation: Explanation, rates: Mapping[str, float]) -> ShardLine:
+    shard_id = explanation.shard_id
+    lease = facts.lease(shard_id)
     return ShardLine(
-        shard_id=verdict.shard_id,
+        shard_id=shard_id,
         owner="" if lease is None else lease.owner,
-        explanation=verdict,
-        lag_seconds=None if head is None else head.lag_seconds(facts.now_micros),
-        seconds_to_loss=seconds_to_loss(facts, head),
-        records_per_second=rates.get(verdict.shard_id),
+        explanation=explanation,
+        lag_seconds=lag_seconds(facts, shard_id),
+        is_lag_bound=is_lag_bound(facts, shard_id),
+        seconds_to_loss=seconds_to_loss(facts, shard_id),
+        records_per_second=rates.get(shard_id),
     )
 
 
@@ -119,6 +125,7 @@ def overview_document(view: Overview) -> Document:
     """Return the screen as a document."""
     return {
         **fleet_document(view.facts),
+        "verdict": view.verdict,
         "totals": {
             "workers": len(view.workers),
             "shards": len(view.shards),
@@ -137,6 +144,7 @@ def overview_document(view: Overview) -> Document:
                 "moves": line.explanation.situation.moves,
                 "first_line": line.explanation.first_line,
                 "lag_seconds": line.lag_seconds,
+                "lag_is_bound": line.is_lag_bound,
                 "records_per_second": line.records_per_second,
                 "seconds_to_loss": line.seconds_to_loss,
             }
@@ -153,7 +161,8 @@ def headline(view: Overview) -> str:
     if view.records_per_second is not None:
         parts.append(f"{rate(view.records_per_second)} records/s")
     if view.longest_lag_seconds is not None:
-        parts.append(f"longest lag {duration(view.longest_lag_seconds)}")
+        is_bound = any(line.is_lag_bound for line in view.shards)
+        parts.append(f"longest lag {'at most ' if is_bound else ''}{duration(view.longest_lag_seconds)}")
     return f"{view.facts.stream.table_name}: {', '.join(parts)}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from streamclient.base.times import duration
 from streamclient.model import Lease
 from streamclient.operate import situations
+from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.facts import RowFacts
-from streamclient.operate.verdict import Case, Explanation
 
 UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
 """The words for a worker whose session row may lack the obstacle for want of room."""

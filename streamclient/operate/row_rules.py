@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.operate import situations
+from streamclient.operate.cases import Case, Explanation
 from streamclient.operate.liveness import living_workers
 from streamclient.operate.situations import Situation
-from streamclient.operate.verdict import Case, Explanation
 
 Rule = Callable[[Case], Explanation | None]
 """A rule: returns a verdict, or ``None`` if it has nothing to say. Together they cover each row that is not a lease."""
@@ -33,6 +33,7 @@ _SERVICE_PROBLEMS: Mapping[str, tuple[Situation, str]] = {
     "missing": (situations.NO_DATA_TABLE, "cannot be read"),
     "refused": (situations.REFUSED, "is refused"),
     "throttled": (situations.THROTTLED, "is throttled"),
+    "clock": (situations.CLOCK_WRONG, "cannot be read"),
 }
 
 

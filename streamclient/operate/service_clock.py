@@ -10,7 +10,7 @@ from typing import Any
 
 from tablestore import OTSClient
 
-from streamclient.base.times import micros_of, now_micros
+from streamclient.base.times import MICROS_PER_SECOND, micros_of, now_micros
 
 DATE_HEADER = "x-ots-date"
 
@@ -32,6 +32,15 @@ class ServiceClock:
         """Return the time in microseconds since 1970; before the first answer, by this machine's clock alone."""
         with self._lock:
             return max(self._wall_micros() + self._offset_micros, self._newest_micros)
+
+    @property
+    def offset_seconds(self) -> float:
+        """The seconds by which the service's clock is ahead of this machine's; negative if this machine's is ahead.
+
+        0 before the first answer.
+        """
+        with self._lock:
+            return self._offset_micros / MICROS_PER_SECOND
 
     def note_date(self, text: str) -> None:
         """Set the clock by the date of an answer that has just arrived; ignore a text that is not a date."""

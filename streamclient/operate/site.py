@@ -9,11 +9,13 @@ from typing import TypeVar
 from tablestore import OTSClient
 
 from streamclient.base import logs
+from streamclient.base.times import duration
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 from streamclient.operate.service_clock import ServiceClock
 from streamclient.operate.status_table import StatusTableReader
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
+from streamclient.tablestore.signed_calls import MOST_SKEW_SECONDS
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_NOT_EXIST, classify
 from streamclient.worker.lease.lease_manager import LeaseManager
@@ -108,10 +110,22 @@ class Site:
             return text_of(misfit), problem_code(misfit)
         except Exception as unknown:
             _log.debug("status table %s cannot be described: %s", self.status_table, unknown)
-        code = problem_code(error)
+        text, code = self.problem_of(error)
         if code == "missing":
             return "the table does not exist; a worker makes it when it starts: check the name and the instance", code
-        return text_of(error), code
+        return text, code
+
+    def problem_of(self, error: Exception) -> tuple[str, str]:
+        """Return an error's text, and its code: ``clock``, or as ``problem_code`` gives it.
+
+        With a clock that is wrong by more than the service accepts, this machine's calls all fail, with texts that
+        name other causes.
+        """
+        ahead_seconds = self.clock.offset_seconds
+        if abs(ahead_seconds) > MOST_SKEW_SECONDS:
+            wrong = "slow" if ahead_seconds > 0 else "fast"
+            return f"this machine's clock is {duration(abs(ahead_seconds))} {wrong}, by the service's clock", "clock"
+        return text_of(error), problem_code(error)
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
         """Return a read's answer after a few tries; raise errors of this package only."""

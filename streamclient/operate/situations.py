@@ -36,7 +36,14 @@ NOT_A_STATUS_TABLE = Situation(
     "not-a-status-table", "Name the fleet's status table with --status-table; workers refuse this one, too."
 )
 REFUSED = Situation(
-    "access-refused", "Check endpoint, instance, key and policy. Workers that are refused end with this error."
+    "access-refused",
+    "Check endpoint, instance, key and policy. A worker that starts ends with this error. One that runs goes on "
+    "asking: its leases run out meanwhile, and it takes leases again once it is admitted.",
+)
+CLOCK_WRONG = Situation(
+    "clock-wrong",
+    "Set this machine's clock, for example by NTP. A worker here that starts ends with this error; one that runs goes "
+    "on asking, and goes on by itself once the clock is right.",
 )
 THROTTLED = Situation(
     "throttled", "Give the table more capacity, or let other users of it pause. Workers go on by themselves."
@@ -146,6 +153,14 @@ WAITS_FOR_THREAD = Situation(
 )
 WAITS_FOR_TABLE = Situation("waits-for-table", "Nothing; ask again if it stays, and see the worker's health.")
 OWNER_SAYS = Situation("owner-says", "See the cause that the worker names; its log has more.")
+
+# --- told of workers, beside their shards -------------------------------------------------------------------------
+
+RECORDS_PARKED = Situation(
+    "records-parked",
+    "`streamclient parked list` names those that wait. Mend the cause, then `streamclient parked replay`.",
+    moves=True,
+)
 
 # --- seen from outside --------------------------------------------------------------------------------------------
 

@@ -1,105 +1,427 @@
-"""A verdict about one shard, and the case that the rules judge. Pure."""
+"""The verdict about a fleet: whether all is well, and its troubles, worst first. Pure.
+
+Laws:
+
+* A trouble names the shards that have to move first. Shards that only wait for them are counted, not named.
+* Shards with one cause are one trouble: the same situation, and the same words without numbers and quotes.
+* A fleet is well if every shard moves, none is near the loss of records, and no worker is unwell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Literal, TypedDict
 
-from attrs import evolve, field, frozen
+from attrs import frozen
 
-from streamclient.base.times import duration
-from streamclient.core.worker_info import ShardTrouble
-from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, WorkerFacts
-from streamclient.operate.liveness import last_beat_micros
+from streamclient.base.reasons import Cause, text_of
+from streamclient.base.times import MICROS_PER_SECOND, SECONDS_PER_HOUR, duration, utc_text
+from streamclient.operate import situations
+from streamclient.operate.cases import Explanation
+from streamclient.operate.explanation import explain
+from streamclient.operate.facts import FleetFacts
+from streamclient.operate.liveness import Liveness, last_beat_micros, life, parked_records, seconds_to_loss
 from streamclient.operate.situations import Situation
 
-NO_TROUBLE = ShardTrouble("")
-"""The trouble of a worker that says nothing about a shard."""
+NEAR_LOSS_SHARE = 0.25
+"""A shard is near loss once less than this share of the retention is left for its next unread record: 6 hours of a
+day, so that an operator who sleeps can still act."""
+
+MOST_SHARDS_OF_COMMAND = 5
+"""The most shards that a trouble's command names: with more of them, the line could not be read any more."""
+
+Kind = Literal["lost", "stuck", "waits", "worker", "parked", "unreadable"]
 
 
-@frozen(kw_only=True)
-class Explanation:
-    """The verdict about one shard."""
+class Urgency(IntEnum):
+    """How soon a trouble needs a person; the first is the worst."""
 
-    shard_id: str
-    situation: Situation
-    predicate: str
-    """The sentence without its subject, the shard."""
-    root: str
-    """The shard that has to move first: this one, or the ancestor that it waits for."""
+    LOSS = 0
+    """Records are lost, or will be soon; or nothing of the fleet could be read."""
+    STUCK = 1
+    """It does not end by itself."""
+    FAILING = 2
+    """It is tried again by itself, and ends once its cause is mended."""
+    SLOW = 3
+    """A call is under way, or a lease runs out."""
+    TOLD = 4
+    """It is wanted, or ends by itself."""
+
+
+class Trouble(TypedDict):
+    """One trouble of a fleet. Times are microseconds since 1970 by the service's clock; ``None`` is not known."""
+
+    kind: Kind
+    urgency: str
+    """The name of the ``Urgency``, in small letters."""
+    fleet: str
+    """The data table."""
+    shard: str | None
+    """The shard that is nearest to loss."""
+    shards: list[str]
+    """All shards that have to move first, the nearest to loss first."""
+    worker: str | None
+    """The worker, if all of the trouble is one worker's."""
+    situation: str
+    first_line: str
+    advice: str
+    command: str
+    """A command line that ends the trouble, if there is one; the advice says when it is right."""
+    since_micros: int | None
+    """The last stored checkpoint, or the next unread record if that is later; of a worker its last heartbeat."""
+    since_is_seen: bool
+    """True if ``since_micros`` is the first reading that showed the trouble: it may be older."""
+    waiting_shards: int
+    """Number of further shards that wait for these."""
+    records_waiting: int | None
+    """``None``: the service does not tell it."""
+    seconds_to_loss: float | None
+
+
+class FleetVerdict(TypedDict):
+    """The state of a fleet in one sentence, and its troubles."""
+
+    is_well: bool
+    sentence: str
+    troubles: list[Trouble]
+    """Worst first; also those that a fleet which is well has."""
+    last_trouble: Trouble | None
+    """The worst trouble of the reading before all became well; ``None`` if no earlier reading had one."""
+    complete_since_micros: int
+    """The time of the first reading: what was over before it is not known."""
+
+
+URGENCIES: dict[Situation, Urgency] = {
+    situations.POSITION_TRIMMED: Urgency.LOSS,
+    situations.LEFT_STREAM: Urgency.LOSS,
+    situations.STREAM_REPLACED: Urgency.LOSS,
+    situations.PROCESSOR_FAILS: Urgency.FAILING,
+    situations.PARKING_FAILS: Urgency.FAILING,
+    situations.READING_FAILS: Urgency.FAILING,
+    situations.END_NOT_STORED: Urgency.FAILING,
+    situations.END_NOT_SHOWN: Urgency.FAILING,
+    situations.NO_PROGRESS: Urgency.FAILING,
+    situations.WAITS_FOR_TABLE: Urgency.FAILING,
+    situations.OWNER_UNWELL: Urgency.FAILING,
+    situations.OWNER_SILENT: Urgency.SLOW,
+    situations.NOT_PICKED_UP: Urgency.SLOW,
+    situations.NOT_HANDED_OVER: Urgency.SLOW,
+    situations.GIVEN_UP: Urgency.SLOW,
+    situations.USER_CODE_RUNS: Urgency.SLOW,
+    situations.OLD_PROCESSOR_RUNS: Urgency.SLOW,
+    situations.WAITS_FOR_THREAD: Urgency.SLOW,
+    situations.NO_CHECKPOINT: Urgency.SLOW,
+    situations.PAUSE_PENDING: Urgency.SLOW,
+    situations.OWNER_SAYS: Urgency.SLOW,
+    situations.PAUSED: Urgency.TOLD,
+    situations.PAUSED_BY_PROGRAM: Urgency.TOLD,
+    situations.FREE: Urgency.TOLD,
+    situations.NO_ROW: Urgency.TOLD,
+    situations.OWNER_DEAD: Urgency.TOLD,
+}
+"""The urgency of situations in which a shard does not move; the others do not end by themselves."""
+
+_BY_PAUSE = frozenset({situations.PAUSED, situations.PAUSE_PENDING, situations.PAUSE_IGNORED})
+_BY_BEAT = frozenset(
+    {
+        situations.OWNER_SILENT,
+        situations.OWNER_FROZEN,
+        situations.OWNER_CUT_OFF,
+        situations.OWNER_DEAD,
+        situations.OWNER_DEAD_ALONE,
+    }
+)
+_BY_OWNER = frozenset({situations.NO_WORKER, situations.FREE, situations.NOT_PICKED_UP})
+
+_KINDS: dict[Urgency, Kind] = {Urgency.LOSS: "lost", Urgency.STUCK: "stuck", Urgency.FAILING: "stuck"}
+"""The kind of a trouble of shards by its urgency; of all others it is ``waits``."""
+
+_VOLATILE = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}-[0-9a-f-]+|\bonce\b|\d+( times\b)?")
+"""The parts of a cause that differ from shard to shard although the cause is one: quotes, ids of requests, numbers."""
+
+_FOLLOWING = frozenset({Cause.NEXT_TRY, Cause.PRESENT_TRY, Cause.STRATEGY_ASKED})
+"""Causes that only say how a failure goes on."""
+
+
+def verdict(facts: FleetFacts, explanations: Iterable[Explanation], before: FleetVerdict | None = None) -> FleetVerdict:
+    """Return the verdict about a fleet, given the explanation of each of its shards.
+
+    Args:
+        facts: the facts that the explanations rest on.
+        explanations: those of all shards, in any order; finished ones do not count.
+        before: the verdict of the reading before, for a reader that reads again and again.
+    """
+    shards = [each for each in explanations if not each.situation.is_finished]
+    troubles = [_unreadable(facts)] if facts.unreadable else [*_of_shards(facts, shards), *_of_workers(facts, shards)]
+    troubles.sort(key=lambda trouble: (Urgency[trouble["urgency"].upper()], _or_forever(trouble["seconds_to_loss"])))
+    if before is not None:
+        troubles = [_seen(trouble, before, facts.now_micros) for trouble in troubles]
+    is_well = not facts.unreadable and all(each.situation.moves for each in shards)
+    is_well = is_well and all(trouble["urgency"] == Urgency.TOLD.name.lower() for trouble in troubles)
+    return {
+        "is_well": is_well,
+        "sentence": _sentence(facts, troubles, len(shards), is_well=is_well),
+        "troubles": troubles,
+        "last_trouble": None if before is None or not is_well else _last(before),
+        "complete_since_micros": facts.now_micros if before is None else before["complete_since_micros"],
+    }
+
+
+def trouble_lines(told: FleetVerdict, now_micros: int) -> list[str]:
+    """Return the verdict for people: its sentence, and each trouble with its age and remedy; one text for each line."""
+    lines = [told["sentence"]]
+    for number, trouble in enumerate(told["troubles"]):
+        if number or told["is_well"]:
+            lines.append(f"also: {trouble['first_line']}")
+        lines += [f"  {line}" for line in _details(trouble, now_micros)]
+    return lines
+
+
+def _details(trouble: Trouble, now_micros: int) -> Iterator[str]:
+    since, left, waiting = trouble["since_micros"], trouble["seconds_to_loss"], trouble["waiting_shards"]
+    parts = []
+    if since is not None:
+        seen = "seen since" if trouble["since_is_seen"] else "since"
+        parts.append(f"{seen} {utc_text(since)}, {duration((now_micros - since) / MICROS_PER_SECOND)} ago")
+    if left is not None:
+        parts.append(f"records are deleted in {duration(left)} at the earliest" if left else "records are lost")
+    if waiting:
+        parts.append("1 more shard waits for it" if waiting == 1 else f"{waiting} more shards wait for it")
+    if parts:
+        yield "; ".join(parts)
+    yield f"what to do: {trouble['advice']}"
+    if trouble["command"]:
+        yield f"command: {trouble['command']}"
+
+
+# --- inside --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(facts: FleetFacts, troubles: Sequence[Trouble], shards: int, *, is_well: bool) -> str:
+    table = facts.stream.table_name
+    if is_well:
+        moving = "no shard is unfinished" if not shards else "1 shard moves" if shards == 1 else f"{shards} shards move"
+        return f"{table}: all is well: {moving}."
+    first = troubles[0]["first_line"]
+    more = len(troubles) - 1
+    others = "" if not more else f" And {more} more trouble{'' if more == 1 else 's'}."
+    return f"{table}: {first[0].lower()}{first[1:]}{others}"
+
+
+def _last(before: FleetVerdict) -> Trouble | None:
+    return before["last_trouble"] if before["is_well"] or not before["troubles"] else before["troubles"][0]
+
+
+def _seen(trouble: Trouble, before: FleetVerdict, now_micros: int) -> Trouble:
+    """Return the trouble with the time since which it is seen, unless the tables tell when it began."""
+    if trouble["since_micros"] is not None:
+        return trouble
+    name = (trouble["situation"], trouble["shard"], trouble["worker"])
+    for other in before["troubles"]:
+        if (other["situation"], other["shard"], other["worker"]) == name:
+            return {**trouble, "since_micros": other["since_micros"], "since_is_seen": other["since_is_seen"]}
+    return {**trouble, "since_micros": now_micros, "since_is_seen": True}
+
+
+def _unreadable(facts: FleetFacts) -> Trouble:
+    situation = explain(facts, "").situation
+    text = facts.unreadable
+    first_line = f"{text[0].upper()}{text[1:]}."
+    return _trouble(facts, "unreadable", Urgency.LOSS, situation, first_line)
+
+
+def _trouble(facts: FleetFacts, kind: Kind, urgency: Urgency, situation: Situation, first_line: str) -> Trouble:
+    """Return a trouble without shards."""
+    return {
+        "kind": kind,
+        "urgency": urgency.name.lower(),
+        "fleet": facts.stream.table_name,
+        "shard": None,
+        "shards": [],
+        "worker": None,
+        "situation": situation.name,
+        "first_line": first_line,
+        "advice": situation.advice,
+        "command": "",
+        "since_micros": None,
+        "since_is_seen": False,
+        "waiting_shards": 0,
+        "records_waiting": None,
+        "seconds_to_loss": None,
+    }
+
+
+# --- troubles of shards
+
+
+@frozen
+class _Troubled:
+    """A shard in trouble that does not wait for another one."""
+
+    explanation: Explanation
+    owner: str
     cause: str
-    """The predicate without what a table of shards says anyway: that the shard does not move, and its owner."""
+    """The explanation's cause, without what only says how a failure goes on."""
+    urgency: Urgency
+    seconds_to_loss: float | None
 
     @property
-    def first_line(self) -> str:
-        """The whole answer in one sentence."""
-        return f"Shard {self.shard_id} {self.predicate}."
+    def group(self) -> tuple[str, Urgency, str]:
+        """The value that shards of one trouble have in common."""
+        found = self.explanation
+        words = _VOLATILE.sub("#", self.cause.replace(found.shard_id, "#"))
+        # A cause that names its worker is that worker's own: numbers tell workers apart.
+        owner = self.owner if self.owner and self.owner in self.cause else ""
+        return f"{found.situation.name} {owner}", self.urgency, words
 
 
-@frozen(kw_only=True)
-class Case:
-    """One shard with all facts about the fleet."""
+def _to_loss(troubled: _Troubled) -> tuple[float, str]:
+    return _or_forever(troubled.seconds_to_loss), troubled.explanation.shard_id
 
-    facts: FleetFacts
-    shard_id: str
-    judge: Callable[[Case], Explanation]
-    """The function that applies the rules to another shard."""
-    above: frozenset[str] = field(default=frozenset())
-    """Shards that wait for this one, and whose explanations need this verdict; so a circle of parents ends."""
 
-    def verdict(self, situation: Situation, predicate: str, *, root: str = "", cause: str = "") -> Explanation:
-        """Return a verdict about this shard."""
-        return Explanation(
-            shard_id=self.shard_id,
-            situation=situation,
-            predicate=predicate,
-            root=root or self.shard_id,
-            cause=cause or predicate,
-        )
+def _of_shards(facts: FleetFacts, explanations: Sequence[Explanation]) -> list[Trouble]:
+    waiting: dict[str, int] = {}
+    for each in explanations:
+        if each.root != each.shard_id:
+            waiting[each.root] = waiting.get(each.root, 0) + 1
+    groups: dict[tuple[str, Urgency, str], list[_Troubled]] = {}
+    for troubled in sorted(_roots(facts, explanations), key=_to_loss):
+        groups.setdefault(troubled.group, []).append(troubled)
+    return [_of_group(facts, group, waiting) for group in groups.values()]
 
-    @property
-    def row(self) -> RowFacts | None:
-        """The shard's lease row, if it has one."""
-        return self.facts.rows.get(self.shard_id)
 
-    @property
-    def head(self) -> HeadFacts | None:
-        """The result of the read at the shard's checkpoint, if that was asked for."""
-        return self.facts.heads.get(self.shard_id)
+def _roots(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[_Troubled]:
+    """Yield the shards in trouble, without those that wait for another shard that is among them."""
+    # By rows alone shards may be each other's parents: then each waits for the other, and each is a trouble.
+    last = {each.shard_id for each in explanations if not each.situation.moves and each.root == each.shard_id}
+    for each in explanations:
+        if each.root != each.shard_id and each.root in last:
+            continue
+        lease, left = facts.lease(each.shard_id), seconds_to_loss(facts, each.shard_id)
+        is_near = left is not None and left < NEAR_LOSS_SHARE * facts.stream.expiration_hours * SECONDS_PER_HOUR
+        if each.situation.moves and not is_near:
+            continue
+        urgency = Urgency.LOSS if is_near else URGENCIES.get(each.situation, Urgency.STUCK)
+        owner = "" if lease is None else lease.owner
+        yield _Troubled(each, owner, _cause(facts, each, owner), urgency, left)
 
-    @property
-    def is_listed(self) -> bool:
-        """True if the stream lists the shard."""
-        listing = self.facts.stream.listing
-        return listing is not None and self.shard_id in listing
 
-    def session(self, worker: str) -> WorkerFacts | None:
-        """Return a worker's session row, if it has one."""
-        return self.facts.workers.get(worker)
+def _cause(facts: FleetFacts, explanation: Explanation, owner: str) -> str:
+    session = facts.workers.get(owner)
+    said = None if session is None else session.info.shards.get(explanation.shard_id)
+    if said is None or said.reason != explanation.cause:
+        return explanation.cause
+    return text_of(*(reason for reason in said.reasons if reason.cause not in _FOLLOWING)) or explanation.cause
 
-    def said(self, worker: str) -> str:
-        """Return the words that a worker publishes about this shard; empty if it publishes none."""
-        return self.trouble(worker).reason
 
-    def trouble(self, worker: str) -> ShardTrouble:
-        """Return the trouble that a worker publishes about this shard: words, kind and causes."""
-        session = self.session(worker)
-        return NO_TROUBLE if session is None else session.info.shards.get(self.shard_id, NO_TROUBLE)
+def _of_group(facts: FleetFacts, group: Sequence[_Troubled], waiting: dict[str, int]) -> Trouble:
+    first = group[0]
+    found, shards = first.explanation, [each.explanation.shard_id for each in group]
+    owners = {each.owner for each in group}
+    worker = owners.pop() if len(owners) == 1 else ""
+    since = [micros for each in group if (micros := _since_micros(facts, each)) is not None]
+    return {
+        **_trouble(facts, _KINDS.get(first.urgency, "waits"), first.urgency, found.situation, _first_line(group)),
+        "shard": shards[0],
+        "shards": shards,
+        "worker": worker or None,
+        "command": _command(facts, found.situation, shards, worker),
+        "since_micros": min(since, default=None),
+        "waiting_shards": sum(waiting.get(shard, 0) for shard in shards),
+        "seconds_to_loss": first.seconds_to_loss,
+    }
 
-    def silence(self, worker: str) -> str:
-        """Return how long ago a worker gave its last heartbeat, in words."""
-        return duration(self.facts.age_seconds(last_beat_micros(self.facts, worker)))
 
-    def expires_in(self, worker: str) -> str:
-        """Return the time until a worker's leases expire if the worker stays silent, in words."""
-        age = self.facts.age_seconds(last_beat_micros(self.facts, worker))
-        return duration(max(0.0, self.facts.lease_duration_seconds - age))
+def _first_line(group: Sequence[_Troubled]) -> str:
+    found = group[0].explanation
+    if len(group) == 1:
+        return found.first_line
+    if found.situation.moves:
+        return f"{len(group)} shards are near loss; shard {found.shard_id} {found.predicate}."
+    if found.cause != found.predicate:
+        return f"{len(group)} shards do not move: {found.cause}."
+    return f"{len(group)} shards do not move; shard {found.shard_id} {found.predicate}."
 
-    def because_of(self, other: str, situation: Situation) -> Explanation:
-        """Return the verdict that this shard waits for ``other``, or for the ancestor that ``other`` waits for."""
-        below = evolve(self, shard_id=other, above=self.above | {self.shard_id})
-        cause = self.judge(below)
-        root = cause.root
-        if root != other:
-            cause = self.judge(evolve(below, shard_id=root, above=below.above | {other}))
-        relation = "parent" if root == other else "ancestor"
-        return self.verdict(situation, f"waits for its {relation} {root}, which {cause.predicate}", root=root)
+
+def _since_micros(facts: FleetFacts, troubled: _Troubled) -> int | None:
+    """Return since when a shard has been in its situation, as far as the tables tell."""
+    shard_id, situation = troubled.explanation.shard_id, troubled.explanation.situation
+    row, head = facts.rows.get(shard_id), facts.heads.get(shard_id)
+    if row is None or row.lease is None:
+        return None
+    if situation in _BY_PAUSE:
+        return row.pause_micros or None
+    if situation in _BY_BEAT:
+        return last_beat_micros(facts, troubled.owner) or None
+    if situation in _BY_OWNER:
+        return row.owner_micros or None
+    if situation is situations.NOT_HANDED_OVER:
+        return row.stealer_micros or None
+    unread = None if head is None else head.next_record_micros
+    return max(row.checkpoint_micros, unread or 0) or None
+
+
+def _command(facts: FleetFacts, situation: Situation, shards: Sequence[str], worker: str) -> str:
+    """Return the command that ends a situation; empty if none does, or if it would have too many shards."""
+    session = facts.workers.get(worker)
+    if situation is situations.OWNER_FROZEN and session is not None:
+        return f"kill -CONT {session.info.pid}"
+    if situation in (situations.PAUSED, situations.PAUSE_PENDING) and len(shards) <= MOST_SHARDS_OF_COMMAND:
+        return f"streamclient leases resume {' '.join(map(shlex.quote, shards))}"
+    if situation is situations.POSITION_TRIMMED and len(shards) == 1:
+        return f"streamclient leases rewind {shlex.quote(shards[0])} --to oldest --pause"
+    if situation is situations.END_NOT_SHOWN and len(shards) == 1:
+        return f"streamclient leases accept-end {shlex.quote(shards[0])}"
+    return ""
+
+
+# --- troubles of workers
+
+
+def _of_workers(facts: FleetFacts, explanations: Sequence[Explanation]) -> Iterator[Trouble]:
+    """Yield troubles of workers that no trouble of their shards tells."""
+    leases = ((each, facts.lease(each.shard_id)) for each in explanations if not each.situation.moves)
+    told = {lease.owner for _, lease in leases if lease is not None}
+    for name, session in sorted(facts.workers.items()):
+        if name in told or session.state != "running":
+            continue
+        state = life(facts, name)
+        if state is Liveness.LIVING and session.info.trouble:
+            text = f"Worker {name} is unwell: {session.info.trouble}."
+            told_of = _trouble(facts, "worker", Urgency.FAILING, situations.OWNER_UNWELL, text)
+            yield {**told_of, "worker": name}
+        elif state is Liveness.SILENT:
+            ago = duration(facts.age_seconds(session.beat_micros))
+            text = f"Worker {name} is silent: its last heartbeat was {ago} ago."
+            told_of = _trouble(facts, "worker", Urgency.TOLD, situations.OWNER_SILENT, text)
+            yield {**told_of, "worker": name, "since_micros": session.beat_micros}
+    yield from _of_parked(facts)
+
+
+def _of_parked(facts: FleetFacts) -> Iterator[Trouble]:
+    line = parked_line(facts)
+    if line:
+        yield _trouble(facts, "parked", Urgency.TOLD, situations.RECORDS_PARKED, line)
+
+
+def parked_line(facts: FleetFacts) -> str:
+    """Return how much is parked, in words: by the store if it was named, else by the workers; empty if nothing is."""
+    if facts.parked is not None:
+        keys = sum(facts.parked.values())
+        return "" if not keys else "1 key has parked records." if keys == 1 else f"{keys} keys have parked records."
+    counts = parked_records(facts)
+    records = sum(counts.values())
+    if not records:
+        return ""
+    by = ", ".join(f"worker {name}: {count}" for name, count in counts.items())
+    what = (
+        "1 record was parked since its worker" if records == 1 else f"{records} records were parked since the workers"
+    )
+    return f"{what} started ({by})."
+
+
+def _or_forever(seconds: float | None) -> float:
+    return float("inf") if seconds is None else seconds

@@ -97,7 +97,6 @@ _ADVICE = (
         "is missing in response header",
         f"Every answer of the service has this header: a gateway or proxy has probably answered. {_IF_IT_LASTS}",
     ),
-    (_SKEWED, "Set this machine's clock"),
     ("gateway", ""),  # this sentence needs no advice
     ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
 )
@@ -129,13 +128,23 @@ class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
         self.is_unreadable = is_unreadable
 
 
-def answer_error(error: OTSClientError, operation: str, status: int, headers: Iterable[str]) -> AnswerError:
-    """Make the error for an answer with these header names, from the error of the SDK or our own.
+def answer_error(error: OTSClientError, operation: str, status: int, headers: Mapping[str, str]) -> AnswerError:
+    """Make the error for an answer with these headers, by lower-case names, from the error of the SDK or our own.
 
     A wrong clock is this machine's own fault, so a refusal because of a wrong clock is as final as it says.
     """
-    is_final = error.message.startswith(_SKEWED) or not is_services(headers)
-    return AnswerError(error.message, status, operation, is_services=not is_final)
+    is_skewed = error.message.startswith(_SKEWED)
+    message = f"{error.message} {_clocks(headers.get('x-ots-date', ''))}" if is_skewed else error.message
+    return AnswerError(message, status, operation, is_services=is_services(headers) and not is_skewed)
+
+
+def _clocks(date: str) -> str:
+    """Return what the service's clock and this machine's show."""
+    return f"The service's clock shows {printable(date, LONGEST_NAME)}, this machine's {_machine_time()}"
+
+
+def _machine_time() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_services(headers: Iterable[str]) -> bool:
@@ -171,15 +180,19 @@ class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no typ
                 raise
             # The SDK's parser finds an error without a code in few bytes or none.
             problem = OTSClientError(f"HTTP status: {status}, reason: {reason}.")
-            raise answer_error(problem, api_name, status, map(str.lower, headers)) from error
+            raise answer_error(problem, api_name, status, _lower_case(headers)) from error
         except OTSClientError as error:
-            raise answer_error(error, api_name, status, map(str.lower, headers)) from error
+            raise answer_error(error, api_name, status, _lower_case(headers)) from error
 
     def parse_response(self, api_name: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
         try:
             return super().parse_response(api_name, status, headers, body)
         except Exception as error:  # the SDK's decoders raise any kind of error
             raise unreadable(api_name, error, status) from error
+
+
+def _lower_case(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
@@ -229,9 +242,9 @@ def _signed_by(client: Any) -> str:
         instance = client.protocol.instance_name
     except Exception:  # an error of the user's own provider: only the service's error counts
         return ""
-    clock = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return (
-        f" Signed with access key id {key_id!r} for instance {instance!r} when this machine's clock showed {clock}: "
+        f" Signed with access key id {key_id!r} for instance {instance!r} when this machine's clock showed "
+        f"{_machine_time()}: "
         "check the key's secret, the instance's name and the clock"
     )
 
@@ -263,8 +276,12 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
         return DependencyException(f"{_said(answer, status)}: {late}. ({text})", kind=_TRANSIENT, http_status=status)
     if named and error.is_unreadable:
         return _unreadable(answer, text, write, status)
+    if text.startswith(_SKEWED):
+        wrong = f"{answer} is refused, because this machine's clock is wrong: {text}. Set this machine's clock"
+        kind = ErrorKind.PERMANENT if 300 <= status < 500 else _doubt(write)  # a success may have been applied
+        return DependencyException(wrong, kind=kind, http_status=status)
     is_doubtful = error.is_services if named else text.startswith(DIFFERS)
-    if 300 <= status < 500 and not is_doubtful:  # a gateway that speaks another protocol, or a wrong clock
+    if 300 <= status < 500 and not is_doubtful:  # a gateway that speaks another protocol
         kind, problem = ErrorKind.PERMANENT, f"{_said(answer, status)}, and is not the service's: {text}"
     else:
         kind, problem = _doubt(write), f"{answer} cannot be trusted: {text}"

@@ -295,7 +295,10 @@ class Coordinator:
     def _renew_due(self) -> None:
         """Send the heartbeats, together with the information for operators if it has changed."""
         pace = self._around.pace.worker.report()
-        told = self._published.changed(self._statuses(), self.health, self._holdings.left, pace)
+        parked = self._instruments.parked_records
+        told = self._published.changed(
+            self._statuses(), self.health, self._holdings.left, pace=pace, parked=parked, now=self._loop.now()
+        )
         if told is not None:
             self.emit(events.InfoChanged(told))
         self.emit(events.RenewDue())

@@ -151,6 +151,8 @@ class Instruments:
         self._checkpoints: dict[int, _Waiting] = {}
         self._scan_asked_at: float | None = None
         self._handed_at: dict[str, float] = {}
+        self.parked_records: Counter[str] = Counter()
+        """Number of records that were parked since the worker began, by shard; counted without metrics, too."""
 
     # --- what the coordinator shows --------------------------------------------------------------------------------
 
@@ -211,8 +213,9 @@ class Instruments:
         """Record that records are delivered to the same processor again."""
         self._metrics.increment(metric_table.REDELIVERIES)
 
-    def parked(self, records: int) -> None:
+    def parked(self, shard_id: str, records: int) -> None:
         """Record that records are in the parking store."""
+        self.parked_records[shard_id] += records
         self._metrics.increment(metric_table.RECORDS_PARKED, records)
 
     def suspected_loss(self, cause: str) -> None:

@@ -434,7 +434,7 @@ class ShardConsumer:
             case Told.ACCEPTED:
                 instruments.accepted(shard_id, command.records)
             case Told.PARKED:
-                instruments.parked(command.records)
+                instruments.parked(shard_id, command.records)
             case Told.REDELIVERED:
                 instruments.redelivered()
             case Told.RESTARTED:

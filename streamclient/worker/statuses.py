@@ -166,6 +166,8 @@ class PublishedInfo:
         self._costs = costs
         self._counted = Cost()
         self._cost: Cost | None = None
+        self._parked: Mapping[str, int] = {}
+        self._parked_at = 0.0
         self._process = WorkerInfo(
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -182,9 +184,17 @@ class PublishedInfo:
         return self._last
 
     def changed(
-        self, statuses: Mapping[str, ShardStatus], health: WorkerHealth, left: Iterable[str], pace: str = ""
+        self,
+        statuses: Mapping[str, ShardStatus],
+        health: WorkerHealth,
+        left: Iterable[str],
+        *,
+        pace: str = "",
+        parked: Mapping[str, int] | None = None,
+        now: float = 0.0,
     ) -> str | None:
-        """Return the text for this state; ``None`` if it is unchanged."""
+        """Return the text for this state at ``now`` (monotonic seconds); ``None`` if it is unchanged."""
+        parked_of = self._latest_parked(parked or {}, now)
         info = evolve(
             self._process,
             trouble=health.reason,
@@ -192,6 +202,8 @@ class PublishedInfo:
             cost=self._latest_cost(),
             shards={key: _trouble(status) for key, status in statuses.items() if _is_told(status)},
             left=tuple(left),
+            parked=sum(parked_of.values()),
+            parked_of=parked_of,
         )
         text = info.to_json()
         if text == self._last:
@@ -207,6 +219,12 @@ class PublishedInfo:
             if latest.seconds >= COST_SECONDS:
                 self._counted, self._cost = total, latest
         return self._cost
+
+    def _latest_parked(self, parked: Mapping[str, int], now: float) -> Mapping[str, int]:
+        """Return the numbers of parked records: the first at once, later ones as seldom as the cost."""
+        if parked != self._parked and (not self._parked or now - self._parked_at >= COST_SECONDS):
+            self._parked, self._parked_at = dict(parked), now
+        return self._parked
 
 
 def _is_told(status: ShardStatus) -> bool:

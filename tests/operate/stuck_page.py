@@ -14,7 +14,15 @@ from tests.patience import until
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stuck.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| `(.+?)` \| (.+?) \|$", re.MULTILINE)
 
-UNREADABLE = {"no-data-table", "no-status-table", "not-a-status-table", "access-refused", "throttled", "unreachable"}
+UNREADABLE = {
+    "no-data-table",
+    "no-status-table",
+    "not-a-status-table",
+    "access-refused",
+    "clock-wrong",
+    "throttled",
+    "unreachable",
+}
 """Situations in which nothing could be read: the command says so on standard error, too."""
 
 

@@ -71,6 +71,18 @@ class BadRecord(Steady):
         raise ValueError("bad record")
 
 
+class BadKey(Steady):
+    """Fails for the records of one key."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        if any(record["id"] == self._key for record in process_records_input.records):
+            raise ValueError("bad record")
+        super().process_records(process_records_input)
+
+
 class NoCheckpoint(Steady):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         pass
@@ -124,13 +136,18 @@ def working(
     name: str = "w1",
     max_records: int = 100,
     executor: Any = None,
+    client: Any = None,
+    stream_api: Any = None,
     **config: Any,
 ) -> Iterator[Worker]:
     """A real worker over HTTP."""
     stream = StreamConfig(
-        client=scene.local.client(), data_table_name=TABLE, status_table_name=STATUS, max_records=max_records
+        client=client or scene.local.client(),
+        data_table_name=TABLE,
+        status_table_name=STATUS,
+        max_records=max_records,
     )
-    with Worker(name, ClientConfig(**{**QUICK, **config}), stream, make, executor) as worker:
+    with Worker(name, ClientConfig(**{**QUICK, **config}), stream, make, executor, stream_api=stream_api) as worker:
         yield worker
 
 

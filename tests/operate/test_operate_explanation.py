@@ -415,11 +415,10 @@ def test_a_leaving_worker_is_none_that_takes_leases() -> None:
 
 
 def test_time_to_loss_is_retention_less_the_age_of_the_next_record() -> None:
-    made = facts(row("s1"))
+    heads = {"s1": waiting(3_600), "s2": HeadFacts(is_trimmed=True), "s3": HeadFacts()}
+    made = facts(*map(row, heads), heads=heads)
 
-    assert seconds_to_loss(made, waiting(3_600)) == 23 * 3_600
-    assert seconds_to_loss(made, HeadFacts(is_trimmed=True)) == 0.0
-    assert seconds_to_loss(made, HeadFacts()) is None
+    assert [seconds_to_loss(made, key) for key in (*heads, "s4")] == [23 * 3_600, 0.0, None, None]
 
 
 # --- properties ----------------------------------------------------------------------------------------------------

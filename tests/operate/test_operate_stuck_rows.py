@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from streamclient.operate import situations
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.explanation import explain
 from streamclient.operate.site import Site
-from streamclient.server import Fail, FaultRule
+from streamclient.server import Fail, FaultRule, http_service
 from streamclient.tablestore import StreamSpecification
 
 if TYPE_CHECKING:
@@ -63,6 +64,25 @@ def test_wrong_keys(scene: Scene) -> None:
     checked(ran, "access-refused")
 
 
+@pytest.mark.parametrize(("minutes", "wrong"), [(20, "slow"), (-20, "fast")])
+def test_a_clock_that_the_service_refuses(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, minutes: int, wrong: str
+) -> None:
+    shard = scene.shard
+    scene.put_lease(shard)
+    real_time = http_service.real_time
+    monkeypatch.setattr(http_service, "real_time", lambda: real_time() + timedelta(minutes=minutes))
+    if wrong == "slow":
+        check(scene, "clock-wrong", shard)
+    for words in (["explain"], ["leases", "list"], ["top", "--once"]):
+        ran = scene.run(*words)
+        assert (ran.code, ran.out) == (2, "")
+        assert (
+            f"this machine's clock is 20 min {wrong}, by the service's clock. {situations.CLOCK_WRONG.advice}"
+            in ran.err
+        )
+
+
 @pytest.mark.slow
 def test_a_throttled_status_table(scene: Scene) -> None:
     scene.local.add_fault(FaultRule(operation="GetRange", table=STATUS, action=Fail("OTSServerBusy")))
@@ -101,9 +121,7 @@ def test_what_cannot_be_read_is_an_error_and_no_verdict(scene: Scene) -> None:
 
     assert [(ran.code, ran.out, ran.err.count("\n")) for ran in (missing, refused, off)] == [(2, "", 1)] * 3
     assert missing.err.startswith("streamclient explain: status table orders_status cannot be read: the table does")
-    assert refused.err.endswith(
-        "Check endpoint, instance, key and policy. Workers that are refused end with this error.\n"
-    )
+    assert refused.err.endswith(f"{situations.REFUSED.advice}\n")
     assert off.err.startswith("streamclient explain: data table 'orders' has no stream. Enable the stream again")
 
 

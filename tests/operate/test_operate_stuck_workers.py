@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 from operate_scene import STATUS, TABLE, Scene
-from stuck_page import check, is_now
+from stuck_page import check, is_now, is_told
 from stuck_workers import (
     LEASE_SECONDS,
+    BadKey,
     BadRecord,
     Blocked,
     Done,
@@ -34,16 +36,17 @@ from streamclient import CallLimits, FailurePolicy, IParkingStore, IRecordProces
 from streamclient.base.position import Position
 from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
+from streamclient.errors import WorkerFailedError
 from streamclient.model import Shard
 from streamclient.operate.collection import FleetReader
-from streamclient.server import Fail, FaultRule
+from streamclient.server import Fail, FaultRule, http_service
 from streamclient.tablestore.stream_api import RecordPage, StreamDescription
 from streamclient.tablestore.stream_operations import TablestoreStreamApi
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.worker.lease.lease_rows import key_of
 from streamclient.worker.lease.worker_directory import INFO, WORKER_STATUS_TYPE
 from streamclient.worker.parking import MemoryParkingStore
-from tests.patience import FOREVER_MILLIS, until
+from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -395,6 +398,63 @@ def test_a_process_that_is_stopped_and_then_killed(quick: Scene, tmp_path: Path)
         assert "whose process is gone" in line or "has a dead owner" in line
         becomes(quick, "owner-dead-alone", shard)
         check(quick, "owner-dead-alone")
+
+
+def test_a_key_that_is_refused_for_a_while_ends_no_running_worker(quick: Scene) -> None:
+    """As the advice says: its leases run out meanwhile, and it takes leases again once it is admitted."""
+    quick.write(3)
+    with working(quick, Steady) as worker:
+        shard = becomes(quick, "caught-up")
+        before = quick.lease(shard)
+        fault = quick.local.add_fault(FaultRule(operation="*", action=Fail("OTSAuthFailed")))
+        until(lambda: not worker.shard_statuses(), "its leases have run out")
+        quick.local.remove_fault(fault)
+        becomes(quick, "caught-up", shard)
+
+        assert quick.lease(shard).counter > before.counter
+        assert not worker.wait(0), "it goes on"
+
+
+def test_a_worker_that_is_refused_at_its_start_ends(quick: Scene) -> None:
+    quick.local.add_fault(FaultRule(operation="*", action=Fail("OTSAuthFailed")))
+    with pytest.raises(WorkerFailedError, match="OTSAuthFailed"), working(quick, Steady) as worker:
+        worker.wait(PATIENCE_SECONDS)
+
+
+def test_a_worker_names_a_wrong_clock_and_goes_on_once_it_is_right(
+    quick: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick.write(3)
+    named = "this machine's clock is wrong"
+    real_time = http_service.real_time
+    with working(quick, Steady, **{"max_duration_before_last_successful_renew_or_take_lease": 500}) as worker:
+        shard = becomes(quick, "caught-up")
+        with monkeypatch.context() as moved:
+            moved.setattr(http_service, "real_time", lambda: real_time() + timedelta(minutes=20))
+            until(lambda: named in worker.health.reason, lambda: worker.health)
+            with pytest.raises(WorkerFailedError, match=named), working(quick, Steady, name="w2") as other:
+                other.wait(PATIENCE_SECONDS)
+        becomes(quick, "caught-up", shard)
+        assert not worker.wait(0), "it goes on"
+
+
+def test_records_that_were_parked(quick: Scene) -> None:
+    """Told by the fleet's commands, and of the shard; the number is there as soon as the first heartbeat after it."""
+    quick.write(3)
+    parks = policy(OnFailure.PARK, parking=MemoryParkingStore())
+    with working(quick, lambda: BadKey("key-00"), failure_policy=parks):
+        until(lambda: published(quick, "w1").parked == 1, "it publishes the number")
+        becomes(quick, "caught-up")
+        told = quick.run("explain", "--json", "--observe", "0").document["verdict"]
+        (trouble,) = told["troubles"]
+        texts = [quick.run(*words).out for words in (["explain"], ["top", "--once"], ["leases", "report"])]
+        of_shard = quick.run("explain", quick.shard, "--observe", "0").out
+
+    assert is_told(trouble, "records-parked")
+    assert trouble["advice"] in texts[0]
+    assert told["is_well"]
+    assert all("1 record was parked since its worker started (worker w1: 1)" in text for text in texts)
+    assert "parked: 1 since worker w1 started; `streamclient parked list` names those that wait" in of_shard
 
 
 def test_leases_are_judged_by_the_duration_that_workers_publish(quick: Scene) -> None:

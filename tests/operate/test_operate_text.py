@@ -34,6 +34,14 @@ def test_the_clock_follows_the_dates_of_answers() -> None:
     assert clock.now_micros() == NOON + 5_000_000
 
 
+def test_the_clock_knows_how_wrong_the_machine_is() -> None:
+    clock = ServiceClock(lambda: NOON - 1_200_000_000)
+    assert clock.offset_seconds == 0.0
+    clock.note_date("2026-01-01T12:00:00.000Z")
+
+    assert clock.offset_seconds == 1_200.0
+
+
 def test_a_stamp_is_a_lower_bound_and_nonsense_is_ignored() -> None:
     clock = ServiceClock(lambda: 0)
     clock.note_date("yesterday")
@@ -60,6 +68,8 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
         cost=Cost(seconds=60.5, stream_requests=3, status_table_write_units=2),
         shards=shards,
         left=("b", "a"),
+        parked=9_000,
+        parked_of={f"s{number:03}": 1 + number for number in range(MOST_SHARDS + 9)},
     )
     read = WorkerInfo.from_json(told.to_json())
 
@@ -68,6 +78,8 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
     assert read.cost == told.cost
     assert len(read.shards) == MOST_SHARDS
     assert read.unnamed == 9, "the rest is counted"
+    assert (read.parked, len(read.parked_of), read.parked_of["s208"]) == (9_000, MOST_SHARDS, 209)
+    assert "s008" not in read.parked_of, "those with the fewest are left out"
     assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
     assert len(told.to_json()) < 120_000
 
@@ -78,7 +90,9 @@ def test_any_text_in_its_place_is_read_as_nothing(text: str) -> None:
 
 
 def test_members_of_another_type_are_left_out() -> None:
-    read = WorkerInfo.from_json('{"host": 3, "pid": true, "shards": [], "left": {}, "new": 1, "version": "2"}')
+    read = WorkerInfo.from_json(
+        '{"host": 3, "pid": true, "shards": [], "left": {}, "new": 1, "version": "2", "parked_of": [], "parked": "1"}'
+    )
     assert read == WorkerInfo(version="2")
     cost = Cost(seconds=60, stream_requests=3).to_document()
     for wrong in ({**cost, "seconds": 0}, {**cost, "stream_requests": "3"}, {**cost, "stream_requests": -3}, {}, []):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -16,15 +17,24 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
-from streamclient.cli.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, plain_screen
+from streamclient.cli.top_screens import (
+    HEADS_PER_REFRESH,
+    FailedScreen,
+    FleetWatch,
+    _screens,
+    _show_plain,
+    plain_screen,
+)
 from streamclient.cli.top_tables import causes, worker_rows
 from streamclient.core import leases as rule
 from streamclient.core.costs import Cost
 from streamclient.errors import ConfigurationError
 from streamclient.model import Progress
+from streamclient.operate import situations
 from streamclient.operate.collection import FleetReader
-from streamclient.operate.facts import FleetFacts, HeadFacts
-from streamclient.operate.overview import headline, overview, overview_document
+from streamclient.operate.facts import FleetFacts, HeadFacts, Process
+from streamclient.operate.next_records import QUIET_SECONDS, HeadReader
+from streamclient.operate.overview import Overview, headline, overview, overview_document
 from streamclient.operate.site import Site
 from streamclient.server import Fail, FaultRule
 from tests.patience import PATIENCE_SECONDS, until
@@ -55,6 +65,7 @@ def test_shards_nearest_to_loss_come_first_and_finished_ones_are_only_counted() 
     view = overview(now, before)
 
     assert [line.shard_id for line in view.shards] == ["s2", "s1", "s4"]
+    assert plain_screen(view).startswith(f"{view.verdict['sentence']}\n"), "the verdict comes first"
     assert (view.finished, view.moving) == (1, 0)
     assert headline(view) == ("orders: 2 workers, 0 of 3 shards move, 1 finished, 120 records/s, longest lag 1 h")
 
@@ -81,6 +92,9 @@ def test_workers_are_shown_with_their_health_and_their_leases() -> None:
         now, workers={"w1": worker("w1", trouble="no scan succeeded", beat=11.0), "w2": worker("w2", beat=99.0)}
     )
     assert [cells[-1] for cells in worker_rows(overview(silent))] == ["unknown", "unknown"], "what they said is old"
+    held = evolve(now, workers={"w1": worker("w1", process=Process.STOPPED), "w2": worker("w2", process=Process.GONE)})
+    states = [(cells[1], cells[-1]) for cells in worker_rows(overview(held))]
+    assert states == [("stopped", "unknown"), ("gone", "unknown")], "although their last heartbeats are young"
 
 
 def test_a_shard_that_does_not_move_says_why() -> None:
@@ -99,10 +113,10 @@ def test_a_fleet_that_counts_its_requests_says_what_they_cost() -> None:
     counted = overview(evolve(now, workers={"w1": worker("w1", cost=cost)}))
     told = "costs an hour: stream 14,400 requests and 0 read units, status table 600 requests, "
 
-    assert plain_screen(counted).splitlines()[1].startswith(told)
+    assert any(line.startswith(told) for line in plain_screen(counted).splitlines())
     assert overview_document(counted)["totals"]["cost_an_hour"]["stream_requests"] == 14_400
     assert overview_document(overview(now))["totals"]["cost_an_hour"] is None
-    assert len(plain_screen(counted, 60, 12).splitlines()) <= 12
+    assert len(plain_screen(counted, 60, 24).splitlines()) <= 24
 
 
 LONG = (
@@ -113,7 +127,7 @@ LONG = (
 def test_the_screen_has_as_many_shards_as_lines_and_a_cause_is_whole() -> None:
     _, now = fleet()
     view = overview(evolve(now, workers={**now.workers, "w2": worker("w2", shards={"s2": LONG})}))
-    roomy, low = plain_screen(view, 80, 40), plain_screen(view, 80, 13)
+    roomy, low = plain_screen(view, 80, 40), plain_screen(view, 80, 22)
 
     assert max(len(line) for line in roomy.splitlines()) <= 80
     assert all(f"\n{shard} " in roomy for shard in ("s1", "s2", "s4"))
@@ -121,9 +135,71 @@ def test_the_screen_has_as_many_shards_as_lines_and_a_cause_is_whole() -> None:
     assert "\ns2 " in low
     assert LONG in " ".join(low.split())
     assert "\ns4 " not in low
-    assert len(low.splitlines()) <= 12
-    assert low.splitlines()[-1] == "(2 more: a higher terminal or --json shows them)"
+    assert len(low.splitlines()) <= 21
+    assert low.splitlines()[-1] == "(1 more: a higher terminal or --json shows them)"
     assert "\ns2 " in plain_screen(view, 80, 1), "one at least"
+    sentence = view.verdict["sentence"]
+    assert roomy.startswith(sentence[:60])
+    assert "what to do: " in low, "the remedy has room, however long the cause is"
+
+
+def test_many_workers_leave_room_for_the_shards_and_those_that_are_unwell_come_first() -> None:
+    many = {f"w{number:03}": worker(f"w{number:03}") for number in range(100)}
+    view = overview(facts(row("s1", "w050"), workers=[*many.values(), worker("w999", trouble="no scan succeeded")]))
+    lines = plain_screen(view, 80, 30).splitlines()
+
+    assert len(lines) <= 29
+    assert any(line.startswith("s1 ") for line in lines)
+    shown = [line.split()[0] for line in lines if line.startswith("w")]
+    assert (shown[0], len(shown)) == ("w999", 7)
+    assert "(94 more: --json shows them)" in lines
+    assert sum(line.startswith("w") for line in plain_screen(view, 80).splitlines()) == 101
+
+
+def test_a_verdict_leaves_room_for_the_shards_however_long_it_is() -> None:
+    stuck = {f"s{letter}": f"cause {letter}: {LONG * 4}" for letter in "abcdef"}
+    view = overview(facts(*(row(key, "w1") for key in stuck), workers=[worker("w1", shards=stuck)]))
+    screen, whole = plain_screen(view, 80, 24).splitlines(), plain_screen(view, 80)
+    begin = next(number for number, line in enumerate(screen) if line.startswith("orders: 1 worker"))
+
+    assert begin == 8
+    assert sum("what to do: " in line for line in screen) >= 1
+    assert screen[2].endswith("…")
+    assert any(line.startswith("sa ") for line in screen)
+    assert whole.count("also: ") == 5
+    assert "And 5 more troubles." in " ".join(whole.split())
+
+
+class Screen(io.StringIO):
+    """What a terminal was sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+def test_without_rich_a_screen_takes_the_place_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, terminal: str
+) -> None:
+    """Nothing scrolls: each begins at the first line, and its lines end before the last one of the terminal."""
+    _, now = fleet()
+    screen = Screen()
+    for name, value in (("TERM", terminal), ("COLUMNS", "80"), ("LINES", "22")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", screen)
+    _show_plain(iter([overview(now), FailedScreen("cannot be read", None)]))
+    sent = screen.getvalue()
+
+    if terminal == "dumb":
+        assert "\x1b" not in sent
+        return
+    first, second = sent.split("\x1b[H")[1:]
+    assert first.startswith("\x1b[J")
+    assert "\n\x1b[J" in second
+    shown = [*first.split("\n")[:-1], *second.split("\n")[:-1]]
+    assert all(line.endswith("\x1b[K") for line in shown), "what stood there is erased"
+    assert "s2" in first
+    assert first.count("\n") < 22
 
 
 def test_once_prints_a_screen_or_a_document(scene: Scene) -> None:
@@ -133,7 +209,9 @@ def test_once_prints_a_screen_or_a_document(scene: Scene) -> None:
     plain = scene.run("top", "--once")
     document = scene.run("top", "--once", "--json").document
 
-    assert plain.first_line.startswith("orders: 1 worker, 1 of 1 shard moves, 0 finished, longest lag ")
+    assert plain.first_line == "orders: all is well: 1 shard moves."
+    assert plain.out.splitlines()[1].startswith("orders: 1 worker, 1 of 1 shard moves, 0 finished, longest lag ")
+    assert document["verdict"]["sentence"] == plain.first_line
     assert document["totals"]["shards"] == 1
     assert document["workers"][0]["session"]["state"] == "running"
     assert set(document["shards"][0]) == {
@@ -143,6 +221,7 @@ def test_once_prints_a_screen_or_a_document(scene: Scene) -> None:
         "moves",
         "first_line",
         "lag_seconds",
+        "lag_is_bound",
         "records_per_second",
         "seconds_to_loss",
     }
@@ -189,6 +268,22 @@ def test_a_moving_shard_keeps_its_last_known_lag_until_its_turn_comes(scene: Sce
     assert reader.read_some({scene.shard: second}, 1) != old
 
 
+def test_a_head_that_could_not_be_read_is_not_the_one_of_before(scene: Scene) -> None:
+    """What was read is over: nothing waited then. It is read again after a while, not at each refresh."""
+    scene.write(5)
+    now = [0.0]
+    reader = HeadReader(Site(scene.client, TABLE, STATUS).streams, scene.stream_id, lambda: now[0])
+    end = scene.iterator(after=5)
+    assert reader.read_some({scene.shard: end}, 1)[scene.shard] == HeadFacts()
+    scene.local.add_fault(FaultRule(operation="GetStreamRecord", action=Fail("OTSNoPermissionAccess")))
+    now[0] = QUIET_SECONDS
+    assert "OTSNoPermissionAccess" in reader.read_some({scene.shard: end}, 1)[scene.shard].problem
+    scene.local.clear_faults()
+    assert "OTSNoPermissionAccess" in reader.read_some({scene.shard: end}, 1)[scene.shard].problem
+    now[0] = 2 * QUIET_SECONDS
+    assert reader.read_some({scene.shard: end}, 1)[scene.shard] == HeadFacts()
+
+
 def test_a_screen_as_text_cuts_nothing() -> None:
     _, now = fleet()
     assert "\n  processor failed once\n" in plain_screen(overview(now))
@@ -213,11 +308,20 @@ def test_a_passing_trouble_is_a_screen_from_the_first_one_on(scene: Scene) -> No
     scene.local.add_fault(FaultRule(operation="GetRange", table=STATUS, action=Fail("OTSServerBusy")))
     screens = _screens(FleetWatch(Site(scene.client, TABLE, STATUS)), "what", 0.0)
 
-    assert str(next(screens)).startswith("what: cannot be read at the moment: status table")
+    failed = next(screens)
+    assert isinstance(failed, FailedScreen)
+    assert failed.text.startswith("what: cannot be read at the moment: status table")
+    assert failed.text.endswith(situations.THROTTLED.advice), "it says what to do"
     scene.local.clear_faults()
-    assert not isinstance(next(screens), str)
+    again = next(screens)
+    assert isinstance(again, Overview)
+    assert again.verdict["troubles"][0]["situation"] == "no-worker"
     scene.client.delete_table(STATUS)
-    assert "what: cannot be read at the moment" in str(next(screens))
+    failed = next(screens)
+    assert isinstance(failed, FailedScreen)
+    assert "what: cannot be read at the moment" in failed.text
+    told = failed.document["verdict"]["troubles"][0]
+    assert (told["kind"], told["since_is_seen"]) == ("unreadable", True)
 
 
 @pytest.mark.slow

@@ -297,4 +297,6 @@ def test_a_wrong_clock_is_told_at_once_and_by_name() -> None:
 
     assert failure.kind is PERMANENT
     assert skewed in str(failure)
-    assert "Set this machine's clock" in str(failure)
+    assert "because this machine's clock is wrong" in str(failure)
+    assert "The service's clock shows 2020-01-01T00:00:00.000Z, this machine's 20" in str(failure)
+    assert str(failure).endswith("Set this machine's clock")

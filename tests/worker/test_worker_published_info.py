@@ -64,6 +64,20 @@ def test_what_has_not_changed_is_not_told_again() -> None:
     assert published.changed({}, WELL, ()) == published.text
 
 
+def test_the_first_parked_record_is_told_at_once_and_later_ones_once_in_a_while() -> None:
+    published = PublishedInfo(20_000, 5)
+
+    def told(now: float, **parked: int) -> dict[str, int] | None:
+        text = published.changed({}, WELL, (), parked=parked, now=now)
+        return None if text is None else dict(WorkerInfo.from_json(text).parked_of)
+
+    assert told(1_000.0) is None
+    assert told(1_001.0, s1=1) == {"s1": 1}
+    assert told(1_002.0, s1=2) is None, "a storm of them is not written with every heartbeat"
+    assert told(1_001.0 + COST_SECONDS, s1=2, s2=3) == {"s1": 2, "s2": 3}
+    assert WorkerInfo.from_json(published.text).parked == 5
+
+
 def test_a_cost_is_stated_once_in_its_least_time_and_is_that_of_the_time_since_the_last_one() -> None:
     asked = [Cost(seconds=0.1, stream_requests=9)]
     published = PublishedInfo(20_000, 5, lambda: asked[-1])
