@@ -81,6 +81,34 @@ class Pause:
 
 
 @frozen
+class RecordOrder:
+    """An operator's order to take records out of a shard: parked or dropped, and never delivered.
+
+    It moves no checkpoint. It stands in the lease's row until a stored checkpoint is after all of its records. Python
+    workers obey it; Java workers do not know it.
+    """
+
+    request_id: str
+    by: str
+    reason: str
+    at_micros: int
+    """The time of the order in microseconds since 1970."""
+    until_micros: int
+    """The end of the order, by the clock of the worker that obeys: no record that it names is kept for longer."""
+    record_ids: tuple[str, ...]
+    """The ids that the records have, or would have, in a parking store."""
+    parking_table: str = ""
+    """The table of the store for these records, unless the worker has a store of its own."""
+    parking_directory: str = ""
+    """The directory of that store. Without table and directory the records are dropped."""
+
+    @property
+    def is_skip(self) -> bool:
+        """Whether the records are dropped."""
+        return not self.parking_table and not self.parking_directory
+
+
+@frozen
 class Progress:
     """The progress up to the stored checkpoint, stored with that checkpoint for operators and for balancing by load."""
 
@@ -120,6 +148,7 @@ class Lease:
     pause_taken: str = ""
     """The pause that the owner obeys, as ``<request id> <owner>``: the owner no longer reads the shard."""
     progress: Progress | None = None
+    orders: tuple[RecordOrder, ...] = ()
 
     @property
     def is_paused_by_owner(self) -> bool:

@@ -159,6 +159,8 @@ class Reason:
     """The thing that the cause names: a shard, a worker, a call, a record; see ``Cause``."""
     detail: str = ""
     """More details for people: the text of an error, a duration."""
+    record_id: str = ""
+    """The id of the one record that the subject names; empty if the subject is anything else."""
 
     @property
     def kind(self) -> ReasonKind:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attrs import evolve
 
-from streamclient.base.times import MICROS_PER_SECOND, parse_duration
+from streamclient.base import checks
+from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, parse_duration
 from streamclient.cli.lease_views import named_shard, shard_shortener
 from streamclient.cli.options import operator_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.output import complain, print_json, print_text
 from streamclient.errors import ConfigurationError
-from streamclient.model import CheckpointPosition, Lease, Pause
-from streamclient.operate import plans
+from streamclient.model import CheckpointPosition, Lease, Pause, RecordOrder
+from streamclient.operate import order_plans, plans
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.next_records import PARALLEL_READS
@@ -28,10 +30,15 @@ from streamclient.operate.operator_orders import Order, OrderExecutor, OrderRepo
 from streamclient.operate.plans import ChangePlan, Planner, Target
 from streamclient.operate.site import Site
 from streamclient.operate.targets import TargetDirection, TargetReader
-from streamclient.records import readable_position
+from streamclient.records import StreamRecord, readable_position
+from streamclient.worker.parking.parked_frames import record_id
 
 Answer = TypeVar("Answer")
 Shortener = Callable[[str], str]
+
+LONGEST_RETENTION_HOURS = 168
+"""The longest time for which the service keeps records, for a stream that does not tell its own. An order stands for
+that time: none of its records can come any more after it."""
 
 GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
@@ -56,7 +63,9 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
 
 
 def skip(site: Site, arguments: argparse.Namespace) -> int:
-    """Go on at a later position, and say how many records that loses."""
+    """Go on at a later position, and say how many records that loses; or drop single records."""
+    if arguments.to is None:
+        return _take_out(site, arguments)
     _require_other("--to", arguments.to, refused=("oldest",), instead="rewind")
 
     def prepare(facts: FleetFacts) -> Planner:
@@ -74,6 +83,58 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
         return _noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
 
     return _run(site, arguments, prepare, wakes_all=True)
+
+
+def park(site: Site, arguments: argparse.Namespace) -> int:
+    """Have one record of a shard parked."""
+    return _take_out(site, arguments)
+
+
+def _take_out(site: Site, arguments: argparse.Namespace) -> int:
+    """Order records parked or dropped; without ``--yes`` nothing is written."""
+    if not arguments.yes and not arguments.dry_run:
+        arguments.dry_run = True
+        complain("this is a dry run; add --yes to give the order")
+    checks.optional(checks.positive).require("--records", getattr(arguments, "records", None))
+    directory = getattr(arguments, "parking_directory", None)
+    change_id, now = uuid.uuid4().hex[:8], site.clock.now_micros()
+
+    def prepare(facts: FleetFacts) -> Planner:
+        found = _records_named(site, facts, arguments)
+        records, problem = ([], found) if isinstance(found, str) else (found, "")
+        kept_hours = facts.stream.expiration_hours or LONGEST_RETENTION_HOURS
+        order = RecordOrder(
+            request_id=change_id,
+            by=operator_name(),
+            reason=arguments.reason,
+            at_micros=now,
+            until_micros=now + kept_hours * MICROS_PER_HOUR,
+            record_ids=tuple(map(record_id, records)),
+            parking_table=getattr(arguments, "parking_table", None) or "",
+            parking_directory="" if directory is None else os.path.abspath(directory),
+        )
+        planner = partial(order_plans.plan_record_order, shard_id=arguments.shard, order=order, problem=problem)
+        return _noting(planner, *map(order_plans.record_note, records))
+
+    return _run(site, arguments, prepare, change_id=change_id)
+
+
+def _records_named(site: Site, facts: FleetFacts, arguments: argparse.Namespace) -> Sequence[StreamRecord] | str:
+    """Return the records that the command names, or why it names none."""
+    lease, halted = _lease(facts, arguments.shard), facts.halted_record(arguments.shard)
+    if lease is None or lease.is_finished:
+        return "it has no records to take out"
+    count = getattr(arguments, "records", None)
+    if count is not None:
+        if count > order_plans.MOST_RECORDS_ORDERED:
+            raise ConfigurationError(
+                f"--records {count} is above {order_plans.MOST_RECORDS_ORDERED}, the most in a row"
+            )
+        return order_plans.next_records(site.streams, lease, count, halted)
+    if arguments.record is None and not halted:
+        return "its owner does not say that it stopped at one record: name the record with --record ID"
+    found = order_plans.named_record(site.streams, lease, arguments.record or halted)
+    return found if isinstance(found, str) else [found]
 
 
 def reset(site: Site, arguments: argparse.Namespace) -> int:
@@ -210,9 +271,9 @@ def _require_consent(arguments: argparse.Namespace, loss: str) -> None:
         raise ConfigurationError(f"{loss}; add --yes to accept that")
 
 
-def _noting(planner: Planner, note: str) -> Planner:
+def _noting(planner: Planner, *notes: str) -> Planner:
     def plan(facts: FleetFacts, still: object) -> ChangePlan:
-        return planner(facts, still).with_notes(note)  # type: ignore[arg-type]  # passed on unchanged
+        return planner(facts, still).with_notes(*notes)  # type: ignore[arg-type]  # passed on unchanged
 
     return plan
 
@@ -246,14 +307,24 @@ def _selected(facts: FleetFacts, arguments: argparse.Namespace, is_wanted: Calla
 
 
 def _run(
-    site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
+    site: Site,
+    arguments: argparse.Namespace,
+    prepare: Callable[[FleetFacts], Planner],
+    *,
+    wakes_all: bool = False,
+    change_id: str | None = None,
 ) -> int:
-    _, report, short = _execute(site, arguments, prepare, wakes_all=wakes_all)
+    _, report, short = _execute(site, arguments, prepare, wakes_all=wakes_all, change_id=change_id)
     return _show(arguments, report, short)
 
 
 def _execute(
-    site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
+    site: Site,
+    arguments: argparse.Namespace,
+    prepare: Callable[[FleetFacts], Planner],
+    *,
+    wakes_all: bool = False,
+    change_id: str | None = None,
 ) -> tuple[OrderExecutor, OrderReport, Shortener]:
     """Carry the order out; return its report, and a function that shortens ids in a text. Ids in errors are short."""
     limit = getattr(arguments, "pause", None)
@@ -263,7 +334,13 @@ def _execute(
     _complete_ids(facts, arguments)
     short = shard_shortener(facts)
     executor = OrderExecutor(site, collector, operator_name(), say=complain)
-    order = Order(command=_command(arguments), reason=arguments.reason, prepare=prepare, wakes_all=wakes_all)
+    order = Order(
+        command=_command(arguments),
+        reason=arguments.reason,
+        prepare=prepare,
+        change_id=change_id or uuid.uuid4().hex[:8],
+        wakes_all=wakes_all,
+    )
     try:
         report = executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
     except ConfigurationError as error:
@@ -279,13 +356,26 @@ def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
         arguments.shards = [named_shard(facts, given) for given in arguments.shards]
 
 
+_VALUES = {
+    "to": "--to",
+    "record": "--record",
+    "records": "--records",
+    "parking_table": "--parking-table",
+    "parking_directory": "--parking-directory",
+    "worker": "--worker",
+    "lasting": "--for",
+    "pause": "--pause",
+}
+"""The options with a value that the audit shows."""
+
+
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command as typed, without the options of the connection, which may hold secrets."""
     words = [arguments.action]
     words += [arguments.shard] if getattr(arguments, "shard", None) else getattr(arguments, "shards", [])
-    for name, option in (("to", "--to"), ("worker", "--worker"), ("lasting", "--for"), ("pause", "--pause")):
+    for name, option in _VALUES.items():
         value = getattr(arguments, name, None)
-        words += [] if value is None else [option, value]
+        words += [] if value is None else [option, str(value)]
     flags = ("all", "with_descendants", "yes", "force")
     words += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name, False)]
     return shlex.join(words)
@@ -322,9 +412,16 @@ def _columns(columns: dict[str, object]) -> str:
 def _shown(name: str, value: object) -> str:
     if name == "checkpoint" and isinstance(value, str):
         return readable_position(value)
+    if name == "orders" and isinstance(value, list):
+        return f"[{', '.join(map(_order_shown, value))}]"
     if name == "pending" and isinstance(value, dict):
         value = {**value, "value": readable_position(value["value"])}
     return repr(value)
+
+
+def _order_shown(order: Mapping[str, Any]) -> str:
+    is_park = order["parking_table"] or order["parking_directory"]
+    return f"{'park' if is_park else 'skip'} {len(order['record_ids'])} by {order['by']}"
 
 
 def _summary(report: OrderReport) -> str:

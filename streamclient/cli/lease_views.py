@@ -16,7 +16,6 @@ from streamclient.cli.terminal.layout import Column, counted, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
-from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
 from streamclient.operate.cases import Explanation
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.evidence import evidence
@@ -34,6 +33,7 @@ from streamclient.operate.overview import Overview, headline, overview
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
 from streamclient.operate.verdict import parked_line
+from streamclient.worker.lease.audit_rows import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
 
 COLUMNS = (
     Column("SHARD"),

@@ -38,6 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "diff": lease_views.compare,
         "rewind": lease_changes.rewind,
         "skip": lease_changes.skip,
+        "park": lease_changes.park,
         "reset": lease_changes.reset,
         "accept-end": lease_changes.accept_end,
         "release": lease_changes.release,
@@ -100,10 +101,22 @@ def _add_positions(actions: Actions) -> None:
     rewind.add_argument(
         "--with-descendants", action="store_true", help="also read its children and theirs again, from their beginning"
     )
-    skip = _add_change(actions, "skip", "go on at a later position; the records before it are lost", pauses=True)
+    skip = _add_change(
+        actions, "skip", "go on at a later position, or without single records, which are lost", pauses=True
+    )
     skip.add_argument("shard")
-    skip.add_argument("--to", required=True, metavar="WHERE", help="latest, a time, end, or iterator:TEXT")
+    what = skip.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", metavar="WHERE", help="latest, a time, end, or iterator:TEXT")
+    what.add_argument("--record", metavar="ID", help="drop this record, and move no checkpoint")
+    what.add_argument(
+        "--records", type=int, metavar="N", help="drop the next N records, and move no checkpoint; at most 200"
+    )
     skip.add_argument("--yes", action="store_true", help="accept the loss")
+    park = _add_change(actions, "park", "keep a record that fails for a replay, and go on without it")
+    park.add_argument("shard")
+    park.add_argument("--record", metavar="ID", help="the record; default: the one at which the shard stopped")
+    park.add_argument("--yes", action="store_true", help="give the order; without it, this is a dry run")
+    parking_options(park, is_required=True)
     end = _add_change(actions, "accept-end", "let a shard end although the list of shards does not show its end")
     end.add_argument("shard")
     end.add_argument("--yes", action="store_true", help="you vouch that the shard is closed")

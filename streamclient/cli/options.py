@@ -131,9 +131,9 @@ def fleet_options() -> argparse.ArgumentParser:
     return parser
 
 
-def parking_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the store of parked records, for commands that count parked records."""
-    group = parser.add_argument_group("parked records").add_mutually_exclusive_group()
+def parking_options(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """Add the options that name the store of parked records."""
+    group = parser.add_argument_group("parked records").add_mutually_exclusive_group(required=is_required)
     group.add_argument("--parking-table", metavar="NAME", help="a TableParkingStore")
     group.add_argument("--parking-directory", metavar="DIR", help="a FileParkingStore")
 

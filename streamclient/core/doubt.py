@@ -124,7 +124,8 @@ def _is_held_write(write: LeaseWrite) -> bool:
 
 def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
     """Return whether a held lease can go on without the write if the store does not support such writes."""
-    is_asked = write.kind in (*CHECKPOINT_KINDS, WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.RELEASE)
+    own_columns = (WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.END_ORDERS)
+    is_asked = write.kind in (*CHECKPOINT_KINDS, *own_columns, WriteKind.RELEASE)
     return is_asked and write.lease_key in state.held
 
 
@@ -135,6 +136,10 @@ def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Ex
         return
     if write.kind in CHECKPOINT_KINDS:
         answer_sent(state, held, CheckpointOutcome.REJECTED, error)
+    elif write.kind is WriteKind.END_ORDERS:
+        text = f"orders are obeyed but cannot be removed: {error}"
+        state.report(Severity.WARNING, held.lease.lease_key, text)
+        state.keep(evolve(held, keeps_orders=True))
     else:
         pause = write.seen.pause
         text = f"pauses are obeyed but cannot be acknowledged: {error}"
@@ -194,7 +199,7 @@ def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease |
     held = accepted(held, write, sent_at, state.duration_seconds, row)
     if is_plain and held.unexplained_moves:
         held = evolve(held, unexplained_moves=0)
-    if row is not None:
+    if row is not None or write.kind is WriteKind.END_ORDERS:
         held = evolve(held, pause_known_at=state.now)
     if _broke_off(state, write):
         broken = held.acquisition

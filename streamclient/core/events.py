@@ -16,7 +16,7 @@ from attrs import frozen
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteOutcome
-from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
+from streamclient.model import Lease, PendingCheckpoint, Progress, RecordOrder, Shard, ShardInfo, ShutdownReason
 
 # --- calls, and their answers --------------------------------------------------------------------------------------
 
@@ -111,6 +111,19 @@ class WakeWorkers(Call[None]):
 
 
 @frozen
+class NoteOrder(Call[None]):
+    """Store in the audit how an operator's order about records ended; a repetition replaces the same audit row."""
+
+    lease_key: str
+    order: RecordOrder
+    who: str
+    """The worker."""
+    outcome: str
+    at_micros: int
+    """The time of the note in microseconds since 1970."""
+
+
+@frozen
 class DrawEpoch(Call[int]):
     """Draw the epoch of a new acquisition: greater than all numbers drawn before for this lease by any worker.
 
@@ -179,6 +192,17 @@ class EndAccepted:
 
 
 @frozen
+class OrderObeyed:
+    """A stored checkpoint is after all records that an operator's order names."""
+
+    lease_key: str
+    consumer_id: str
+    order: RecordOrder
+    taken: int
+    """The number of these records that the consumer took out."""
+
+
+@frozen
 class ConsumerStalled:
     """A consumer makes no progress and has no reason that excuses it; the lease must not be kept for it."""
 
@@ -243,6 +267,7 @@ Event = (
     | CheckpointRequested
     | EndRead
     | EndAccepted
+    | OrderObeyed
     | ConsumerStalled
     | PauseRequested
     | ResumeRequested
@@ -278,10 +303,22 @@ class StartConsumer:
     consumer_id: str = ""
     """The consumer's id. It may be empty for the first consumer of an acquisition, whose id is the lease identifier."""
 
+    orders: tuple[RecordOrder, ...] = ()
+    """The operators' orders about records of the shard."""
+
     @property
     def identifier(self) -> str:
         """The id by which events and commands name this consumer."""
         return self.consumer_id or self.shard_info.lease_identifier
+
+
+@frozen
+class GiveOrders:
+    """Give a consumer the operators' orders about records as they are now."""
+
+    lease_key: str
+    consumer_id: str
+    orders: tuple[RecordOrder, ...]
 
 
 @frozen
@@ -352,5 +389,13 @@ class Report:
 
 
 Command = (
-    Call[Any] | ResolveAndCreate | ForgetEpoch | StartConsumer | StopConsumer | AnswerCheckpoint | AnswerEnd | Report
+    Call[Any]
+    | ResolveAndCreate
+    | ForgetEpoch
+    | StartConsumer
+    | StopConsumer
+    | GiveOrders
+    | AnswerCheckpoint
+    | AnswerEnd
+    | Report
 )

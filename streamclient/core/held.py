@@ -14,17 +14,17 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamclient.base.reasons import Cause, Reason
 from streamclient.core.deadlines import NEVER
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.values import evolve
 from streamclient.core.write_rules import NO_DOUBT, Doubt, WriteKind
-from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
+from streamclient.model import Lease, PendingCheckpoint, Progress, RecordOrder, ShardState
 
 MARGIN_SHARE = 0.05
 """Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift
@@ -192,10 +192,18 @@ class HeldLease:
     of the same name may have taken the lease meanwhile, and a destination that has seen this worker's epoch would
     refuse that process."""
     pause_known_at: float = NEVER
-    """The time of the read that showed the present pause, or showed no pause. Scans that began before that read are
-    older."""
+    """The time of the read that showed the present pause and orders about records, or of the write that removed such
+    orders. Scans that began before it are older."""
     mute_pause: str = ""
     """Request id of a pause that the store cannot acknowledge."""
+    orders_given: tuple[RecordOrder, ...] = ()
+    """The orders about records that the running or last consumer was given."""
+    obeyed: Mapping[str, str] = field(factory=dict)
+    """The outcomes of the orders that the consumer has obeyed, by request id."""
+    noted: frozenset[str] = frozenset()
+    """Request ids of the orders whose end stands in the audit."""
+    keeps_orders: bool = False
+    """Whether the store cannot remove orders."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
     """Number of requests, from the first, that the write under way answers."""
@@ -231,8 +239,9 @@ class HeldLease:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether a consumer runs, no other worker asks for the lease, and the lease is not paused."""
-        return self.consuming is Consuming.CONSUMER and not self.lease.stealer and self.lease.pause is None
+        """Whether a consumer runs and knows the orders, no other worker asks for the lease, and it is not paused."""
+        is_undisturbed = not self.lease.stealer and self.lease.pause is None and self.lease.orders == self.orders_given
+        return self.consuming is Consuming.CONSUMER and is_undisturbed
 
     @property
     def state(self) -> ShardState:

@@ -32,6 +32,8 @@ from streamclient.core.requests import (
     consumer_stalled,
     consumer_stopped,
     notice_rows,
+    order_noted,
+    order_obeyed,
     pause_requested,
     resume_requested,
 )
@@ -267,6 +269,7 @@ _HANDLERS: Mapping[type, Callable[[WorkerState, Any], None]] = {
     events.CheckpointRequested: checkpoint_requested,
     events.EndRead: end_read,
     events.EndAccepted: end_accepted,
+    events.OrderObeyed: order_obeyed,
     events.ConsumerStalled: consumer_stalled,
     events.ConsumerStopped: consumer_stopped,
     events.PauseRequested: pause_requested,
@@ -284,5 +287,6 @@ _ANSWERS: Mapping[type[Call[Any]], Callable[[WorkerState, Any, Any], None]] = {
     events.WriteWorker: worker_write_answered,
     events.WakeWorkers: wakes_sent,
     events.DrawEpoch: epoch_answered,
+    events.NoteOrder: order_noted,
 }
 """The handler of the answer to each call."""

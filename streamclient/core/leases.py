@@ -6,7 +6,7 @@ from attrs import frozen
 
 from streamclient.core.values import evolve
 from streamclient.core.write_rules import RESTORED_FIELDS, RULES, Rule, WriteKind
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 
 
 @frozen
@@ -65,12 +65,13 @@ def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrit
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
-    """Take a row that was reset over ``known``, and restore its content. A pause set since then stays."""
+    """Take a row that was reset over ``known``, and restore its content. Later orders of operators stay."""
     result = evolve(
         known,
         stealer="",
         counter=seen.counter + 1,
         pause=seen.pause or known.pause,
+        orders=seen.orders or known.orders,
         parent_shard_ids=seen.parent_shard_ids,
     )
     return LeaseWrite(WriteKind.TAKE, seen, result, RESTORED_FIELDS)
@@ -142,6 +143,11 @@ def leave_pause(seen: Lease) -> LeaseWrite:
     return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, result)
 
 
+def end_orders(seen: Lease, left: tuple[RecordOrder, ...]) -> LeaseWrite:
+    """Leave only the orders ``left``, because the others are obeyed or over; counts as a heartbeat."""
+    return LeaseWrite(WriteKind.END_ORDERS, seen, evolve(seen, counter=seen.counter + 1, orders=left))
+
+
 def delete(seen: Lease) -> LeaseWrite:
     """Remove the row of a shard that left the stream, if the row is still as seen."""
     return LeaseWrite(WriteKind.DELETE, seen, None)
@@ -157,6 +163,11 @@ def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
     """
     result = evolve(seen, pause=pause, pause_taken=seen.pause_taken if pause else "")
     return LeaseWrite(WriteKind.SET_PAUSE, seen, result, () if pause else ("pause_taken",))
+
+
+def set_orders(seen: Lease, orders: tuple[RecordOrder, ...]) -> LeaseWrite:
+    """Replace the orders about records, if owner and orders are still the same. The counter stays, as for a pause."""
+    return LeaseWrite(WriteKind.SET_ORDERS, seen, evolve(seen, orders=orders))
 
 
 def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:

@@ -5,18 +5,23 @@ Each request changes the knowledge about a lease, and then settles the lease.
 
 from __future__ import annotations
 
+from streamclient.base.reasons import described
 from streamclient.core.events import (
     AnswerCheckpoint,
+    Answered,
     CheckpointOutcome,
     CheckpointRequested,
     ConsumerEnd,
     ConsumerStalled,
     ConsumerStopped,
+    NoteOrder,
+    OrderObeyed,
     PauseRequested,
     ResumeRequested,
     Severity,
 )
 from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
+from streamclient.core.order_ends import outcome_of
 from streamclient.core.settle import settle, settle_all
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import WorkerState
@@ -99,6 +104,30 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
     settle(state, event.lease_key)
 
 
+def order_obeyed(state: WorkerState, event: OrderObeyed) -> None:
+    """Have the end of an order noted, after which the row loses the order."""
+    held = state.held.get(event.lease_key)
+    if held is not None and _is_running(held, event.consumer_id):
+        outcome = outcome_of(event.order, event.taken)
+        state.keep(evolve(held, obeyed={**held.obeyed, event.order.request_id: outcome}))
+        settle(state, event.lease_key)
+
+
+def order_noted(state: WorkerState, call: NoteOrder, answer: Answered[None]) -> None:
+    """Remove an order whose end stands in the audit; without that, note the end again at the next heartbeat."""
+    key, request_id = call.lease_key, call.order.request_id
+    state.notes_under_way.discard((key, request_id))
+    held = state.held.get(key)
+    if answer.error is not None:
+        text = f"the end of the order by {call.order.by} is not in the audit yet: {described(answer.error)}"
+        state.report_once(Severity.WARNING, key, f"note {request_id}", text)
+        return
+    state.noted_at.pop((key, request_id), None)
+    if held is not None:
+        state.keep(evolve(held, noted=held.noted | {request_id}))
+        settle(state, key)
+
+
 def _is_running(held: HeldLease, consumer_id: str) -> bool:
     return held.identifier == consumer_id and held.consuming is not Consuming.NO_CONSUMER
 
@@ -107,7 +136,7 @@ def _is_running(held: HeldLease, consumer_id: str) -> bool:
 
 
 def notice_rows(state: WorkerState) -> None:
-    """Copy marks and pauses from rows of the last scan that are neither older than the take nor newer than known.
+    """Copy marks, pauses and orders from rows of the last scan that are not older than the take or newer than known.
 
     A write under way may have been applied before the row was read, although its answer comes later. So a row that
     shows this write is not too new.
@@ -121,7 +150,7 @@ def notice_rows(state: WorkerState) -> None:
         sent = flight.write.result if flight is not None else None
         newest = held.lease.counter if sent is None else max(held.lease.counter, sent.counter)
         if held.first_counter <= row.counter <= newest:
-            noticed = _with_pause(state, _with_mark(held, row), row)
+            noticed = _with_orders(state, _with_pause(state, _with_mark(held, row), row), row)
             if noticed is not held:
                 state.keep(noticed)
 
@@ -144,6 +173,19 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
     text = f"the pause is over: {row}" if pause is None else f"paused by {pause.by}: {pause.reason}: {row}"
     state.report(Severity.INFO, key, text)
     return evolve(held, lease=evolve(held.lease, pause=pause, pause_taken=row.pause_taken))
+
+
+def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
+    """Return the lease with the row's orders about records, which come and go as pauses do."""
+    if row.orders == held.lease.orders or state.scan_asked_at < held.pause_known_at:
+        return held
+    known = {order.request_id for order in held.lease.orders}
+    for order in row.orders:
+        if order.request_id not in known:
+            verb = "skip" if order.is_skip else "park"
+            text = f"ordered by {order.by} to {verb} {', '.join(order.record_ids)}: {order.reason}: {row}"
+            state.report(Severity.INFO, held.lease.lease_key, text)
+    return evolve(held, lease=evolve(held.lease, orders=row.orders))
 
 
 # --- the worker's own program --------------------------------------------------------------------------------------

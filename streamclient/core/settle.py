@@ -9,7 +9,8 @@ there, the first of these is sent:
 3. a take, if the worker that marked the lease died meanwhile or announced that it stops. Handing over to a dead worker
    would leave the shard unread for a whole lease duration. A stealer that lives after all simply marks again;
 4. the acknowledgement of an operator's pause, once nothing reads; or its withdrawal, when the pause is over;
-5. a renewal, if it is due or the row may be another worker's.
+5. the removal of operators' orders about records that are obeyed or over;
+6. a renewal, if it is due or the row may be another worker's.
 
 **Pauses.** An operator's pause is part of the lease row, so it outlives the owner. Every worker that holds the lease
 obeys it until its end, by this machine's wall clock. A pause moves no counter: the owner notices it by its next scan,
@@ -45,6 +46,7 @@ from streamclient.core.held import (
     valid_until,
 )
 from streamclient.core.leases import LeaseWrite
+from streamclient.core.order_ends import heed_orders, orders_left
 from streamclient.core.shards import parents_finished
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import WorkerState
@@ -101,6 +103,7 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
             held,
             identifier=state.new_identifier(),
             has_started=False,
+            obeyed={},
             clear_since=None,
             consuming=_left_over(state, held.lease.lease_key),
             requests=(),
@@ -189,6 +192,8 @@ def settle(state: WorkerState, lease_key: str) -> None:
         held = _waiting(evolve(held, consuming=Consuming.LEAVING), because)
     elif step is not LeaseStep.LET_READ:
         held = _waiting(held, because or Reason(_OBSTACLES.get(held.row, Cause.PREVIOUS_PROCESSOR)))
+    if held.lease.orders or held.orders_given:
+        held = heed_orders(state, held)
     if held is not before:
         state.keep(held)
     _write_next(state, held)
@@ -235,12 +240,14 @@ def _start(state: WorkerState, held: HeldLease) -> HeldLease:
     acquisition = evolve(held.acquisition, identifier=held.acquisition.identifier or identifier)
     info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, acquisition.identifier, acquisition.epoch)
     begun = state.view.has_progress
-    state.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, begun, identifier))
+    state.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, begun, identifier, lease.orders))
     return evolve(
         held,
         identifier=identifier,
         acquisition=acquisition,
         consuming=Consuming.CONSUMER,
+        orders_given=lease.orders,
+        obeyed={},
         has_started=True,
         clear_since=None,
         reason=None,
@@ -348,6 +355,8 @@ def _write_next(state: WorkerState, held: HeldLease) -> None:
         send(state, leases.take_pause(lease))
     elif held.may_say_obeys and _present_pause(state, lease) is None:
         send(state, leases.leave_pause(lease))
+    elif (left := orders_left(state, held)) != lease.orders:
+        send(state, leases.end_orders(lease, left))
     elif held.is_renewal_due or held.is_offered:
         send(state, leases.renew(lease))
 

@@ -1,7 +1,7 @@
 """A worker's information for operators: the ``Info`` column of its row in the status table, as JSON.
 
-No decision depends on this information. A reader goes on without it if it is missing or malformed. A worker of a later
-version may write more: unknown members are ignored.
+No decision of a worker depends on this information. A reader goes on without it if it is missing or malformed; a
+command refuses what needs it. A worker of a later version may write more: unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -50,14 +50,7 @@ class ShardTrouble:
 
     def to_document(self) -> dict[str, Any]:
         """Return plain values; texts are cut to their limits."""
-        reasons = [
-            {
-                "cause": reason.cause.value,
-                "subject": reason.subject[:LONGEST_PART],
-                "detail": reason.detail[:LONGEST_PART],
-            }
-            for reason in self.reasons
-        ]
+        reasons = [_reason_document(reason) for reason in self.reasons]
         return {"kind": self.kind, "reason": self.reason[:LONGEST_REASON], "reasons": reasons}
 
 
@@ -75,6 +68,8 @@ class WorkerInfo:
     """Time at which the process registered, by its own clock, in microseconds since 1970."""
     lease_duration_millis: int = 0
     """0 if the worker does not state it."""
+    obeys_orders: bool = False
+    """Whether the worker obeys orders about records; an earlier version would deliver the records nevertheless."""
     trouble: str = ""
     """Why the worker is unhealthy; empty for a healthy one."""
     pace: str = ""
@@ -108,6 +103,8 @@ class WorkerInfo:
             "started_micros": self.started_micros,
             "lease_duration_millis": self.lease_duration_millis,
         }
+        if self.obeys_orders:
+            content["obeys_orders"] = True
         if self.trouble:
             content["trouble"] = self.trouble[:LONGEST_REASON]
         if self.pace:
@@ -147,6 +144,7 @@ class WorkerInfo:
             version=_text(content, "version"),
             started_micros=_whole(content, "started_micros"),
             lease_duration_millis=_whole(content, "lease_duration_millis"),
+            obeys_orders=content.get("obeys_orders") is True,
             trouble=_text(content, "trouble"),
             pace=_text(content, "pace"),
             cost=Cost.from_document(cost) if isinstance(cost, dict) else None,
@@ -163,6 +161,15 @@ class WorkerInfo:
         return (_NEEDS_OPERATOR.index(kind) if kind in _NEEDS_OPERATOR else len(_NEEDS_OPERATOR)), key
 
 
+def _reason_document(reason: Reason) -> dict[str, str]:
+    told = {
+        "cause": reason.cause.value,
+        "subject": reason.subject[:LONGEST_PART],
+        "detail": reason.detail[:LONGEST_PART],
+    }
+    return {**told, "record": reason.record_id[:LONGEST_PART]} if reason.record_id else told
+
+
 def _trouble(told: Any) -> ShardTrouble:
     if not isinstance(told, dict):
         return ShardTrouble("its reason is unreadable")
@@ -176,7 +183,9 @@ def _trouble(told: Any) -> ShardTrouble:
 def _reason(told: Any) -> Reason | None:
     """Return the reason, or ``None`` if it cannot be read or its cause is of a later version."""
     cause = _CAUSES.get(_text(told, "cause")) if isinstance(told, dict) else None
-    return None if cause is None else Reason(cause, _text(told, "subject"), _text(told, "detail"))
+    if cause is None:
+        return None
+    return Reason(cause, _text(told, "subject"), _text(told, "detail"), _text(told, "record"))
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:

@@ -94,6 +94,10 @@ class WorkerState:
     acquisitions: int = 0
     draws: dict[str, int] = field(factory=dict)
     """Epochs being drawn: lease key to the number of the acquisition."""
+    notes_under_way: set[tuple[str, str]] = field(factory=set)
+    """Orders whose end is being noted in the audit: lease key and request id."""
+    noted_at: dict[tuple[str, str], int] = field(factory=dict)
+    """The times of these notes and of those that failed, so that a note that is sent again replaces itself."""
     unseen: set[str] = field(factory=set)
     """Held leases that wait for a read of the worker's own row."""
     own_pauses: dict[str | None, str] = field(factory=dict)
@@ -164,6 +168,11 @@ class WorkerState:
     def moment_of(self, wall_micros: int) -> float:
         """Return the time, in seconds like ``now``, at which the wall clock shows ``wall_micros``."""
         return (wall_micros - (self.wall_offset_micros or 0.0)) / MICROS_PER_SECOND
+
+    @property
+    def wall_micros(self) -> int:
+        """The wall clock's microseconds since 1970, as the last scan showed it."""
+        return round(self.now * MICROS_PER_SECOND + (self.wall_offset_micros or 0.0))
 
     # --- held leases -------------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ strict as the Java client's, so both may work on one table:
 * a mark (steal) leaves the counter alone and needs an empty stealer;
 * a lease is created only if its row is absent, and deleted only if unchanged.
 
-Operators change rows beside the workers. A pause leaves the counter alone, so that it costs its owner nothing. A rewind
-and a release move it, so that the owner's next heartbeat is refused and shows it the row.
+Operators change rows beside the workers. A pause leaves the counter alone, so that it costs its owner nothing. So do
+orders about records; they come from several writers, so each write of them compares the orders that it replaces. A
+rewind and a release move the counter, so that the owner's next heartbeat is refused and shows it the row.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class WriteKind(Enum):
     PREPARE = "prepare"
     TAKE_PAUSE = "take pause"
     LEAVE_PAUSE = "leave pause"
+    END_ORDERS = "end orders"
     DELETE = "delete"
 
     RELEASE = "release"
@@ -51,6 +53,7 @@ class WriteKind(Enum):
 
     # Only an operator's, never a worker's.
     SET_PAUSE = "set pause"
+    SET_ORDERS = "set orders"
     REWIND = "rewind"
 
 
@@ -129,7 +132,7 @@ class Rule:
 COUNTER, OWNER, STEALER = OWNERSHIP = ("counter", "owner", "stealer")
 """Fields that identify the holder of a lease and show a change of hands."""
 
-RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken")
+RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken", "orders")
 """Fields that a reset row must get back."""
 
 STORED_FIELDS = tuple(
@@ -148,6 +151,9 @@ MOVED = ("owner", "counter", "checkpoint", "is_handed_over")
 may lead to the same owner and counter, when the old owner transferred the lease just before an expired one was
 taken."""
 
+AND_ORDERS = (*MOVED, "orders")
+"""Fields that show that the owner removed orders, which operators add without moving the counter."""
+
 AND_PENDING = (*MOVED, "pending")
 """Fields that show a write that may store or remove the pending checkpoint."""
 
@@ -163,10 +169,12 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     WriteKind.PREPARE: Rule(if_same=OWNERS, writes=(COUNTER, "pending"), shown_by=AND_PENDING),
     WriteKind.TAKE_PAUSE: Rule(if_same=OWNERS, writes=(COUNTER, "pause_taken"), shown_by=MOVED),
     WriteKind.LEAVE_PAUSE: Rule(if_same=OWNERS, writes=(COUNTER, "pause_taken"), shown_by=(*MOVED, "pause_taken")),
+    WriteKind.END_ORDERS: Rule(if_same=(*OWNERS, "orders"), writes=(COUNTER, "orders"), shown_by=AND_ORDERS),
     WriteKind.DELETE: Rule(if_same=OWNERS, removes=True),
     WriteKind.SET_PAUSE: Rule(
         if_same=(OWNER,), writes=("pause",), may_write=("pause_taken",), shown_by=(OWNER, "pause")
     ),
+    WriteKind.SET_ORDERS: Rule(if_same=(OWNER, "orders"), writes=("orders",), shown_by=(OWNER, "orders")),
     WriteKind.REWIND: Rule(if_same=OWNERSHIP, writes=(COUNTER, "checkpoint", "pending"), shown_by=AND_PENDING),
     WriteKind.RELEASE: Rule(if_same=OWNERS, writes=OWNERSHIP, shown_by=MOVED),
     WorkerWriteKind.REGISTER: Rule(if_same=SESSION, writes=(*SESSION, "balance_by", "info"), shown_by=SESSION),

@@ -8,6 +8,7 @@ from streamclient.base.times import duration, utc_text
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.operate.facts import FleetFacts, OperatorChange, RowFacts, WorkerFacts
 from streamclient.operate.liveness import fleet_cost, is_lag_bound, lag_seconds, life, living_workers, seconds_to_loss
+from streamclient.operate.plans import order_words
 
 
 def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
@@ -51,6 +52,11 @@ def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str
         until = "no end" if lease.pause.until_micros is None else f"ends {utc_text(lease.pause.until_micros)}"
         taken = "acknowledged by its owner" if lease.is_paused_by_owner else "not acknowledged by its owner"
         yield f"pause: by {lease.pause.by}, {until}, {taken}: {lease.pause.reason}"
+    for order in lease.orders:
+        yield f"order: by {order.by}, {order_words(order)}, until {utc_text(order.until_micros)}: {order.reason}"
+    halted = facts.halted_record(lease.lease_key)
+    if halted:
+        yield f"stopped at record: {halted}"
     if lease.owner:
         yield _worker_line(facts, lease.owner, facts.workers.get(lease.owner))
 

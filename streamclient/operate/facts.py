@@ -12,6 +12,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from streamclient.base.reasons import Reason
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.shard_tree import ShardTree
 from streamclient.core.worker_info import WorkerInfo
@@ -140,6 +141,17 @@ class FleetFacts:
         """Return the shard's lease; ``None`` if it has no row or its row is not a lease."""
         row = self.rows.get(shard_id)
         return None if row is None else row.lease
+
+    def owner_reasons(self, shard_id: str) -> tuple[Reason, ...]:
+        """Return the reasons that the shard's owner publishes for its wait; empty if it publishes none."""
+        lease = self.lease(shard_id)
+        session = None if lease is None else self.workers.get(lease.owner)
+        trouble = None if session is None else session.info.shards.get(shard_id)
+        return () if trouble is None else trouble.reasons
+
+    def halted_record(self, shard_id: str) -> str:
+        """Return the id of the record at which the shard stopped, as its owner publishes it; empty for none."""
+        return next((reason.record_id for reason in self.owner_reasons(shard_id) if reason.record_id), "")
 
     @property
     def trouble(self) -> str:

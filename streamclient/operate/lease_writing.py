@@ -9,12 +9,12 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WriteOutcome, was_applied
 from streamclient.errors import StreamClientError
 from streamclient.model import Lease, Pause
-from streamclient.operate.audit import DONE
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.plans import ChangePlan, PlannedWrite, Planner
 from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import still_there
+from streamclient.worker.lease.audit_rows import DONE
 
 TRIES_AT_MOST = 6
 """How often at most a write is planned on a fresh row. A paused owner renews every few seconds, and each renewal makes

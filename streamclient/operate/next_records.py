@@ -15,10 +15,17 @@ from streamclient.operate.facts import HeadFacts
 from streamclient.operate.site import text_of
 from streamclient.records import StreamRecord
 from streamclient.tablestore.stream_api import StreamApi
+from streamclient.worker.parking.parked_frames import record_id as id_of
+from streamclient.worker.parking.parked_frames import sequence_of
 
 MOST_EMPTY_PAGES = 5
 """The most consecutive pages without records that are followed: the service may answer a stretch without records in
 several pages."""
+
+RECORDS_PER_SEARCH = 100
+MOST_PAGES_SEARCHED = 20
+"""The records of a page in a search for one record, and the most pages. The search begins at the record's own time, a
+microsecond; few records of a shard have the same, and the service may begin a little earlier."""
 
 PARALLEL_READS = 8
 """The number of simultaneous reads: quick for a fleet of a thousand shards, and a small load beside that of its
@@ -57,6 +64,52 @@ def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str
             break
         text = page.next_position.text
     return ShardHead(None)
+
+
+def read_next(
+    streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str, count: int, *, first_id: str = ""
+) -> list[StreamRecord]:
+    """Read the next ``count`` records at a checkpoint, or from the record ``first_id`` on; fewer if there are fewer.
+
+    Raises:
+        TrimmedDataException: the position is past the stream's retention.
+    """
+    if checkpoint == CheckpointPosition.SHARD_END:
+        return []
+    records: list[StreamRecord] = []
+    is_oldest, empty_pages = checkpoint == CheckpointPosition.TRIM_HORIZON, 0
+    first = sequence_of(first_id) if first_id else None
+    if first is not None:
+        text = streams.get_shard_iterator(stream_id, shard_id, first.timestamp_micros)
+    else:
+        text = streams.get_shard_iterator(stream_id, shard_id) if is_oldest else checkpoint
+    while len(records) < count and empty_pages < MOST_EMPTY_PAGES:
+        page = streams.get_stream_record(text, count - len(records))
+        records += [record for record in page.records if first is None or record.sequence_info >= first]
+        empty_pages = 0 if page.records else empty_pages + 1
+        if page.next_position == Position.SHARD_END or page.next_position.text == text:
+            break
+        text = page.next_position.text
+    return records[:count]
+
+
+def find_record(streams: StreamApi, stream_id: str, shard_id: str, record_id: str) -> StreamRecord | None:
+    """Return the record with an id; ``None`` if the shard does not have it. Reads from the record's time on.
+
+    Raises:
+        ValueError: the text is not the id of a record.
+    """
+    wanted = sequence_of(record_id)
+    text = streams.get_shard_iterator(stream_id, shard_id, wanted.timestamp_micros)
+    for _ in range(MOST_PAGES_SEARCHED):
+        page = streams.get_stream_record(text, RECORDS_PER_SEARCH)
+        for record in page.records:
+            if record.sequence_info >= wanted:
+                return record if id_of(record) == record_id else None
+        if page.next_position == Position.SHARD_END or page.next_position.text == text:
+            break
+        text = page.next_position.text
+    return None
 
 
 @frozen

@@ -12,7 +12,6 @@ from typing import Any
 from attrs import asdict
 
 from streamclient.model import Lease, Shard
-from streamclient.operate.audit import AuditRecord
 from streamclient.operate.cases import Explanation
 from streamclient.operate.evidence import checkpoint_kind, evidence
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
@@ -20,6 +19,7 @@ from streamclient.operate.liveness import is_lag_bound, lag_seconds, life, secon
 from streamclient.operate.operator_orders import OrderReport
 from streamclient.operate.plans import ChangePlan
 from streamclient.operate.verdict import FleetVerdict
+from streamclient.worker.lease.audit_rows import AuditRecord
 
 Document = dict[str, Any]
 
@@ -59,7 +59,18 @@ def row_document(shard_id: str, row: RowFacts | None) -> Document:
     problem = "no lease row" if row is None else row.problem
     if lease is None:
         columns: Document = dict.fromkeys(
-            ("owner", "stealer", "counter", "checkpoint", "checkpoint_kind", "parents", "pause", "progress", "pending")
+            (
+                "owner",
+                "stealer",
+                "counter",
+                "checkpoint",
+                "checkpoint_kind",
+                "parents",
+                "pause",
+                "orders",
+                "progress",
+                "pending",
+            )
         )
         return {"shard": shard_id, **columns, "pause_acknowledged": False, "problem": problem}
     return {"shard": shard_id, **lease_columns(lease), "problem": ""}
@@ -79,6 +90,7 @@ def lease_columns(lease: Lease) -> Document:
         "parents": sorted(lease.parent_shard_ids),
         "pause": None if lease.pause is None else lease.pause.as_plain(),
         "pause_acknowledged": lease.is_paused_by_owner,
+        "orders": [{**asdict(order), "record_ids": list(order.record_ids)} for order in lease.orders],
         "progress": None if lease.progress is None else asdict(lease.progress),
         "pending": pending,
     }

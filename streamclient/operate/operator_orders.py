@@ -20,7 +20,7 @@ from streamclient.base.times import MICROS_PER_SECOND, duration
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.model import Lease, Pause
-from streamclient.operate.audit import DONE, AuditLog, AuditRecord, records_for
+from streamclient.operate.audit import AuditLog, records_for
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_writing import StatusTableWriter
@@ -28,6 +28,7 @@ from streamclient.operate.liveness import is_pause_on, living_workers
 from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, ChangePlan, Hindrance, PlannedWrite, Planner, pause_lasts
 from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import RowWatcher, may_be_read, still_there
+from streamclient.worker.lease.audit_rows import DONE, AuditRecord
 
 ABANDONED_SECONDS = 900.0
 """Time from a command's own limit to the end of its pause, should its process die: long enough for slow answers and
@@ -62,6 +63,8 @@ class Order:
     Raises ``ConfigurationError`` if the command makes no sense for these facts.
     """
     reason: str = ""
+    change_id: str
+    """The id that its audit rows share."""
     wakes_all: bool = False
     """True if every worker should look at the rows at once, not only the workers that are concerned."""
 
@@ -234,6 +237,7 @@ class OrderExecutor:
     def _intend(self, order: Order, changes: Sequence[PlannedWrite]) -> Sequence[AuditRecord]:
         records = records_for(
             [change.write for change in changes],
+            change_id=order.change_id,
             at_micros=self._site.clock.now_micros(),
             who=self._who,
             command=order.command,

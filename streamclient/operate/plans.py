@@ -21,7 +21,7 @@ from streamclient.base.times import MICROS_PER_SECOND, duration, utc_text
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.shards import parents_finished
-from streamclient.model import CheckpointPosition, Lease, Pause
+from streamclient.model import CheckpointPosition, Lease, Pause, RecordOrder
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
 
@@ -104,7 +104,7 @@ def plan_rewind(
     with_descendants: bool = False,
 ) -> ChangePlan:
     """Plan to read a shard again from an earlier position, and its descendants again from their beginnings."""
-    lease = _lease_of(facts, shard_id)
+    lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     begun = [key for key in _descendants_with_rows(facts, shard_id) if _has_begun(facts, facts.leases[key])]
@@ -124,7 +124,7 @@ def plan_rewind(
 
 def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> ChangePlan:
     """Plan to go on at a later position; the records before it are never delivered."""
-    lease = _lease_of(facts, shard_id)
+    lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     if lease.is_finished:
@@ -204,7 +204,7 @@ def plan_release(
 
     With ``vouched`` the operator confirms the owner's death: then one missed heartbeat is enough.
     """
-    lease = _lease_of(facts, shard_id)
+    lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     if not lease.owner:
@@ -228,7 +228,7 @@ def plan_release(
 
 def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
     """Plan to hand a lease to ``receiver``: a living owner is asked to do it; otherwise the write itself does it."""
-    lease = _lease_of(facts, shard_id)
+    lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     living = living_workers(facts)
@@ -306,7 +306,7 @@ def plan_pause(
     """Plan to order the owners of these shards, present and later ones, to hold them without reading."""
     changes, refusals = [], []
     for shard_id in shard_ids:
-        lease = _lease_of(facts, shard_id)
+        lease = lease_of(facts, shard_id)
         if isinstance(lease, Refusal):
             refusals.append(lease)
         elif lease.is_finished:
@@ -331,7 +331,7 @@ def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: S
     """Plan to end operators' pauses of these shards."""
     changes, refusals = [], []
     for shard_id in shard_ids:
-        lease = _lease_of(facts, shard_id)
+        lease = lease_of(facts, shard_id)
         if isinstance(lease, Refusal):
             refusals.append(lease)
         elif lease.pause is None:
@@ -349,7 +349,7 @@ def plan_accept_end(
 
     ``ends_here``: the service says that the shard is closed and ends after its checkpoint.
     """
-    lease = _lease_of(facts, shard_id)
+    lease = lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
         return ChangePlan(refusals=(lease,))
     reason = ""
@@ -371,7 +371,8 @@ def plan_accept_end(
 # --- tools ---------------------------------------------------------------------------------------------------------
 
 
-def _lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
+def lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
+    """Return the lease of a shard, or why a command cannot change it."""
     row = facts.rows.get(shard_id)
     if row is None:
         reason = f"it has no lease row; known shards: {', '.join(sorted(facts.rows)[:5]) or 'none'}"
@@ -379,6 +380,15 @@ def _lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
     if row.lease is None:
         return Refusal(shard_id=shard_id, reason=f"its row is malformed: {row.problem}")
     return row.lease
+
+
+def order_words(order: RecordOrder) -> str:
+    """Return what an order about records says, in words."""
+    records = _several(order.record_ids, "record")
+    if order.is_skip:
+        return f"{records} dropped and never delivered"
+    where = f"table {order.parking_table}" if order.parking_table else f"directory {order.parking_directory}"
+    return f"{records} parked in {where}"
 
 
 def _several(items: Sequence[str], noun: str) -> str:

@@ -133,7 +133,11 @@ NO_PROGRESS = Situation(
     "Report the text to the service: it, or a gateway before it, repeats itself or gives pages of another shard. The "
     "worker reads again from the last record until that is over, then goes on by itself; nothing is delivered twice.",
 )
-RECORD_FAILS = Situation("record-fails", "Mend the processor, or park the record; see the page on failing records.")
+RECORD_FAILS = Situation(
+    "record-fails",
+    "Mend the processor, then pause and resume the shard. Or let it go on without the record: `leases park SHARD "
+    "--parking-table NAME` keeps it for a replay, `leases skip SHARD --record ID` drops it.",
+)
 PARKED_TOO_MANY = Situation(
     "too-many-parked", "Find out why the records fail, mend it, replay what is parked, then restart the shard."
 )

@@ -125,6 +125,8 @@ def _lease_changes(old: Document, new: Document) -> Iterator[tuple[str, str]]:
         yield "pause", _pause_change(old["pause"], new["pause"])
     elif old["pause_acknowledged"] != new["pause_acknowledged"]:
         yield "pause", f"its pause is {'' if new['pause_acknowledged'] else 'no longer '}acknowledged by its owner"
+    if old.get("orders", []) != new.get("orders", []):
+        yield "orders", _orders_change(old.get("orders") or [], new.get("orders") or [])
     if old["pending"] != new["pending"]:
         text = "a checkpoint was prepared" if new["pending"] else "no checkpoint is prepared any more"
         yield "pending", text
@@ -144,6 +146,17 @@ def _pause_change(old: Any, new: Any) -> str:
     if new is None:
         return f"the pause by {old['by']} ended"
     return f"paused by {new['by']}: {new['reason']}"
+
+
+def _orders_change(old: list[Document], new: list[Document]) -> str:
+    added, ended = [order for order in new if order not in old], [order for order in old if order not in new]
+    texts = [f"{_records(order)} to be taken out, by order of {order['by']}" for order in added]
+    return "; ".join([*texts, *(f"the order by {order['by']} ended" for order in ended)])
+
+
+def _records(order: Document) -> str:
+    count = len(order["record_ids"])
+    return "one record is" if count == 1 else f"{count} records are"
 
 
 def _names(names: list[str] | None) -> str:

@@ -6,30 +6,34 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from streamclient.base import logs
+from streamclient.base import checks, logs
 from streamclient.base.outages import OutageLog
 from streamclient.base.pools import once
 from streamclient.base.reasons import Reason
 from streamclient.config import ClientConfig
-from streamclient.core.consumer.consumer_events import Park
+from streamclient.core.consumer.consumer_events import OrderEnded, Park
+from streamclient.core.consumer.parked import first_generations
 from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import ConsumerEnd
-from streamclient.interfaces import IRecordProcessor
-from streamclient.model import ParkedRecord, ShardInfo
+from streamclient.interfaces import IParkingStore, IRecordProcessor
+from streamclient.model import ParkedRecord, RecordOrder, ShardInfo
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.handing_over import ReceiverFactory
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.parking.parked_frames import record_id
+from streamclient.worker.parking.parking_files import FileParkingStore
+from streamclient.worker.parking.parking_table import TableParkingStore
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
-from streamclient.worker.usercode import UserCode
+from streamclient.worker.usercode import UserCode, checked_keys
 
 _log = logs.logger(__name__)
 
@@ -67,6 +71,10 @@ class ConsumerParts:
     page_came: Callable[[str, int | None, int], None] = lambda shard_id, position_micros, first_micros: None
     """Called with each page of records, before the shard's position moves: the shard's id, the time of its position as
     far as that is known, and the time of the first record."""
+    store_of: Callable[[RecordOrder], IParkingStore] = field(factory=lambda: partial(ordered_store, None))
+    """Returns the parking store that an operator's order names. It is called where user code runs."""
+    ended_order: Callable[[ShardInfo, OrderEnded], None] = lambda shard, ended: None
+    """Called when a consumer has obeyed an operator's order."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
     """Shared, because one outage strikes all shards of a worker."""
 
@@ -99,6 +107,31 @@ class AlwaysInTurn:
         return None
 
 
+def ordered_store(client: Any, order: RecordOrder) -> IParkingStore:
+    """Return the parking store that an operator's order names.
+
+    Raises:
+        ConfigurationError: the store cannot be used here.
+    """
+    if order.parking_table:
+        return TableParkingStore(client, order.parking_table)
+    return FileParkingStore(order.parking_directory)
+
+
+def park(command: Park, shard: ShardInfo, around: ConsumerParts) -> Sequence[ParkedRecord]:
+    """Park records in the worker's own store, else in the store that their order names, and return them."""
+    store, order = around.config.failure_policy.parking, command.order
+    if store is None and order is not None:
+        store = around.store_of(order)
+        records = [command.page.records[index] for index in command.indices]
+        keys = checked_keys(store.parked_keys(shard.stream_id))
+        command = evolve(command, generations=first_generations(keys, shard.shard_id, records, record_id))
+    parked = parked_records(command, shard, around.wall_micros())
+    if store is not None:
+        checks.done("park", store.park(parked))
+    return parked
+
+
 def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
     """Return the records to park, as the store receives them."""
     records, failure = command.page.records, command.failure
@@ -116,5 +149,5 @@ def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence
             attempts=failure.attempts,
             parked_micros=now_micros,
         )
-        for index, generation in zip(command.indices, command.generations, strict=True)
+        for index, generation in zip(command.indices, command.generations or (), strict=True)
     )

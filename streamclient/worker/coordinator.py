@@ -15,6 +15,7 @@ from functools import partial
 from streamclient.base import logs
 from streamclient.base.reasons import Cause, Reason, described, text_of
 from streamclient.core import events
+from streamclient.core.consumer.consumer_events import OrderEnded
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
@@ -61,6 +62,7 @@ class Coordinator:
             confirm_end=self.confirm_end,
             ended=self.consumer_ended,
             stalled=self.consumer_stalled,
+            ended_order=self.order_ended,
         )
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
@@ -214,6 +216,9 @@ class Coordinator:
             case events.StopConsumer(_, consumer_id, reason):
                 if consumer_id in self._consumers:
                     self._consumers[consumer_id].stop(reason)
+            case events.GiveOrders(_, consumer_id, orders):
+                if consumer_id in self._consumers:
+                    self._consumers[consumer_id].obey(orders)
             case events.AnswerCheckpoint():
                 self._answer(command)
             case events.AnswerEnd(_, consumer_id):
@@ -259,6 +264,10 @@ class Coordinator:
             return False
         self.emit(events.EndAccepted(shard_id))
         return True
+
+    def order_ended(self, shard: ShardInfo, ended: OrderEnded) -> None:
+        """Record that a consumer has obeyed an operator's order."""
+        self.emit(events.OrderObeyed(shard.shard_id, shard.lease_identifier, ended.order, ended.taken))
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
         """Record that a consumer makes no progress without an excuse."""

@@ -23,6 +23,7 @@ from streamclient.core.events import (
     Event,
     ForgetEpoch,
     ListShards,
+    NoteOrder,
     ReadRow,
     ReadRows,
     ReadSignals,
@@ -39,7 +40,7 @@ from streamclient.core.write_rules import WorkerWriteKind, WriteKind, WriteOutco
 from streamclient.errors import StreamClientException
 from streamclient.model import Lease, Shard
 from streamclient.tablestore.stream_api import StreamApi, StreamDescription
-from streamclient.worker.lease.lease_store import LeaseStore, WorkerDirectory, WriteAnswer
+from streamclient.worker.lease.lease_store import LeaseStore, OrderNotes, WorkerDirectory, WriteAnswer
 from streamclient.worker.owner_loop import OwnerLoop
 
 Each = TypeVar("Each")
@@ -71,6 +72,8 @@ class ServiceCalls:
     store: LeaseStore
     directory: WorkerDirectory | None = None
     """The worker rows of the store, if it keeps any."""
+    notes: OrderNotes | None = None
+    """The audit rows of the store, if it keeps any."""
     stream_api: StreamApi
     loop: OwnerLoop
     scan_pool: Executor
@@ -96,6 +99,8 @@ class ServiceCalls:
                 self.read_row(lease_key)
             case ListShards():
                 self.list_shards()
+            case NoteOrder():
+                self.note_order(command)
             case ResolveAndCreate():
                 self.resolve_and_create(command)
             case _:
@@ -142,6 +147,10 @@ class ServiceCalls:
         """Read one row of the status table."""
         self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
 
+    def note_order(self, note: NoteOrder) -> None:
+        """Store the end of an operator's order; a store without audit rows has nothing to store."""
+        self._call(note, partial(self._note, note), self.status_pool)
+
     def list_shards(self) -> None:
         """Read the complete list of shards."""
         self._call(ListShards(), self._described, self.scan_pool)
@@ -177,6 +186,10 @@ class ServiceCalls:
     def _wake(self, worker_ids: tuple[str, ...]) -> None:
         if self.directory is not None:
             self.directory.wake(worker_ids)
+
+    def _note(self, note: NoteOrder) -> None:
+        if self.notes is not None:
+            self.notes.note_order(note)
 
     def _row(self, lease_key: str) -> Lease | None:
         row = checks.done("get_lease", self.store.get_lease(lease_key))

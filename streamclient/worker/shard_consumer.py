@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve
 
-from streamclient.base import checks, logs
+from streamclient.base import logs
 from streamclient.base.backoff import decision_of
 from streamclient.base.reasons import Cause, Raised, Reason
 from streamclient.core.consumer import consumer_events
@@ -25,10 +25,10 @@ from streamclient.core.consumer.retention import Backlog
 from streamclient.core.consumer.transitions import PUBLIC_STATES, Phase
 from streamclient.core.events import AnswerEnd, CheckpointOutcome, Severity, StartConsumer
 from streamclient.interfaces import InitializationInput, RetryableAction
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import RecordOrder, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
-from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, parked_records
+from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, park
 from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
 from streamclient.worker.handing_over import ProcessorSession, ReceiverSession, session_of
 from streamclient.worker.health import CallWatch
@@ -128,6 +128,10 @@ class ShardConsumer:
         lost = self.machine.lost
         self._handle(consumer_events.LossAccepted())
         return lost
+
+    def obey(self, orders: tuple[RecordOrder, ...]) -> None:
+        """Obey the operators' orders about records, which replace the former ones."""
+        self._handle(consumer_events.OrdersGiven(orders))
 
     def end_judged(self, answer: AnswerEnd) -> None:
         """Record whether the list of shards shows the end of the shard."""
@@ -322,13 +326,10 @@ class ShardConsumer:
         self._start_call("parked_keys", ask)
 
     def _park(self, command: consumer_events.Park) -> None:
-        def park() -> None:
-            store = self._around.config.failure_policy.parking
-            self._answer = parked_records(command, self.shard_info, self._around.wall_micros())
-            if store is not None:
-                checks.done("park", store.park(self._answer))
+        def call() -> None:
+            self._answer = park(command, self.shard_info, self._around)
 
-        self._start_call("park", park)
+        self._start_call("park", call)
 
     def _take_back(self, command: consumer_events.TakeBack) -> None:
         if self._call is not None and self._call.cancel():
@@ -455,6 +456,9 @@ class ShardConsumer:
         if command.last is not None:
             self._backlog.dealt_with(command.last.timestamp_micros, self._around.loop.now())
 
+    def _order_ended(self, command: consumer_events.OrderEnded) -> None:
+        self._around.ended_order(self.own_info, command)
+
     def _tell_outage(self, command: consumer_events.TellOutage) -> None:
         around, raised, is_read = self._around, command.error, command.of == READ_NAME
         if is_read:
@@ -491,6 +495,7 @@ _CARRY_OUT: Mapping[type, Callable[[ShardConsumer, Any], None]] = {
     consumer_events.CloseCheckpoints: ShardConsumer._close_checkpoints,
     consumer_events.Tell: ShardConsumer._tell,
     consumer_events.PageDone: ShardConsumer._page_done,
+    consumer_events.OrderEnded: ShardConsumer._order_ended,
     consumer_events.TellOutage: ShardConsumer._tell_outage,
     consumer_events.LogLine: ShardConsumer._log_line,
     consumer_events.Ended: ShardConsumer._ended,

@@ -175,6 +175,7 @@ class PublishedInfo:
             version=__version__,
             started_micros=started_micros,
             lease_duration_millis=lease_duration_millis,
+            obeys_orders=True,
         )
         self._last = self._process.to_json()
 

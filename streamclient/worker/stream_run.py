@@ -23,13 +23,13 @@ from streamclient.metrics.labelled import NO_METRICS, labelled
 from streamclient.metrics.metric_table import UNHEALTHY
 from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.tablestore.stream_api import StreamApi
-from streamclient.worker.consumer_parts import ConsumerParts
+from streamclient.worker.consumer_parts import ConsumerParts, ordered_store
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.cost_tally import CostTally
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.lease.lease_store import as_lease_store, as_worker_directory
+from streamclient.worker.lease.lease_store import as_lease_store, as_order_notes, as_worker_directory
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads
 from streamclient.worker.running import wait_awake
@@ -322,6 +322,7 @@ class StreamRun:
             stream_id=stream_id,
             store=store,
             directory=directory,
+            notes=as_order_notes(manager),
             stream_api=stream_api,
             loop=loop,
             scan_pool=shared.scan_pool,
@@ -348,6 +349,7 @@ class StreamRun:
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             instruments=instruments,
+            store_of=partial(ordered_store, self.config.client),
         )
         return Coordinator(
             holdings=holdings,

@@ -181,7 +181,7 @@ def furnish(local: LocalTablestore) -> dict[str, str]:
     """A table whose first shard was split and read to its end; one child is read, the other one's owner is dead."""
     scene, parent, low, high = split_table(local)
     scene.write(40)
-    told = WorkerInfo(host="ops-1", pid=4711, version="0.1.0", lease_duration_millis=3_600_000)
+    told = WorkerInfo(host="ops-1", pid=4711, version="0.1.0", lease_duration_millis=3_600_000, obeys_orders=True)
     scene.put_worker("worker-1", info=told)
     scene.put_lease(parent, "worker-1", checkpoint="SHARD_END")
     scene.put_lease(low, "worker-1", parents=[parent], checkpoint=scene.iterator(low, after=3))

@@ -90,7 +90,7 @@ def test_the_shards_of_the_lineage_are_split_and_merged() -> None:
 def test_every_state_of_a_lease_and_every_write_that_changes_it_are_shown() -> None:
     words = texts(draw_lease_states())
     named = {WriteKind.CREATE.value, *(name.split(",")[0].split(" at ")[0] for name in SENT)}
-    keeps_its_state = {"take pause", "leave pause", "set pause", "rewind"}
+    keeps_its_state = {"take pause", "leave pause", "set pause", "set orders", "end orders", "rewind"}
 
     assert set(words) >= {"absent", *LEASES, *SENT}
     assert named == {kind.value for kind in WriteKind} - keeps_its_state

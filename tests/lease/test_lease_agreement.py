@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from streamclient.core import leases
 from streamclient.core.leases import LeaseWrite
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.server import LocalTablestore
 from streamclient.worker.lease import MemoryLeaseManager
 from streamclient.worker.lease.lease_manager import LeaseManager
@@ -23,6 +23,10 @@ KEYS = st.sampled_from(["s1", "s2"])
 NAMES = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["TRIM_HORIZON", "x", "y", "SHARD_END"])
 LOOKS = st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([None, None, "", "a"]))
+
+
+def orders_of(names: set[str]) -> tuple[RecordOrder, ...]:
+    return tuple(RecordOrder(name, "änn", "line\nfeed", 1, 2, (name, "x"), "parked") for name in sorted(names))
 
 
 class Agreement(RuleBasedStateMachine):
@@ -106,6 +110,14 @@ class Agreement(RuleBasedStateMachine):
     @rule(key=KEYS, look=LOOKS)
     def leave_pause(self, key: str, look: tuple[int, str | None]) -> None:
         self.send(leases.leave_pause(self.sight(key, look)))
+
+    @rule(key=KEYS, look=LOOKS, names=st.sets(st.sampled_from(["o1", "o2"])))
+    def set_orders(self, key: str, look: tuple[int, str | None], names: set[str]) -> None:
+        self.send(leases.set_orders(self.sight(key, look), orders_of(names)))
+
+    @rule(key=KEYS, look=LOOKS, names=st.sets(st.sampled_from(["o1", "o2"])))
+    def end_orders(self, key: str, look: tuple[int, str | None], names: set[str]) -> None:
+        self.send(leases.end_orders(self.sight(key, look), orders_of(names)))
 
     @rule(key=KEYS, look=LOOKS, value=TEXTS)
     def rewind(self, key: str, look: tuple[int, str | None], value: str) -> None:

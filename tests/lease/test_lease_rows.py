@@ -13,7 +13,7 @@ from tablestore.metadata import LogicalOperator
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WriteKind, apply_write, permits
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.records import SequenceInfo
 from streamclient.wire import schema
 from streamclient.worker.lease.lease_batches import batch_message
@@ -49,11 +49,16 @@ OWN_CELLS = {
     "PendingLast": "1/20/3 next",
     "Pause": '{"by": "ann", "reason": "weekly ünd more", "request_id": "r1", "until_micros": 1700000000000000}',
     "PauseTaken": "r1 a",
+    "RecordOrders": (
+        '[{"at_micros": 1, "by": "ann", "parking_directory": "", "parking_table": "parked", "reason": "ünd", '
+        '"record_ids": ["r3", "r5"], "request_id": "o1", "until_micros": 2}]'
+    ),
     "ProgressMicros": 5,
     "ProgressRecords": 100,
     "ProgressBytes": 2000,
 }
-FULL = evolve(LEASE, pending=PENDING, pause=PAUSE, pause_taken="r1 a", progress=Progress(5, 100, 2000))
+ORDER = RecordOrder("o1", "ann", "ünd", 1, 2, ("r3", "r5"), "parked")
+FULL = evolve(LEASE, pending=PENDING, pause=PAUSE, pause_taken="r1 a", progress=Progress(5, 100, 2000), orders=(ORDER,))
 WRITES = {
     WriteKind.CREATE: rule.create(LEASE),
     WriteKind.RENEW: rule.renew(LEASE),
@@ -65,6 +70,8 @@ WRITES = {
     WriteKind.TAKE_PAUSE: rule.take_pause(FULL),
     WriteKind.LEAVE_PAUSE: rule.leave_pause(FULL),
     WriteKind.SET_PAUSE: rule.set_pause(FULL, None),
+    WriteKind.SET_ORDERS: rule.set_orders(LEASE, (ORDER,)),
+    WriteKind.END_ORDERS: rule.end_orders(FULL, ()),
     WriteKind.REWIND: rule.rewind(FULL, "earlier"),
     WriteKind.RELEASE: rule.release(FULL),
     WriteKind.DELETE: rule.delete(LEASE),
@@ -78,11 +85,17 @@ def row(**changes: object) -> Row:
 
 
 def conditions(write: LeaseWrite) -> dict[str, tuple[object, bool]]:
-    """Compared columns with value and pass-if-missing."""
+    """Compared columns with value and pass-if-missing; the value is ``None`` for a column that must be missing."""
     condition = row_item(write).condition.get_column_condition()
     parts = [condition] if not hasattr(condition, "sub_conditions") else condition.sub_conditions
-    assert all(part.get_latest_version_only() for part in parts)
-    return {part.get_column_name(): (part.get_column_value(), part.get_pass_if_missing()) for part in parts}
+    absent = [part.sub_conditions[0] for part in parts if hasattr(part, "sub_conditions")]
+    present = [part for part in parts if not hasattr(part, "sub_conditions")]
+    assert all(part.get_latest_version_only() for part in (*present, *absent))
+    assert all(part.get_column_value() == "" and not part.get_pass_if_missing() for part in absent)
+    return {
+        **{part.get_column_name(): (part.get_column_value(), part.get_pass_if_missing()) for part in present},
+        **{part.get_column_name(): (None, False) for part in absent},
+    }
 
 
 def test_a_row_is_read_as_the_lease_it_holds() -> None:
@@ -114,6 +127,11 @@ def test_a_last_record_that_is_missing_or_of_another_batch_hides_nothing_of_what
         ({"Pause": "tomorrow"}, "column Pause holds 'tomorrow', which is not a JSON object"),
         ({"Pause": '{"request_id": 7}'}, "Pause member request_id holds 7, which is not of type str"),
         ({"PauseTaken": 1}, "column PauseTaken holds 1, which is not of type str"),
+        ({"RecordOrders": "{}"}, "column RecordOrders holds '{}', which is not a JSON list of objects"),
+        (
+            {"RecordOrders": '[{"by": 7, "request_id": "o1"}]'},
+            "RecordOrders member by holds 7, which is not of type str",
+        ),
         ({"ProgressBytes": "x"}, "column ProgressBytes holds 'x', which is not of type int"),
     ],
 )
@@ -124,7 +142,7 @@ def test_a_column_of_our_own_that_cannot_be_read_is_named_and_taken_for_absent(
     parsed = parse_row(damaged)
 
     assert isinstance(parsed, Lease)
-    assert evolve(parsed, pending=None, pause=None, pause_taken="", progress=None) == LEASE
+    assert evolve(parsed, pending=None, pause=None, pause_taken="", progress=None, orders=()) == LEASE
     assert own_problems(damaged) == named
 
 
@@ -267,6 +285,8 @@ def test_an_operation_writes_only_its_own_columns(kind: WriteKind, columns: dict
         (rule.leave_pause(FULL), {"LeaseCounter"}, {"PauseTaken"}),
         (rule.set_pause(LEASE, PAUSE), {"Pause"}, set()),
         (rule.set_pause(FULL, None), set(), {"Pause", "PauseTaken"}),
+        (rule.set_orders(LEASE, (ORDER,)), {"RecordOrders"}, set()),
+        (rule.end_orders(FULL, ()), {"LeaseCounter"}, {"RecordOrders"}),
         (rule.release(FULL), {"LeaseCounter", "LeaseOwner", "LeaseStealer"}, set()),
     ],
 )
@@ -313,9 +333,25 @@ BOTH = {"LeaseOwner": ("a", False), "LeaseStealer": ("b", False)}
         (WriteKind.RENEW, {"LeaseCounter": (7, False), **BOTH}),
         (WriteKind.REWIND, {"LeaseCounter": (7, False), **BOTH}),
         (WriteKind.SET_PAUSE, {"LeaseOwner": ("a", False)}),
+        (WriteKind.SET_ORDERS, {"LeaseOwner": ("a", False), "RecordOrders": (None, False)}),
+        (
+            WriteKind.END_ORDERS,
+            {
+                "LeaseCounter": (7, False),
+                "LeaseOwner": ("a", False),
+                "RecordOrders": (OWN_CELLS["RecordOrders"], False),
+            },
+        ),
         (WriteKind.STEAL, {"LeaseOwner": ("a", False), "LeaseStealer": ("", False)}),
     ],
-    ids=["a renewal", "a rewind", "a pause: no heartbeat of the owner fails", "a mark, whatever the counter"],
+    ids=[
+        "a renewal",
+        "a rewind",
+        "a pause: no heartbeat of the owner fails",
+        "the first orders: the column is missing",
+        "the end of orders: none that came meanwhile is lost",
+        "a mark, whatever the counter",
+    ],
 )
 def test_other_writes_compare_what_they_must_not_miss(kind: WriteKind, expected: dict[str, object]) -> None:
     assert conditions(WRITES[kind]) == expected
@@ -367,6 +403,7 @@ LEASES = st.builds(
     pause=st.sampled_from([None, PAUSE]),
     pause_taken=st.sampled_from(["", "r1 a"]),
     progress=st.sampled_from([None, Progress(1, 2, 3)]),
+    orders=st.sampled_from([(), (ORDER,), (ORDER, ORDER)]),
 )
 MAKERS = st.sampled_from(
     [
@@ -381,6 +418,8 @@ MAKERS = st.sampled_from(
         rule.leave_pause,
         lambda seen: rule.set_pause(seen, PAUSE),
         lambda seen: rule.set_pause(seen, None),
+        lambda seen: rule.set_orders(seen, (*seen.orders, ORDER)),
+        lambda seen: rule.end_orders(seen, seen.orders[1:]),
         lambda seen: rule.rewind(seen, "z"),
         rule.release,
         lambda seen: rule.restore(seen, FULL),

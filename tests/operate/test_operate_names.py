@@ -8,8 +8,9 @@ import pytest
 from operate_scene import Scene
 
 from streamclient.base.reasons import Cause, Reason
+from streamclient.core import leases as rule
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
-from streamclient.model import Pause
+from streamclient.model import Pause, RecordOrder
 
 EVIL = "w\x1b[2J\r\nforged  line\x9b\u202ez"
 ESCAPED = r"w\x1b[2J\r\nforged  line\x9b\u202ez"
@@ -24,6 +25,7 @@ def told(scene: Scene) -> Scene:
     )
     scene.put_lease(scene.shard, EVIL, stealer=EVIL, pause=Pause("r1", EVIL, EVIL), taken=True)
     scene.put_worker(EVIL, info=info)
+    scene.send(rule.set_orders(scene.lease(), (RecordOrder("o1", EVIL, EVIL, 1, 10**16, (EVIL,), EVIL),)))
     return scene
 
 
@@ -31,6 +33,7 @@ COMMANDS = [
     "leases list",
     "leases show SHARD",
     "leases audit",
+    "leases skip SHARD --records 1",
     "leases pause SHARD --reason why --dry-run",
     "explain SHARD",
     "explain --all",

@@ -427,7 +427,7 @@ def test_a_worker_names_a_wrong_clock_and_goes_on_once_it_is_right(
     quick.write(3)
     named = "this machine's clock is wrong"
     real_time = http_service.real_time
-    with working(quick, Steady, **{"max_duration_before_last_successful_renew_or_take_lease": 500}) as worker:
+    with working(quick, Steady, max_duration_before_last_successful_renew_or_take_lease=500) as worker:
         shard = becomes(quick, "caught-up")
         with monkeypatch.context() as moved:
             moved.setattr(http_service, "real_time", lambda: real_time() + timedelta(minutes=20))

@@ -18,7 +18,7 @@ from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process
 from streamclient.operate.liveness import is_lag_bound, lag_seconds, seconds_to_loss
 from streamclient.operate.situations import Situation
-from streamclient.operate.verdict import URGENCIES, Urgency, FleetVerdict, trouble_lines, verdict
+from streamclient.operate.verdict import URGENCIES, FleetVerdict, Urgency, trouble_lines, verdict
 
 HOUR = 3_600.0
 PAUSE = Pause("r1", "ann@ops", "maintenance")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from operate_scene import STATUS, TABLE, Scene, run_cli
 
+from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.model import ParkedRecord, Pause
+from streamclient.model import ParkedRecord, Pause, RecordOrder
 from streamclient.operate.service_clock import ServiceClock
 from streamclient.records import StreamRecord
 from streamclient.server import Fail, FaultRule
@@ -27,6 +28,7 @@ LEASE_MEMBERS = {
     "parents",
     "pause",
     "pause_acknowledged",
+    "orders",
     "progress",
     "pending",
     "problem",
@@ -196,6 +198,21 @@ def test_a_snapshot_and_its_differences_are_told_in_words(scene: Scene, tmp_path
     shards = [line for shard in sorted(told) for line in told[shard]]
     assert ran.out.splitlines() == [*shards, "worker w1: was restarted", "worker w2: joined"]
     assert scene.run("leases", "diff", before, "--json").document["differences"][0]["kind"]
+
+
+def test_a_difference_names_orders_about_records_that_came_and_went(scene: Scene, tmp_path: Path) -> None:
+    scene.put_lease(scene.shard)
+    before = str(tmp_path / "before.json")
+    scene.run("leases", "snapshot", before)
+    scene.send(rule.set_orders(scene.lease(), (RecordOrder("o1", "ann@ops", "bad", 1, 10**16, ("r1",), "parked"),)))
+    came = scene.run("leases", "diff", before).out
+    scene.run("leases", "snapshot", before)
+    shown = scene.run("leases", "show", scene.shard).out
+    scene.send(rule.set_orders(scene.lease(), ()))
+
+    assert came == f"shard {scene.shard}: one record is to be taken out, by order of ann@ops\n"
+    assert "order: by ann@ops, one record parked in table parked, until" in shown
+    assert scene.run("leases", "diff", before).out == f"shard {scene.shard}: the order by ann@ops ended\n"
 
 
 def test_a_file_that_is_no_snapshot_is_refused(scene: Scene, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class Needy:
         pass
 """
 
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the objects that settings name, and an environment that gives no setting."""

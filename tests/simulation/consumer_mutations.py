@@ -8,15 +8,20 @@ from typing import Any
 from attrs import evolve
 
 from streamclient.base.position import Judged, Position, ReadTrail
-from streamclient.core import shard_tree
+from streamclient.core import leases, settle, shard_tree
 from streamclient.core.consumer import consumer_events as consuming
 from streamclient.core.consumer import machine, page_answers
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.reading_pace import ShardPace, WorkerPace
+from streamclient.core.consumer.record_orders import RecordOrders
 from streamclient.core.consumer.transitions import Outcome, Phase
-from streamclient.model import CheckpointPosition
+from streamclient.core.held import HeldLease
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.worker_state import WorkerState
+from streamclient.core.write_rules import RULES, WriteKind
+from streamclient.model import CheckpointPosition, Lease, RecordOrder
 from streamclient.testing.simulation.plan import Action, Plan
 from streamclient.testing.simulation.simulated_faults import Do
 from tests.simulation.mutation import Mutation, has
@@ -29,6 +34,21 @@ def _poisoned(then: str) -> Callable[[Plan], Plan]:
         poison = [Action(at=4.0 + 7.0 * number, do=Do.POISON, where=number * 0.37 % 1.0) for number in range(20)]
         actions = tuple(sorted([*plan.actions, *poison], key=lambda action: action.at))
         return evolve(plan, actions=actions, then=then, retries=0, has_strategy=False, is_two_phase=False)
+
+    return made
+
+
+def ordered(then: str, retries: int = 0) -> Callable[[Plan], Plan]:
+    """Poisoned records, which an operator then orders parked or skipped."""
+
+    def made(plan: Plan) -> Plan:
+        poisoned = _poisoned(then)(plan)
+        orders = [
+            Action(at=6.0 + 5.0 * number, do=Do.TAKE_OUT, where=number * 0.37 % 1.0, amount=float(number % 2))
+            for number in range(40)
+        ]
+        actions = tuple(sorted([*poisoned.actions, *orders], key=lambda action: action.at))
+        return evolve(poisoned, actions=actions, retries=retries)
 
     return made
 
@@ -119,6 +139,31 @@ def _with_long_silences(plan: Plan) -> Plan:
 
 def _with_a_low_ceiling(plan: Plan) -> Plan:
     return evolve(plan, round_seconds=1.0, max_reads_per_second=1)
+
+
+# --- orders --------------------------------------------------------------------------------------------------------
+
+
+_ended, _named_in, _set_orders = RecordOrders.ended, RecordOrders.named_in, leases.set_orders
+
+
+def _ends_before_the_checkpoint(self: RecordOrders, stored: int, *, is_finished: bool) -> Any:
+    return _ended(self, 1 << 60, is_finished=is_finished)
+
+
+def _left_without_a_note(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
+    return tuple(order for order in held.lease.orders if order.request_id not in held.obeyed)
+
+
+def _names_one_more(self: RecordOrders, records: Any, indices: Any) -> Any:
+    named = _named_in(self, records, indices)
+    return {**named, **{index + 1: order for index, order in named.items() if index + 1 in indices}}
+
+
+def _moves_the_checkpoint(seen: Lease, orders: tuple[RecordOrder, ...]) -> LeaseWrite:
+    """Go on after the record that the last order names."""
+    write, after = _set_orders(seen, orders), int(orders[-1].record_ids[-1]) + 1
+    return evolve(write, result=evolve(write.result, checkpoint=f"{after}:order"))
 
 
 CONSUMER_MUTATIONS = (
@@ -306,5 +351,30 @@ CONSUMER_MUTATIONS = (
         [(PendingCut, "apply", lambda self, page: (page, None))],
         made_to_fit=_in_two_phases,
         seed=66,
+    ),
+    Mutation(
+        "an order ends as soon as its records are passed",
+        frozenset({"ordered records stay out"}),
+        [(RecordOrders, "ended", _ends_before_the_checkpoint)],
+        made_to_fit=ordered("STOP_SHARD"),
+    ),
+    Mutation(
+        "the end of an order is not noted",
+        frozenset({"ordered records stay out"}),
+        [(settle, "orders_left", _left_without_a_note)],
+        made_to_fit=ordered("STOP_SHARD"),
+    ),
+    Mutation(
+        "an order takes out the next record, too",
+        frozenset({"nothing is lost", "order per key", "checkpoints follow processing"}),
+        [(RecordOrders, "named_in", _names_one_more)],
+        made_to_fit=ordered("STOP_SHARD"),
+    ),
+    Mutation(
+        "an order moves the checkpoint after its records",
+        frozenset({"nothing is lost", "order per key", "checkpoints follow processing"}),
+        [(leases, "set_orders", _moves_the_checkpoint)],
+        rules={WriteKind.SET_ORDERS: evolve(RULES[WriteKind.SET_ORDERS], writes=("orders", "checkpoint"))},
+        made_to_fit=ordered("STOP_SHARD"),
     ),
 )

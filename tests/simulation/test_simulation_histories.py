@@ -19,6 +19,7 @@ from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import RAISED, run_plan
 from streamclient.testing.simulation.settling import Settling
+from tests.simulation.consumer_mutations import ordered
 from tests.simulation.measuring import Reached, reached_leases
 from tests.simulation.mutation import A_FEW, Mutation
 from tests.simulation.mutations import MUTATIONS
@@ -32,7 +33,11 @@ REACHING = (101, 146, 229)
 paused, and a row that is gone before its shard is read. If a change moves them, any others that reach all will do."""
 
 CONSUMERS_REACHING = (7, 22, 76, 176, 297)
-"""Seeds whose histories reach all lines of the table of consumers, in the same way."""
+"""Seeds whose histories reach all lines of the table of consumers, in the same way, but for those below."""
+
+ORDERS_REACHING = (69, 195)
+"""Seeds whose histories with orders about records reach the lines for a page of which an order drops all that is left.
+"""
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
@@ -63,10 +68,12 @@ def test_histories_reach_every_line_of_the_table_of_held_leases(monkeypatch: pyt
 def test_histories_reach_every_line_of_the_table_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other: that would break the law that the core does not raise."""
     monkeypatch.setattr(transitions, "TRANSITIONS", reached := Reached(transitions.TRANSITIONS))
-    verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in CONSUMERS_REACHING]
+    plans = [draw_plan(seed, Size.SMALL) for seed in CONSUMERS_REACHING]
+    plans += [ordered("STOP_SHARD", 3)(draw_plan(seed, Size.SMALL)) for seed in ORDERS_REACHING]
+    verdicts = [run_plan(plan) for plan in plans]
 
     assert reached.found == set(reached)
-    assert [verdict.violation for verdict in verdicts] == [None] * len(CONSUMERS_REACHING)
+    assert [verdict.violation for verdict in verdicts] == [None] * len(plans)
 
 
 @pytest.mark.parametrize("state", [Intention.READ, Intention.GIVE_AWAY])

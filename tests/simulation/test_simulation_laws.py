@@ -34,7 +34,7 @@ def world() -> SimulatedWorld:
 
 
 def reader(world: SimulatedWorld, shard_id: str = "s001") -> Any:
-    return SimpleNamespace(shard=world.stream.shards[shard_id], lease_key=shard_id, epoch=1, process=WORKER)
+    return SimpleNamespace(shard=world.stream.shards[shard_id], lease_key=shard_id, epoch=1, process=WORKER, orders=())
 
 
 WORKER = Outsider("w1", "w1#1", "worker", is_python=True)

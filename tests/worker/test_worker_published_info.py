@@ -33,6 +33,20 @@ def test_a_worker_says_where_it_runs_from_the_start() -> None:
     assert told.version
 
 
+def test_a_worker_says_that_it_obeys_orders_and_at_which_record_a_shard_stopped() -> None:
+    """Commands go by both; a row that says neither is one of an earlier version."""
+    stopped = Reason(Cause.FAILING_RECORD, "record k", "after one failed call: ValueError: bad", "0000000001-abc")
+    published = PublishedInfo(20_000, 5)
+    text = published.changed({"s": status(stopped)}, WELL, ())
+
+    assert text is not None
+    told = WorkerInfo.from_json(text)
+    assert told.obeys_orders
+    assert told.shards["s"].reasons == (stopped,)
+    assert not WorkerInfo.from_json("{}").obeys_orders
+    assert "record" not in ShardTrouble("r", "processor", (FAILED_ONCE,)).to_document()["reasons"][0]
+
+
 def test_only_shards_that_do_not_move_are_told_and_only_what_the_rows_do_not_show() -> None:
     published = PublishedInfo(20_000, 5)
     text = published.changed(

@@ -18,7 +18,7 @@ from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
 from streamclient.core.consumer.parked import Failure
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
-from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
+from streamclient.model import PendingCheckpoint, Progress, RecordOrder, ShutdownReason
 from streamclient.records import SequenceInfo, StreamRecord
 
 
@@ -69,6 +69,13 @@ class Marked:
 @frozen
 class LossAccepted:
     """The loss was accepted: a shard that stopped for lost records goes on with the records left."""
+
+
+@frozen
+class OrdersGiven:
+    """The operators' orders about records, as the lease's row has them now; they replace the former ones."""
+
+    orders: tuple[RecordOrder, ...]
 
 
 @frozen
@@ -157,6 +164,7 @@ ConsumerEvent = (
     | StopAsked
     | Marked
     | LossAccepted
+    | OrdersGiven
     | EndJudged
     | CheckpointAsked
     | CheckpointAnswered
@@ -198,11 +206,14 @@ class Park:
     page: ShardPage
     indices: Sequence[int]
     """Indices of the records in the page."""
-    generations: Sequence[int]
-    """Generation of each record's key, in the order of ``indices``."""
+    generations: Sequence[int] | None
+    """Generation of each record's key, in the order of ``indices``; ``None`` if the worker has no store of its own."""
     position: str
     """The position at which the page was read."""
     failure: Failure
+    order: RecordOrder | None = None
+    """The operator's order because of which the records are parked, if it is one. It names a store for workers without
+    a store of their own."""
 
 
 @frozen
@@ -363,6 +374,15 @@ class PageDone:
 
 
 @frozen
+class OrderEnded:
+    """Tell that an operator's order is obeyed: a stored checkpoint is after all records that it names."""
+
+    order: RecordOrder
+    taken: int
+    """The number of these records that this consumer took out; the others were passed before it read the shard."""
+
+
+@frozen
 class TellOutage:
     """Log a failure that one outage causes repeatedly, for many shards."""
 
@@ -411,6 +431,7 @@ ConsumerCommand = (
     | CloseCheckpoints
     | Tell
     | PageDone
+    | OrderEnded
     | TellOutage
     | LogLine
     | Ended

@@ -12,10 +12,11 @@ from streamclient.config import ClientConfig
 from streamclient.core.consumer import consumer_events
 from streamclient.core.consumer.consumer_events import ConsumerCommand, ShardPage
 from streamclient.core.consumer.consumer_positions import NO_PROGRESS
-from streamclient.core.consumer.page import PageInWork, PendingCut
+from streamclient.core.consumer.page import PageInWork, PendingCut, counted
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.pauses import ConsumerBackoff
 from streamclient.core.consumer.reading_pace import TablePace, WorkerPace
+from streamclient.core.consumer.record_orders import RecordOrders
 from streamclient.core.consumer.transitions import Outcome, Phase, next_phase, stronger
 from streamclient.core.events import Severity, StartConsumer
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
@@ -44,6 +45,8 @@ class ConsumerState:
     trail."""
     _ending: ShardPage | None = None
     """The page that reports the shard's end, until the end is confirmed or denied."""
+    _close_error: str = ""
+    """The error of the last ``shutdown``, in words."""
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class ConsumerState:
         """Whether that call asks the user's retry strategy."""
         self._config = config
         self._key_text = key_text
+        self._orders = RecordOrders(start.orders, record_id)
         self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id)
         self._progress = start.progress or NO_PROGRESS
         self._dealt_with = self._progress
@@ -98,7 +102,6 @@ class ConsumerState:
         """Whether the records after the stored position are lost, so that reading goes on at the oldest record."""
         self._is_past_loss = False
         self._last_processed: SequenceInfo | None = None
-        self._close_error = ""
         self._pause = 0.0
         self._raised: Raised | None = None
         self._now = 0.0
@@ -161,6 +164,18 @@ class ConsumerState:
 
     def _log(self, severity: Severity, text: str, error: Raised | None = None) -> None:
         self._tell(consumer_events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
+
+    def _tell_ended_orders(self) -> None:
+        """Tell which operators' orders are obeyed by now."""
+        for order, taken in self._orders.ended(self._progress.records, is_finished=self.is_finished):
+            self._tell(consumer_events.OrderEnded(order, taken))
+
+    def _log_orders(self) -> None:
+        """Log, once for each order, that it is being obeyed."""
+        for order in self._orders.logged():
+            verb, number = "skips" if order.is_skip else "parks", counted(order.record_ids)
+            why = f": {order.reason}" if order.reason else ""
+            self._log(Severity.WARNING, f"{verb} {number} by order of {order.by}{why}: {', '.join(order.record_ids)}")
 
     def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
         """Name a failure of user code in status and log; after a lost lease, it is expected and logged as INFO."""

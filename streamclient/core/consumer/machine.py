@@ -115,6 +115,23 @@ class ConsumerMachine(PageReader):
         if self.phase is Phase.HALTED:
             self._start_due()
 
+    def _orders_given(self, event: consumer_events.OrdersGiven) -> None:
+        """Take note of the operators' orders; a new one that may help ends the halt or pause after a failure."""
+        new, halt, delivery = self._orders.give(event.orders), self.halt_reason, self._delivery
+        if self.stop_reason is not None:
+            return
+        if self.phase is Phase.WAITING and delivery is not None and delivery.is_named:
+            self._proceed()
+        elif new and halt is not None:
+            if self.lost is None and (not halt.record_id or self._orders.names(halt.record_id)):
+                self.halt_reason = None
+                if self._parked is not None:
+                    self._parked.forget_share()
+                if self.phase is Phase.HALTED:
+                    self._start_due()
+        elif new and self.phase is Phase.BACKING_OFF and self._processors:
+            self._start_due()
+
     # --- time ----------------------------------------------------------------------------------------------------
 
     def _time_came(self, event: consumer_events.TimeCame) -> None:
@@ -153,6 +170,7 @@ class ConsumerMachine(PageReader):
         self.stored = event.value
         self._progress = event.progress or self._progress
         self._accepts_loss = self._accepts_loss and not self._is_past_loss
+        self._tell_ended_orders()
         if self.is_finished:
             self._finished_by_user()
 
@@ -287,6 +305,7 @@ _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     consumer_events.StopAsked: ConsumerMachine._stop_asked,
     consumer_events.Marked: ConsumerMachine._marked,
     consumer_events.LossAccepted: ConsumerMachine._loss_accepted,
+    consumer_events.OrdersGiven: ConsumerMachine._orders_given,
     consumer_events.EndJudged: ConsumerMachine._end_judged,
     consumer_events.CheckpointAsked: ConsumerMachine._checkpoint_asked,
     consumer_events.CheckpointAnswered: ConsumerMachine._checkpoint_answered,

@@ -4,7 +4,7 @@ Laws, which hold with any number of failures:
 
 * records are delivered in the order of the page, and each is accepted or taken out exactly once;
 * while exactly one record fails, a page of n records costs at most 2 log2(n) calls more than its retries;
-* a record is taken out only after it failed on its own.
+* a record is taken out only after it failed on its own, or because an operator's order names it.
 
 A page is a sequence of spans; the first span is next. A failed span that is the whole page or a single record is
 delivered again as often as the policy says; any other failed span is cut in two at once. If the first half then passes,
@@ -15,18 +15,21 @@ tried.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from attrs import frozen
 
 from streamclient.base.position import Position
+from streamclient.base.reasons import Raised
 from streamclient.config import FailurePolicy
 from streamclient.core.consumer.consumer_events import ShardPage
 from streamclient.core.consumer.consumer_positions import further
 from streamclient.core.consumer.parked import AFTER_PARKED, Failure, ParkedKeys
+from streamclient.core.consumer.record_orders import RecordOrders
 from streamclient.core.values import evolve
-from streamclient.model import OnFailure, PendingCheckpoint, Progress
+from streamclient.errors import ApplicationException
+from streamclient.model import OnFailure, PendingCheckpoint, Progress, RecordOrder
 from streamclient.records import SequenceInfo, StreamRecord, place_of
 
 
@@ -161,7 +164,14 @@ class Work(Enum):
 class PageInWork:
     """One page on its way through the processor and, where records fail, into the parking store."""
 
-    def __init__(self, page: ShardPage, position: Position, before: Progress, parked: ParkedKeys | None) -> None:
+    def __init__(
+        self,
+        page: ShardPage,
+        position: Position,
+        before: Progress,
+        parked: ParkedKeys | None,
+        orders: RecordOrders,
+    ) -> None:
         """``before`` is the progress before this page, which was read at ``position``."""
         self.page = page
         self.position = position.text
@@ -181,23 +191,44 @@ class PageInWork:
         """The step chosen last."""
         self.failure = AFTER_PARKED
         """Why records are parked."""
+        self.order: RecordOrder | None = None
+        """The order because of which records are parked, if it is one."""
         self._to_park: Sequence[int] = ()
         self._parked = parked
+        self._orders = orders
 
     def choose(self, now: float) -> Work:
-        """Choose and return the next step."""
+        """Choose and return the next step; records that orders drop are taken out at once."""
+        records = self.page.records
+        if self._parked is not None and self._parked.must_ask(records, self.plan.indices, now):
+            self.work = Work.ASK
+            return self.work
+        ordered = self._orders.named_in(records, self.plan.indices)
+        if ordered:
+            self._drop([index for index, order in ordered.items() if order.is_skip], ordered)
         self.work = Work.NOTHING if self.plan.is_done else Work.DELIVER
-        if self._parked is not None:
-            left = self.plan.indices
-            if self._parked.must_ask(self.page.records, left, now):
-                self.work = Work.ASK
-            elif following := self._parked.after_parked(self.page.records, left):
-                self.park(following, AFTER_PARKED)
+        to_park = {index: order for index, order in ordered.items() if not order.is_skip}
+        if to_park:
+            first = next(iter(to_park.values()))
+            self.park([index for index, order in to_park.items() if order is first], failure_of(first), first)
+        elif self._parked is not None and (following := self._parked.after_parked(records, self.plan.indices)):
+            self.park(following, AFTER_PARKED)
         return self.work
 
-    def park(self, indices: Sequence[int], failure: Failure) -> None:
-        """Record that the records at ``indices`` are to be parked because of ``failure``."""
-        self.work, self._to_park, self.failure = Work.PARK, indices, failure
+    def park(self, indices: Sequence[int], failure: Failure, order: RecordOrder | None = None) -> None:
+        """Record that the records at ``indices`` are to be parked because of ``failure`` or an operator's order."""
+        self.work, self._to_park, self.failure, self.order = Work.PARK, indices, failure, order
+
+    def _drop(self, indices: Sequence[int], ordered: Mapping[int, RecordOrder]) -> None:
+        for index in indices:
+            self._orders.took(ordered[index], [self.page.records[index]])
+        self.plan = self.plan.without(indices)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether an order names a record that is left, or records are being parked because of an order."""
+        is_parking = self.work is Work.PARK and self.order is not None
+        return is_parking or bool(self._orders.named_in(self.page.records, self.plan.indices))
 
     @property
     def must_store(self) -> bool:
@@ -218,6 +249,31 @@ class PageInWork:
         first, last = indices[0], indices[-1]
         is_in_a_row = last - first + 1 == len(indices)
         return records[first : last + 1] if is_in_a_row else tuple(records[index] for index in indices)
+
+
+def failure_of(order: RecordOrder) -> Failure:
+    """Return why records are parked that an order names."""
+    why = f": {order.reason}" if order.reason else ""
+    return Failure(f"parked by order of {order.by}{why}", "", 0)
+
+
+def described(span: Span, page: ShardPage) -> str:
+    """Return the call that delivers a span, in words."""
+    if not span.is_cut:
+        return "process_records"
+    return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
+
+
+def counted(records: Sequence[object]) -> str:
+    """Return the number of ``records``, or of their indices or ids, in words."""
+    return "one record" if len(records) == 1 else f"{len(records)} records"
+
+
+def application_error(shard_id: str, raised: Raised) -> ApplicationException:
+    """Return the error of ``process_records`` as a user's retry strategy gets it."""
+    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
+    wrapped.__cause__ = raised.error
+    return wrapped
 
 
 @frozen

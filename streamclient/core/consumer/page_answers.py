@@ -14,12 +14,22 @@ from streamclient.base.reasons import Cause, Raised, Reason, failed_calls, text_
 from streamclient.core.consumer import consumer_events
 from streamclient.core.consumer.consumer_events import ShardPage, Told
 from streamclient.core.consumer.consumer_state import ConsumerState
-from streamclient.core.consumer.page import PageInWork, PendingCut, Remedy, Span, Work, part_of, remedy
+from streamclient.core.consumer.page import (
+    PageInWork,
+    PendingCut,
+    Remedy,
+    Work,
+    application_error,
+    counted,
+    described,
+    part_of,
+    remedy,
+)
 from streamclient.core.consumer.parked import Failure, ParkedKeys
 from streamclient.core.consumer.transitions import Outcome, Phase
 from streamclient.core.events import Severity
 from streamclient.core.values import evolve
-from streamclient.errors import ApplicationException, DisorderError, ShutdownException, TrimmedDataException
+from streamclient.errors import DisorderError, ShutdownException, TrimmedDataException
 from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.records import place_of, readable_position
 
@@ -104,10 +114,13 @@ class PageReader(ConsumerState):
             return
         if self._cut is not None:
             page, self._cut = self._cut.apply(page)
+        if page.records:
+            self._orders.page_came(page.records, self._dealt_with.records)
+            self._tell_ended_orders()
         is_end = page.next_position.is_shard_end
         if page.records or (self._config.deliver_empty_batches and not is_end):
             self._tell(consumer_events.ReadAhead(page))
-            self._delivery = PageInWork(page, self.position, self._dealt_with, self._parked)
+            self._delivery = PageInWork(page, self.position, self._dealt_with, self._parked, self._orders)
             self._proceed()
         elif is_end:
             self._end_reached()
@@ -116,6 +129,9 @@ class PageReader(ConsumerState):
 
     def _caught_up(self, page: ShardPage) -> None:
         """Pause: nothing follows this page, and its records, if any, are dealt with."""
+        if not page.records and not self.backoff.may_follow(page, self.position):
+            self._orders.nothing_follows(self._dealt_with.records)
+            self._tell_ended_orders()
         self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
         self.position = page.next_position
         self._tell(consumer_events.Permit(page.next_position.text))
@@ -123,6 +139,7 @@ class PageReader(ConsumerState):
         self._follow(Outcome.CAUGHT_UP)
 
     def _end_reached(self) -> None:
+        self._orders.nothing_follows(self._dealt_with.records)
         self.position = Position.SHARD_END
         self._tell(consumer_events.Permit(CheckpointPosition.SHARD_END))
         self._tell(consumer_events.Tell(Told.END_REACHED))
@@ -230,6 +247,7 @@ class PageReader(ConsumerState):
     def _proceed(self) -> None:
         """Look at the rest of the page and take the next step."""
         work = self._page_in_work.choose(self._now)
+        self._log_orders()
         if work is Work.NOTHING:
             self._permit()
             self._page_done()
@@ -251,6 +269,7 @@ class PageReader(ConsumerState):
         self._last_processed = delivery.last or self._last_processed
         if delivery.last is not None:
             self.trail.take(delivery.position, delivery.last)
+        self._orders.page_done(page.records, delivery.progress.records)
         self._tell(consumer_events.PageDone(page, delivery.last))
         if page.next_position.is_shard_end:
             self._end_reached()
@@ -321,13 +340,13 @@ class PageReader(ConsumerState):
         span = delivery.plan.next
         self.backoff.processor_failed()
         severity = Severity.WARNING if span.is_cut else Severity.ERROR
-        self._report_failure(_described(span, delivery.page), error, severity)
+        self._report_failure(described(span, delivery.page), error, severity)
         # A lost lease, or a destination that knows a later owner, is not the fault of any record.
         if self.stop_reason is not None or error.is_a(ShutdownException):
             self._page_refused()
             return
         self._raised = error
-        self._ask_for_retry(_as_application_error(self.shard_id, error), span.tries - 1)
+        self._ask_for_retry(application_error(self.shard_id, error), span.tries - 1)
 
     def _decided_on_records(self, pause: float | None) -> None:
         error, self._raised = self._raised, None  # its traceback keeps the frames of user code alive
@@ -345,13 +364,16 @@ class PageReader(ConsumerState):
             self._proceed()
         elif error is None or following is Remedy.RESTART:
             self._page_refused()
+        elif following is Remedy.STOP and delivery.is_named:
+            self._proceed()  # the order came during the call
         elif following is Remedy.PARK:
             delivery.park(span.indices, Failure(error.text, error.traceback, span.attempts))
             if self._may_park():
                 self._follow(Outcome.STORE_DUE)
         else:
             detail = f"after {failed_calls(span.attempts)}: {error.text}"
-            self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail))
+            record_id = self._id_of(span.indices)
+            self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail, record_id))
 
     # --- retries -------------------------------------------------------------------------------------------------
 
@@ -395,9 +417,9 @@ class PageReader(ConsumerState):
         return self._parked
 
     def _may_park(self) -> bool:
-        """Return whether the records to park are within the allowed share; if not, stop the shard."""
-        delivery, share = self._page_in_work, self._keys.share
-        if share.allows(len(delivery.to_park)):
+        """Return whether the records to park are within the allowed share, or ordered; if not, stop the shard."""
+        delivery = self._page_in_work
+        if delivery.order is not None or (share := self._keys.share).allows(len(delivery.to_park)):
             return True
         policy, record = self._config.failure_policy, self._named(delivery.to_park)
         detail = (
@@ -405,7 +427,7 @@ class PageReader(ConsumerState):
             f"most_parked_share={policy.most_parked_share} allows {policy.most_parked}; the next one would be "
             f"{record}: {delivery.failure.error}"
         )
-        self._given_up(Reason(Cause.PARKED_SHARE, record, detail))
+        self._given_up(Reason(Cause.PARKED_SHARE, record, detail, self._id_of(delivery.to_park[:1])))
         return False
 
     def _begin_parking(self) -> None:
@@ -413,9 +435,13 @@ class PageReader(ConsumerState):
         if delivery.work is Work.ASK:
             self._call(consumer_events.AskParkedKeys())
             return
-        indices, records = delivery.to_park, delivery.page.records
-        generations = [self._keys.generation(records[index].primary_key) for index in indices]
-        self._call(consumer_events.Park(delivery.page, indices, generations, delivery.position, delivery.failure))
+        indices, records, keys = delivery.to_park, delivery.page.records, self._parked
+        generations = None if keys is None else [keys.generation(records[index].primary_key) for index in indices]
+        self._call(
+            consumer_events.Park(
+                delivery.page, indices, generations, delivery.position, delivery.failure, delivery.order
+            )
+        )
 
     def _store_answered(self, event: consumer_events.CallReturned) -> None:
         delivery = self._page_in_work
@@ -432,10 +458,14 @@ class PageReader(ConsumerState):
 
     def _have_parked(self, parked: Sequence[ParkedRecord]) -> None:
         delivery = self._page_in_work
-        self._keys.stored(parked)
+        if self._parked is not None:
+            self._parked.stored(parked, is_ordered=delivery.order is not None)
         self._tell(consumer_events.Tell(Told.PARKED, len(parked)))
-        more = f", and {len(parked) - 1} more" if len(parked) > 1 else ""
-        self._log(Severity.WARNING, f"parked {parked[0].record}{more}: {delivery.failure.error}")
+        if delivery.order is not None:
+            self._orders.took(delivery.order, [each.record for each in parked])
+        else:
+            more = f", and {len(parked) - 1} more" if len(parked) > 1 else ""
+            self._log(Severity.WARNING, f"parked {parked[0].record}{more}: {delivery.failure.error}")
         delivery.plan = delivery.plan.without(delivery.to_park)
 
     def _store_failed(self, error: Raised) -> None:
@@ -445,13 +475,17 @@ class PageReader(ConsumerState):
             return
         self._pause = self.backoff.store_failed()
         delivery, count = self._page_in_work, self.backoff.store_failures
-        what = "asking for parked keys" if delivery.work is Work.ASK else f"parking {_count(delivery.to_park)}"
+        what = "asking for parked keys" if delivery.work is Work.ASK else f"parking {counted(delivery.to_park)}"
         self.reason = Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {error.text}")
         text = f"shard {self.shard_id}: the parking store failed: {what}: {error.text}"
         self._tell(consumer_events.TellOutage("parking", error, text))
         self._follow(Outcome.REFUSED_FOR_NOW)
 
     # --- texts ---------------------------------------------------------------------------------------------------
+
+    def _id_of(self, indices: Sequence[int]) -> str:
+        """Return the id of the record, if it is one."""
+        return self._orders.record_id(self._page_in_work.page.records[indices[0]]) if len(indices) == 1 else ""
 
     def _named(self, indices: Sequence[int]) -> str:
         """Return a text that names the first of these records by key, sequence and position."""
@@ -464,19 +498,3 @@ class PageReader(ConsumerState):
             f"record {self._key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} after "
             f"position {readable_position(delivery.position)}{more}"
         )
-
-
-def _described(span: Span, page: ShardPage) -> str:
-    if not span.is_cut:
-        return "process_records"
-    return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
-
-
-def _count(indices: Sequence[int]) -> str:
-    return "one record" if len(indices) == 1 else f"{len(indices)} records"
-
-
-def _as_application_error(shard_id: str, raised: Raised) -> ApplicationException:
-    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
-    wrapped.__cause__ = raised.error
-    return wrapped

@@ -79,12 +79,17 @@ class ParkedKeys:
     """
 
     def __init__(self, policy: FailurePolicy, shard_id: str, record_id: Callable[[StreamRecord], str]) -> None:
+        self._policy = policy
         self.share = ParkedShare(policy)
         self._keeps_order = policy.park_rest_of_key
         self._shard_id = shard_id
         self._record_id = record_id
         self._places: dict[PrimaryKey, dict[str, ParkedKey]] = {}
         self._asked_at: float | None = None
+
+    def forget_share(self) -> None:
+        """Count parked records anew, as after a pause: an operator has decided about those that stopped the shard."""
+        self.share = ParkedShare(self._policy)
 
     def must_ask(self, records: Sequence[StreamRecord], indices: Iterable[int], now: float) -> bool:
         """Return whether the store has to be asked before the records at ``indices`` are dealt with."""
@@ -107,14 +112,15 @@ class ParkedKeys:
             return ()
         return tuple(index for index in indices if self._is_after_parked(records[index]))
 
-    def stored(self, parked: Sequence[ParkedRecord]) -> None:
-        """Record that the store holds ``parked``."""
+    def stored(self, parked: Sequence[ParkedRecord], *, is_ordered: bool = False) -> None:
+        """Record that the store holds ``parked``. Records that an operator ordered there do not count as failures."""
         here = self._shard_id
         for record in parked:
             places = self._places.setdefault(record.record.primary_key, {})
             first = min(record.record_id, places[here].first_record_id) if here in places else record.record_id
             places[here] = ParkedKey(record.record.primary_key, here, first, record.generation)
-        self.share.parked(len(parked))
+        if not is_ordered:
+            self.share.parked(len(parked))
 
     def generation(self, key: PrimaryKey) -> int:
         """Return the generation for a record of ``key`` that this shard parks now."""
@@ -135,3 +141,12 @@ class ParkedKeys:
         if here is None or len(places) > 1:
             return True
         return self._record_id(record) >= here.first_record_id
+
+
+def first_generations(
+    keys: Iterable[ParkedKey], shard_id: str, records: Sequence[StreamRecord], record_id: Callable[[StreamRecord], str]
+) -> list[int]:
+    """Return the generations of ``records`` for a store of which nothing but its ``keys`` is known."""
+    known = ParkedKeys(FailurePolicy(), shard_id, record_id)
+    known.answered(keys, 0.0)
+    return [known.generation(record.primary_key) for record in records]

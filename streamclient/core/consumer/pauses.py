@@ -132,12 +132,15 @@ class ConsumerBackoff:
         )
         return max(doubling_millis(fruitless, shortest, longest), self._config.worker_idle_time_millis) / 1_000
 
+    def may_follow(self, page: ShardPage, read_from: Position) -> bool:
+        """Return whether records may follow an empty page, by the service's hint, else by the position that moved."""
+        moved = page.next_position != read_from and read_from.is_iterator
+        return moved if page.may_more_record is None else page.may_more_record
+
     def caught_up_pause(self, page: ShardPage, read_from: Position, now: float) -> float:
         """Return the pause after a page that no further record seems to follow."""
         self._empty_pages += not page.records
-        moved = page.next_position != read_from and read_from.is_iterator
-        more = moved if page.may_more_record is None else page.may_more_record
-        if not page.records and more and self._empty_pages <= MOST_EAGER_READS:
+        if not page.records and self.may_follow(page, read_from) and self._empty_pages <= MOST_EAGER_READS:
             return 0.0
         self.poll_interval = self.pace.interval(now)
         spread = 1.0 - POLL_SPREAD * self._dice.random()

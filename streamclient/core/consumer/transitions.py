@@ -9,8 +9,9 @@ Laws:
   shard never overlap, and a stop request never interrupts one.
 * A processor that was made is closed exactly once: every way from a phase with a processor to a phase without leads
   through CLOSING.
-* Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted or is safe in the parking
-  store. A failed record is delivered again, parked or read again, never skipped.
+* Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted, is safe in the parking
+  store, or is dropped by an operator's order. A failed record is delivered again, parked or read again, never skipped
+  without such an order.
 * A page that is not believed is not delivered and moves nothing: the same position is read again.
 * ENDED is final, and is reached from every phase by stopping.
 
@@ -90,7 +91,7 @@ class Outcome(Enum):
 
     READ_DUE = "read_due"
     ACCEPTED = "accepted"
-    """Every record of the page was accepted or parked, and more may wait."""
+    """Every record of the page was accepted, parked or dropped by an order, and more may wait."""
 
     REFUSED_FOR_NOW = "refused_for_now"
     """``process_records`` or the parking store raised, and the same is tried again after a pause."""
@@ -121,6 +122,7 @@ TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
     (Phase.STARTING, Outcome.STOPPED): Phase.CLOSING,
     (Phase.READING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
     (Phase.READING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.READING, Outcome.ACCEPTED): Phase.READING,
     (Phase.READING, Outcome.CAUGHT_UP): Phase.WAITING,
     (Phase.READING, Outcome.READ_FAILED): Phase.WAITING,
     (Phase.READING, Outcome.NOT_BELIEVED): Phase.WAITING,
@@ -132,6 +134,9 @@ TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
     (Phase.WAITING, Outcome.READ_DUE): Phase.READING,
     (Phase.WAITING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
     (Phase.WAITING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.WAITING, Outcome.ACCEPTED): Phase.READING,
+    (Phase.WAITING, Outcome.CAUGHT_UP): Phase.WAITING,
+    (Phase.WAITING, Outcome.END_REACHED): Phase.CLOSING,
     (Phase.WAITING, Outcome.STOPPED): Phase.CLOSING,
     (Phase.DELIVERING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
     (Phase.DELIVERING, Outcome.STORE_DUE): Phase.PARKING,

@@ -53,6 +53,9 @@ class Hooks:
     def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
         """Handle a processor's error; ``places`` are the numbers of the records of its batch in the shard."""
 
+    def records_ordered(self, lease_key: str, places: Sequence[int]) -> None:
+        """Handle an operator's order to take records out of a shard, given by their numbers; the row has the order."""
+
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         """Handle the news that records are now in the parking store."""
 

@@ -12,7 +12,7 @@ from streamclient.core.consumer.reading_pace import TablePace
 from streamclient.core.events import CheckpointOutcome, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
-from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
+from streamclient.model import PendingCheckpoint, Progress, RecordOrder, ShutdownReason
 from streamclient.testing.simulation.kernel import Dice
 from streamclient.testing.simulation.simulated_stream import SimulatedShard
 from streamclient.testing.simulation.simulated_table import Actor
@@ -57,6 +57,8 @@ class ConsumerRole(Protocol):
     checkpoint: str
     """The checkpoint at which the consumer began."""
     pending: PendingCheckpoint | None
+    orders: tuple[RecordOrder, ...]
+    """The operator's orders about records that the consumer had from the start."""
     shard: SimulatedShard
     is_made: bool
     """Whether the consumer's processor was made."""

@@ -70,6 +70,8 @@ class Do(Enum):
     """An operator takes a lease from its owner, once the owner obeys a pause."""
     MOVE = "move"
     """An operator requests a lease in the name of a worker."""
+    TAKE_OUT = "take out"
+    """An operator orders a record of a shard parked, or skipped with an ``amount``: a poisoned one, if there is one."""
     HOLD = "hold"
     """The worker's own program pauses one of its shards, and resumes it afterwards."""
     HOLD_ALL = "hold all"

@@ -112,7 +112,15 @@ class Storm:
         self._begin_new_lives()
 
     def _mend(self) -> None:
-        """Let shards that wait for an operator continue: accept a loss, or start them anew."""
+        """Let shards that wait for an operator continue: accept a loss, or start them anew.
+
+        An order to park that stands at the end of the storm parks its record again after the replay, perhaps with more
+        of its key than the failure policy allows. So the operator drops the record instead, and repeats the replay.
+        """
+        if self.operator.has_parked and not self.world.is_writing:
+            for key in self.world.table.sorted_keys():
+                self.operator.drop_parked(key)
+            self.world.replay_parked()
         for process in self.fleet.living():
             for consumer in list(process.consumers.values()):
                 if consumer.is_given_up:
@@ -325,6 +333,10 @@ class Storm:
         key, worker = _pick(self.world.table.sorted_keys(), action.where), self._living(action)
         return key is not None and worker is not None and self.operator.move(key, worker.name)
 
+    def _take_out(self, action: Action) -> bool:
+        key = _pick(self.world.table.sorted_keys(), action.where)
+        return key is not None and self.operator.take_out(key, is_skip=action.amount > 0)
+
     def _hold(self, action: Action) -> bool:
         """Let a worker's program pause the worker, unless its process is frozen."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
@@ -366,6 +378,7 @@ _DO: dict[Do, Callable[[Storm, Action], bool]] = {
     Do.REWIND: Storm._rewind,
     Do.RELEASE: Storm._release,
     Do.MOVE: Storm._move,
+    Do.TAKE_OUT: Storm._take_out,
     Do.HOLD: Storm._hold,
     Do.HOLD_ALL: Storm._hold,
 }

@@ -134,6 +134,8 @@ class SimulatedWorld(PlayedHistory):
         """Shards that were read to their ends."""
         self.touched: set[str] = set()
         """Shards whose rows were changed from outside: they may be read again."""
+        self.notes: set[tuple[str, str]] = set()
+        """Orders about records whose end stands in the audit: lease key and request id."""
         self.losses: set[str] = set()
         """Shards for which a loss was reported."""
         self.hangs: dict[str, float] = {}

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from streamclient.base import checks, logs
 from streamclient.base.backoff import LeaseRetryStrategy, decision_of
 from streamclient.config import ClientConfig
+from streamclient.core.events import NoteOrder
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteKind, WriteOutcome
@@ -18,6 +19,7 @@ from streamclient.model import Lease
 from streamclient.tablestore.own_table import OwnTable
 from streamclient.tablestore.ranges import scan
 from streamclient.tablestore.row_batches import batches, translated
+from streamclient.worker.lease.audit_rows import put_note
 from streamclient.worker.lease.lease_batches import send_rows
 from streamclient.worker.lease.lease_epochs import EpochRows
 from streamclient.worker.lease.lease_metering import metered
@@ -190,6 +192,10 @@ class LeaseManager(WritingLeaseManager):
         """Delete the epoch rows of shards that left the stream."""
         for key, error in self._epochs.forget(lease_keys).items():
             _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
+
+    def note_order(self, note: NoteOrder) -> None:
+        """Store the end of an operator's order as an audit row; tried once. Raises ``StreamClientError``."""
+        put_note(self._client, self._table_name, self._stream_id, note)
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
         """Return all worker rows of the stream, sorted by worker; ``info`` only with ``with_info``. Not a snapshot."""

@@ -209,7 +209,9 @@ def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: boo
     expected = write.expected
     compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
     parts = [
-        SingleColumnCondition(name, value, ComparatorType.EQUAL, pass_if_missing, True)
+        _absent(name, "")
+        if value is None
+        else SingleColumnCondition(name, value, ComparatorType.EQUAL, pass_if_missing, True)
         for name, value in compared.items()
     ]
     if len(parts) < 2:
@@ -218,11 +220,14 @@ def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: boo
 
 
 def _still_missing(column: str) -> Any:
+    return _absent(column, SMALLEST_VALUE[COLUMN_TYPES[column]])
+
+
+def _absent(column: str, smallest: object) -> Any:
     """Return a condition that holds only while the row lacks the column: not (column >= the smallest value).
 
     The comparison fails for a missing column.
     """
-    smallest = SMALLEST_VALUE[COLUMN_TYPES[column]]
     present = SingleColumnCondition(column, smallest, ComparatorType.GREATER_EQUAL, False, True)
     return _composite(LogicalOperator.NOT, [present])
 

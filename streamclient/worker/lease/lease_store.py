@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from attrs import frozen
 
 from streamclient.base import checks, logs
+from streamclient.core.events import NoteOrder
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.write_rules import WriteKind, WriteOutcome
@@ -83,6 +84,18 @@ class WorkerDirectory(Protocol):
 
         Raises ``DependencyException`` if a worker may not have been woken.
         """
+
+
+class OrderNotes(Protocol):
+    """The audit rows of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe."""
+
+    def note_order(self, note: NoteOrder) -> None:
+        """Store how an operator's order about records ended. Raises ``StreamClientError`` if it may not be stored."""
+
+
+def as_order_notes(manager: ILeaseManager) -> OrderNotes | None:
+    """Return the audit rows of a manager; ``None`` if it keeps none."""
+    return cast(OrderNotes, manager) if callable(getattr(manager, "note_order", None)) else None
 
 
 def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:

@@ -11,9 +11,9 @@ from streamclient.core.membership import WorkerWrite
 from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.interfaces import ILeaseManager
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.worker.lease.lease_store import WriteAnswer
-from streamclient.worker.lease.own_columns import format_pause, parse_pause
+from streamclient.worker.lease.own_columns import format_orders, format_pause, parse_orders, parse_pause
 
 
 class WritingLeaseManager(ILeaseManager):
@@ -117,6 +117,8 @@ def _check_row(row: Lease) -> None:
         _check_pending(row.lease_key, row.pending)
     if row.pause is not None:
         _check_pause(row.lease_key, row.pause)
+    if row.orders:
+        _check_orders(row.lease_key, row.orders)
     if row.progress is not None:
         _check_progress(row.lease_key, row.progress)
     for parent in row.parent_shard_ids:
@@ -144,6 +146,17 @@ def _check_pause(lease_key: str, pause: Pause) -> None:
         raise ConfigurationError(f"the pause of lease {lease_key!r} could not be read back: {error}") from error
     if read_back != pause:
         raise ConfigurationError(f"the pause of lease {lease_key!r} would be read back as {read_back}, not as {pause}")
+
+
+def _check_orders(lease_key: str, orders: tuple[RecordOrder, ...]) -> None:
+    try:
+        read_back = parse_orders(format_orders(orders))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the orders of lease {lease_key!r} could not be read back: {error}") from error
+    if read_back != orders:
+        raise ConfigurationError(
+            f"the orders of lease {lease_key!r} would be read back as {read_back}, not as {orders}"
+        )
 
 
 def _check_progress(lease_key: str, progress: Progress) -> None:

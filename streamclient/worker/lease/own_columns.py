@@ -15,9 +15,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress, RecordOrder
 from streamclient.records import SequenceInfo
 
 PENDING = "PendingCheckpoint"
@@ -32,6 +32,9 @@ leaves it unchanged, and the position shows whether this column is out of date."
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"
+
+ORDERS = "RecordOrders"
+"""The column of operators' orders about records."""
 
 PROGRESS_MICROS = "ProgressMicros"
 PROGRESS_RECORDS = "ProgressRecords"
@@ -59,7 +62,18 @@ _PAUSE_TYPES: Mapping[str, tuple[type, ...]] = {
     "until_micros": (int, type(None)),
 }
 
-OWN_COLUMNS = frozenset({*_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, *_PROGRESS_TYPES})
+_ORDER_TYPES: Mapping[str, tuple[type, ...]] = {
+    "request_id": (str,),
+    "by": (str,),
+    "reason": (str,),
+    "at_micros": (int,),
+    "until_micros": (int,),
+    "record_ids": (list,),
+    "parking_table": (str,),
+    "parking_directory": (str,),
+}
+
+OWN_COLUMNS = frozenset({*_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, ORDERS, *_PROGRESS_TYPES})
 """The names of all columns of our own."""
 
 
@@ -82,7 +96,7 @@ def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
         return NOTHING
     fields: dict[str, Any] = {}
     problems: list[str] = []
-    for read in (_read_pending, _read_pause, _read_progress):
+    for read in (_read_pending, _read_pause, _read_orders, _read_progress):
         try:
             fields.update(read(cells, checkpoint))
         except ValueError as error:
@@ -129,12 +143,40 @@ def _read_pause(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
     return fields
 
 
+def _read_orders(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
+    return {"orders": parse_orders(cells[ORDERS])} if ORDERS in cells else {}
+
+
+def parse_orders(text: object) -> tuple[RecordOrder, ...]:
+    """Return the orders in a cell; raise ``ValueError`` if the cell does not hold any."""
+    told = _parsed(text)
+    if not isinstance(told, list) or not all(isinstance(order, dict) for order in told):
+        raise ValueError(f"column {ORDERS} holds {text!r}, which is not a JSON list of objects")
+    orders = []
+    for order in told:
+        _check(order, _ORDER_TYPES, f"{ORDERS} member")
+        if not all(isinstance(record_id, str) for record_id in order["record_ids"]):
+            raise ValueError(f"{ORDERS} member record_ids holds {order['record_ids']!r}, which are not texts")
+        fields = {name: order[name] for name in _ORDER_TYPES}
+        orders.append(RecordOrder(**{**fields, "record_ids": tuple(order["record_ids"])}))
+    return tuple(orders)
+
+
+def format_orders(orders: tuple[RecordOrder, ...]) -> str:
+    """Return the cell of orders, a JSON list: equal orders give equal cells, which writes compare."""
+    return json.dumps([asdict(order) for order in orders], ensure_ascii=False, sort_keys=True)
+
+
+def _parsed(text: object) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
 def parse_pause(text: object) -> Pause:
     """Return the pause in a cell; raise ``ValueError`` if the cell does not hold one."""
-    try:
-        told = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        told = None
+    told = _parsed(text)
     if not isinstance(told, dict):
         raise ValueError(f"column {PAUSE} holds {text!r}, which is not a JSON object")
     _check(told, _PAUSE_TYPES, f"{PAUSE} member")
@@ -185,5 +227,6 @@ OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "pause": lambda lease: {PAUSE: None if lease.pause is None else format_pause(lease.pause)},
     "pause_taken": lambda lease: {PAUSE_TAKEN: lease.pause_taken or None},
     "progress": _progress_cells,
+    "orders": lambda lease: {ORDERS: format_orders(lease.orders) if lease.orders else None},
 }
 """The columns of each field of a lease, with ``None`` for a column that is removed."""

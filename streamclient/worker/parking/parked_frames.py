@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from typing import Any
 
 from streamclient.errors import CodecError
-from streamclient.records import KeyValue, PrimaryKey, StreamRecord
+from streamclient.records import KeyValue, PrimaryKey, SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.record_decoding import default_codec
+
+_RECORD_ID = re.compile(r"(\d{10})-(\d{20})-(\d{10})-[0-9a-f]{12}", re.ASCII)
 
 DIGEST_CHARACTERS = 12
 """The characters of the digest in a record id. It only tells records with the same position in the same shard apart, so
@@ -50,6 +53,22 @@ def record_id(record: StreamRecord) -> str:
     position = record.sequence_info
     digest = hashlib.sha256(frame_of(record)).hexdigest()[:DIGEST_CHARACTERS]
     return f"{position.epoch:010d}-{position.timestamp_micros:020d}-{position.row_index:010d}-{digest}"
+
+
+def sequence_of(record_id: str) -> SequenceInfo:
+    """Return the position in an id of ``record_id``.
+
+    Raises:
+        ValueError: the text is not such an id.
+    """
+    match = _RECORD_ID.fullmatch(record_id)
+    if match is None:
+        raise ValueError(
+            f"{record_id!r} is not the id of a record, expected numbers and a digest as in "
+            "0000000000-00001795302445848086-0000000000-7bb16a3a70e7; `streamclient explain SHARD` and `streamclient "
+            "parked list` name such ids"
+        )
+    return SequenceInfo(*map(int, match.groups()))
 
 
 def key_text(key: PrimaryKey) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attrs import evolve
+
 from streamclient.base.backoff import decision_of
 from streamclient.base.position import Position
 from streamclient.base.reasons import Raised
@@ -17,10 +19,19 @@ from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core.consumer import consumer_events as facts
 from streamclient.core.consumer.consumer_events import ConsumerEvent, Told
 from streamclient.core.consumer.machine import ConsumerMachine
-from streamclient.core.events import AnswerEnd, CheckpointOutcome, ConsumerStopped, EndRead, Severity, StartConsumer
+from streamclient.core.consumer.parked import first_generations
+from streamclient.core.events import (
+    AnswerEnd,
+    CheckpointOutcome,
+    ConsumerStopped,
+    EndRead,
+    OrderObeyed,
+    Severity,
+    StartConsumer,
+)
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.interfaces import RetryableAction
-from streamclient.model import ParkedRecord, ShutdownReason
+from streamclient.model import ParkedRecord, RecordOrder, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.actors.processor_actor import SimulatedProcessor
 from streamclient.testing.simulation.kernel import NO_ANSWER, UNREADABLE, Dice
@@ -72,6 +83,8 @@ class Consumer:
         self.shard = self.world.stream.shards[info.shard_id]
         self.checkpoint = start.checkpoint
         self.pending = start.pending
+        self.orders = self._known_orders = start.orders
+        """The operator's orders about records that the consumer had from the start."""
         self.machine = ConsumerMachine(
             start, world.config, process.dice, record_id=_record_id, key_text=str, table_pace=process.pace
         )
@@ -105,6 +118,15 @@ class Consumer:
         """Confirm, as an operator does, that the lost records may be skipped."""
         self.is_given_up = False
         self._later(0.0, self.handle, facts.LossAccepted())
+
+    def obey(self, orders: tuple[RecordOrder, ...]) -> None:
+        """Obey the operator's orders about records; a new one may decide about the record of a halt."""
+        halt, is_new = self.machine.halt_reason, not {*orders} <= {*self._known_orders}
+        named = {record_id for order in orders for record_id in order.record_ids}
+        self._known_orders = orders
+        if halt is not None and is_new and self.machine.lost is None and halt.record_id in {"", *named}:
+            self.is_given_up = False
+        self.handle(facts.OrdersGiven(orders))
 
     def vanish(self) -> None:
         """End with the process, without a message."""
@@ -222,6 +244,10 @@ class Consumer:
         self._start_call("park", self.work, self.world.habits.prompt_seconds, self._parked, command)
 
     def _parked(self, command: facts.Park) -> None:
+        if command.generations is None:
+            ordered = [command.page.records[index] for index in command.indices]
+            keys = self.world.parking.parked_keys(STREAM_ID)
+            command = evolve(command, generations=first_generations(keys, self.lease_key, ordered, _record_id))
         records = [_parked_record(self, command, number) for number in range(len(command.indices))]
         if self._is_store_down():
             self.returns(STORE_IS_DOWN)
@@ -362,6 +388,12 @@ class Consumer:
         if command.what is Told.LOSS_GIVEN_UP:
             self.world.loss_given_up(self.lease_key)
 
+    def _order_ended(self, command: facts.OrderEnded) -> None:
+        self.world.counts["orders obeyed"] += 1
+        self.world.counts["ordered records taken out"] += command.taken
+        event = OrderObeyed(self.lease_key, self.identifier, command.order, command.taken)
+        self.agenda.after(0.0, self.process.deliver, event)
+
     def _log(self, command: facts.LogLine) -> None:
         if command.severity is not Severity.INFO:
             self.world.note(self.process.label, command.severity.value, self.lease_key, command.text)
@@ -402,6 +434,7 @@ _CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
     facts.CloseCheckpoints: Consumer._close_checkpoints,
     facts.Tell: Consumer._tell,
     facts.PageDone: Consumer._nothing,
+    facts.OrderEnded: Consumer._order_ended,
     facts.TellOutage: Consumer._nothing,
     facts.LogLine: Consumer._log,
     facts.Ended: Consumer._ended,
@@ -422,7 +455,7 @@ def _parked_record(consumer: Consumer, command: facts.Park, number: int) -> Park
         record=record,
         position=command.position,
         index=index,
-        generation=command.generations[number],
+        generation=(command.generations or ())[number],
         error=failure.error,
         traceback="",
         attempts=failure.attempts,

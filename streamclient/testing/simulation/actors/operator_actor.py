@@ -1,21 +1,25 @@
-"""The operator: pauses, rewinds, releases and moves leases as the commands for operators do, by conditional writes.
+"""The operator: pauses, rewinds, releases and moves leases, and orders about records, as the commands for operators do.
 
-A lease that may be in use is changed only after its owner has acknowledged a pause.
+All writes are conditional. A lease that may be in use is changed only after its owner has acknowledged a pause. An
+order about records stands beside that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.core import leases
-from streamclient.model import Lease, Pause
+from streamclient.model import Lease, Pause, RecordOrder
 from streamclient.testing.simulation.simulated_stream import place_of
 from streamclient.testing.simulation.simulated_table import Outsider
 from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOK_SECONDS = 1.0
 """Interval at which the operator checks for the acknowledgement of a pause."""
+
+ORDER_SECONDS = 100_000.0
+"""Time for which an order about records stands: longer than a history, as real orders stand for the retention."""
 
 Change = Callable[[Lease], object]
 
@@ -28,6 +32,8 @@ class Operator(Outsider):
         self._world = world
         self._orders = 0
         self.is_off_duty = False
+        self.has_parked = False
+        """Whether the operator has ordered a record parked."""
 
     def pause(self, key: str, seconds: float, *, ends_itself: bool) -> bool:
         """Hold a shard for a while. With ``ends_itself`` the pause has an end time; otherwise an order ends it."""
@@ -68,6 +74,27 @@ class Operator(Outsider):
             return False
         return self._world.table.land(self, leases.steal(row, receiver))
 
+    def take_out(self, key: str, *, is_skip: bool) -> bool:
+        """Order one record of a shard to be parked or skipped: the next poisoned record, else the next one to read."""
+        world, row = self._world, self._world.table.rows.get(key)
+        if row is None or row.is_finished or self.is_off_duty:
+            return False
+        shard, first = world.stream.shards[key], place_of(row.checkpoint)
+        ordered = {int(record_id) for order in row.orders for record_id in order.record_ids}
+        poisoned = sorted(place for place in shard.poisoned if place not in ordered)
+        place = next((place for place in poisoned if first <= place < shard.size), first)
+        if place >= shard.size or place in ordered:
+            return False
+        return self._order(row, (place,), is_skip=is_skip)
+
+    def drop_parked(self, key: str) -> bool:
+        """Order the records of a shard dropped that are still to be parked; the later order counts."""
+        row = self._world.table.rows.get(key)
+        orders = () if row is None else row.orders
+        dropped = {record_id for order in orders if order.is_skip for record_id in order.record_ids}
+        parked = {record_id for order in orders for record_id in order.record_ids} - dropped
+        return bool(parked) and row is not None and self._order(row, sorted(map(int, parked)), is_skip=True)
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _order_pause(self, key: str, until_micros: int | None) -> bool:
@@ -95,3 +122,17 @@ class Operator(Outsider):
             self.resume(key)
         else:
             self._world.agenda.after(LOOK_SECONDS, self._look, key, limit, change)
+
+    def _order(self, row: Lease, places: Sequence[int], *, is_skip: bool) -> bool:
+        world, key = self._world, row.lease_key
+        self._orders += 1
+        now, until = world.wall_micros(), world.wall_micros() + int(ORDER_SECONDS * MICROS_PER_SECOND)
+        ids, table = tuple(f"{place:010d}" for place in places), "" if is_skip else "parked"
+        order = RecordOrder(f"order-{self._orders}", "operator", "bad", now, until, ids, table)
+        if not world.table.land(self, leases.set_orders(row, (*row.orders, order))):
+            return False
+        self.has_parked |= not is_skip
+        world.laws.records_ordered(key, places)
+        if is_skip:
+            world.sink.set_aside(key, places)
+        return True

@@ -250,6 +250,10 @@ class PythonProcess(SimulatedProcess):
         draw = partial(self.world.table.draw_epoch, command.lease_key)
         self._ask(command, self._answer, command, draw, effect=draw)
 
+    def _note_order(self, command: events.NoteOrder) -> None:
+        note = partial(self.world.notes.add, (command.lease_key, command.order.request_id))
+        self._ask(command, self._answer, command, note, effect=note)
+
     def _forget_epoch(self, command: events.ForgetEpoch) -> None:
         if not self.network.fate(self.name, self.dice).is_unsent:
             delay = self.network.delay(self.name, self.dice)
@@ -338,6 +342,11 @@ class PythonProcess(SimulatedProcess):
         if consumer is not None:
             consumer.ask_to_stop(command.reason)
 
+    def _give_orders(self, command: events.GiveOrders) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.obey(command.orders)
+
     def _answer_checkpoint(self, command: events.AnswerCheckpoint) -> None:
         self.world.checkpoint_answered(self, command)
 
@@ -371,6 +380,8 @@ _CARRY_OUT: dict[type[Command], Callable[[PythonProcess, Any], None]] = {
     events.ResolveAndCreate: PythonProcess._resolve_and_create,
     events.StartConsumer: PythonProcess._start_consumer,
     events.StopConsumer: PythonProcess._stop_consumer,
+    events.GiveOrders: PythonProcess._give_orders,
+    events.NoteOrder: PythonProcess._note_order,
     events.AnswerCheckpoint: PythonProcess._answer_checkpoint,
     events.AnswerEnd: PythonProcess._answer_end,
     events.Report: PythonProcess._report,

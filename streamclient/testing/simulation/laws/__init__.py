@@ -30,6 +30,7 @@ SAFETY: tuple[type[Law], ...] = (
     progress.NothingIsSkipped,
     progress.LossesAreReported,
     consumer.PausedShardsRest,
+    consumer.OrderedRecordsStayOut,
     consumer.ProgramsPause,
     ownership.KilledStaysKilled,
     ownership.VerdictsAreLate,

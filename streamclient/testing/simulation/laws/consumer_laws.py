@@ -50,7 +50,7 @@ class StoppedShardsWait(Law):
 
 
 class OnlyFailuresAreParked(Law):
-    """A record is parked only if a batch of it alone was refused, or if an earlier one of its key is parked."""
+    """A record is parked only if a batch of it alone was refused, an earlier one of its key is parked, or by order."""
 
     name = "only failures are parked"
 
@@ -58,6 +58,10 @@ class OnlyFailuresAreParked(Law):
         super().__init__(world)
         self._refused: set[tuple[ConsumerRole, int]] = set()
         self._keys: set[int] = set()
+        self._ordered: set[tuple[str, int]] = set()
+
+    def records_ordered(self, lease_key: str, places: Sequence[int]) -> None:
+        self._ordered |= {(lease_key, place) for place in places}
 
     def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
         if len(places) == 1:
@@ -67,7 +71,7 @@ class OnlyFailuresAreParked(Law):
         for each in records:
             place, (key, number) = each.record.sequence_info.row_index, change_of(consumer, each.record)
             is_excused = (consumer, place) in self._refused if each.attempts else key in self._keys
-            if not is_excused:
+            if not is_excused and (consumer.lease_key, place) not in self._ordered:
                 raise self.broken(consumer.lease_key, f"{consumer!r} parked change {number} of key {key}: {each.error}")
             self._keys.add(key)
 
@@ -75,7 +79,8 @@ class OnlyFailuresAreParked(Law):
 class ParkedKeysWait(Law):
     """Once a change of a key is parked, no later change is written before the parked one was replayed.
 
-    A worker that had lost its lease when it parked something is unknown to the shard's present reader.
+    A worker that had lost its lease when it parked something is unknown to the shard's present reader. A worker without
+    a parking store of its own parks only the records that an order names.
     """
 
     name = "parked keys wait"
@@ -86,7 +91,7 @@ class ParkedKeysWait(Law):
         """The first parked change of each key."""
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
-        if consumer.process.believes(consumer):
+        if consumer.process.believes(consumer) and self.world.plan.then == "PARK":
             for each in records:
                 key, number = change_of(consumer, each.record)
                 self._first[key] = min(number, self._first.get(key, number))
@@ -99,6 +104,35 @@ class ParkedKeysWait(Law):
             if number > self._first.get(record, number):
                 text = f"{consumer!r} wrote change {number} of key {record}, but change {self._first[record]} is parked"
                 raise self.broken(consumer.lease_key, text)
+
+
+class OrderedRecordsStayOut(Law):
+    """An order takes its records out until the checkpoint is after them, and its end is noted before it leaves the row.
+
+    A consumer that had the order from the start writes none of the records. Records that left the stream cannot come.
+    """
+
+    name = "ordered records stay out"
+
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
+        named = {int(record_id) for order in consumer.orders for record_id in order.record_ids}
+        written = named.intersection(range(start, end))
+        if written:
+            raise self.broken(consumer.lease_key, f"{consumer!r} wrote {sorted(written)}, which an order names")
+
+    def row_changed(self, change: LeaseChange) -> None:
+        before, after, key = change.before, change.after, change.lease_key
+        if change.what != WriteKind.END_ORDERS.value or before is None or after is None:
+            return
+        for order in before.orders:
+            if order in after.orders:
+                continue
+            last = max(map(int, order.record_ids))
+            is_over = self.world.wall_micros() >= order.until_micros or last < self.world.stream.shards[key].trimmed
+            if place(after.checkpoint) <= last and not is_over:
+                raise self.broken(key, f"{change.actor.label} ended {order} at {after}, which is before its records")
+            if (key, order.request_id) not in self.world.notes:
+                raise self.broken(key, f"{change.actor.label} ended {order} without a note in the audit")
 
 
 class PausedShardsRest(Law):

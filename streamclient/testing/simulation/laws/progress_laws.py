@@ -194,7 +194,8 @@ class NothingIsLost(Law):
     """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
 
     Repeats are allowed only within one shard: after a child's change was written, no change of its parents is. Changes
-    may be missing only if they expired, and then the loss was reported before any reader went on after it.
+    may be missing only if they expired, and then the loss was reported before any reader went on after it; or if an
+    operator's order names them.
     """
 
     name = LOST
@@ -204,7 +205,7 @@ class NothingIsLost(Law):
         super().__init__(world)
         self._judge = KeysInOrder(may_be_missing=self._may_be_missing, is_fenced=self._is_fenced)
         self._aside: set[tuple[int, int]] = set()
-        """Parked changes, by key and number."""
+        """Parked changes, and those that an operator's order names, by key and number."""
         self._unfenced: set[str] = set()
         """Shards that a Java worker has continued to read: it has no epoch, so the sink cannot refuse late writers."""
 
@@ -212,6 +213,10 @@ class NothingIsLost(Law):
         shard = consumer.shard
         keys, numbers = shard.keys[start:end], shard.numbers[start:end]
         require(Delivered(consumer, consumer.lease_key, keys, numbers), self._judge)
+
+    def records_ordered(self, lease_key: str, places: Sequence[int]) -> None:
+        shard = self.world.stream.shards[lease_key]
+        self._aside |= {(shard.keys[place], shard.numbers[place]) for place in places}
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         self._aside |= {change_of(consumer, each.record) for each in records}

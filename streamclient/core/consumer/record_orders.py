@@ -1,0 +1,126 @@
+"""Operators' orders to take records out of a shard, as one consumer obeys them.
+
+Laws:
+
+* a record is taken out only if a standing order names it; of two orders that name it, the later one counts;
+* an order moves no checkpoint: a page without its records ends where the whole page ends;
+* an order is obeyed once a stored checkpoint is after all records that it names. Until then it stands, so that a reader
+  that begins at an earlier checkpoint takes the same records out again.
+
+Ids of a shard's records sort as the records do, so comparing ids shows which records are before a position.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from attrs import define, field
+
+from streamclient.model import RecordOrder
+from streamclient.records import StreamRecord
+
+
+@define
+class _StandingOrder:
+    order: RecordOrder
+    last_id: str
+    """The id of the last record that the order names."""
+    taken: set[str] = field(factory=set)
+    """Ids of the records that were taken out here; records that come again are taken out again."""
+    passed_at: int | None = None
+    """The number of records, by the shard's progress, before a position after all that the order names. A new processor
+    counts from the stored progress on, so it reaches this number at the same record."""
+    is_told: bool = False
+    """Whether the end of the order was told."""
+    is_logged: bool = False
+
+
+class RecordOrders:
+    """The standing orders of one shard.
+
+    Args:
+        record_id: returns the id of a record; the ids of a shard sort in the order of its records.
+    """
+
+    def __init__(self, orders: Iterable[RecordOrder], record_id: Callable[[StreamRecord], str]) -> None:
+        self.record_id = record_id
+        self._standing: dict[str, _StandingOrder] = {}
+        self._by_record: dict[str, _StandingOrder] = {}
+        self.give(orders)
+
+    def give(self, orders: Iterable[RecordOrder]) -> tuple[RecordOrder, ...]:
+        """Replace the orders, and return those that are new. Orders that stay keep what is known of them."""
+        known = self._standing
+        self._standing = {
+            order.request_id: known.get(order.request_id) or _StandingOrder(order, max(order.record_ids, default=""))
+            for order in orders
+        }
+        self._by_record = {
+            record_id: standing for standing in self._standing.values() for record_id in standing.order.record_ids
+        }
+        return tuple(standing.order for key, standing in self._standing.items() if key not in known)
+
+    def names(self, record_id: str) -> bool:
+        """Return whether a standing order names the record."""
+        return record_id in self._by_record
+
+    def named_in(self, records: Sequence[StreamRecord], indices: Sequence[int]) -> Mapping[int, RecordOrder]:
+        """Return the orders for the records at ``indices``, by index; other records are left out."""
+        if not self._by_record or not indices:
+            return {}
+
+        def id_at(index: int) -> str:
+            return self.record_id(records[index])
+
+        start = bisect_left(indices, min(self._by_record), key=id_at)
+        end = bisect_right(indices, max(self._by_record), key=id_at)
+        found = ((index, self._by_record.get(id_at(index))) for index in indices[start:end])
+        return {index: standing.order for index, standing in found if standing is not None}
+
+    def took(self, order: RecordOrder, records: Iterable[StreamRecord]) -> None:
+        """Record that ``records`` were taken out because of ``order``."""
+        standing = self._standing.get(order.request_id)
+        if standing is not None:
+            standing.taken.update(map(self.record_id, records))
+
+    def logged(self) -> Iterator[RecordOrder]:
+        """Yield the orders that were obeyed for the first time since the last call."""
+        for standing in self._standing.values():
+            if standing.taken and not standing.is_logged:
+                standing.is_logged = True
+                yield standing.order
+
+    # --- the end of an order -------------------------------------------------------------------------------------
+
+    def page_came(self, records: Sequence[StreamRecord], before: int) -> None:
+        """Record that ``records``, at least one, come next, after ``before`` records."""
+        if self._standing:
+            first = self.record_id(records[0])
+            self._pass(before, lambda standing: standing.last_id < first)
+
+    def page_done(self, records: Sequence[StreamRecord], until: int) -> None:
+        """Record that ``records`` are dealt with; they are the last of ``until`` records."""
+        if self._standing and records:
+            last = self.record_id(records[-1])
+            self._pass(until, lambda standing: standing.last_id <= last)
+
+    def nothing_follows(self, until: int) -> None:
+        """Record that no record is left after ``until`` records: all that any order names are before."""
+        self._pass(until, lambda standing: True)
+
+    def ended(self, stored: int, *, is_finished: bool) -> Iterator[tuple[RecordOrder, int]]:
+        """Yield, once each, the orders that are obeyed with ``stored`` records before the checkpoint.
+
+        The number is that of the records that were taken out here.
+        """
+        for standing in self._standing.values():
+            is_passed = standing.passed_at is not None and standing.passed_at <= stored
+            if (is_passed or is_finished) and not standing.is_told:
+                standing.is_told = True
+                yield standing.order, len(standing.taken)
+
+    def _pass(self, records: int, is_before: Callable[[_StandingOrder], bool]) -> None:
+        for standing in self._standing.values():
+            if standing.passed_at is None and is_before(standing):
+                standing.passed_at = records

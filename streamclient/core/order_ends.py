@@ -1,0 +1,65 @@
+"""The end of an operator's order about records: obeyed or over, then noted in the audit, then removed from the row.
+
+Laws:
+
+* an order leaves the row only after the audit says how it ended;
+* an order that no consumer has obeyed leaves the row only at its time, or when the shard is finished.
+
+A worker that dies in between leaves the order in the row: the next owner obeys it again, and notes its end again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamclient.core.events import GiveOrders, NoteOrder
+from streamclient.core.held import Consuming, HeldLease
+from streamclient.core.values import evolve
+from streamclient.core.worker_state import WorkerState
+from streamclient.model import RecordOrder
+
+
+def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
+    """Give the running consumer the orders of the row, and have the ends of orders noted; return the lease."""
+    lease, key = held.lease, held.lease.lease_key
+    if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
+        state.emit(GiveOrders(key, held.identifier, lease.orders))
+        held = evolve(held, orders_given=lease.orders)
+    for order, outcome in _ended(state, held):
+        note = (key, order.request_id)
+        if order.request_id not in held.noted and note not in state.notes_under_way:
+            state.notes_under_way.add(note)
+            at_micros = state.noted_at.setdefault(note, state.wall_micros)
+            state.emit(NoteOrder(key, order, state.worker_id, outcome, at_micros))
+    return held
+
+
+def orders_left(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
+    """Return the orders that stay in the row."""
+    if not held.noted or held.keeps_orders:
+        return held.lease.orders
+    over = {order.request_id for order, _ in _ended(state, held)} & held.noted
+    return tuple(order for order in held.lease.orders if order.request_id not in over)
+
+
+def outcome_of(order: RecordOrder, taken: int) -> str:
+    """Return the outcome of an order of which a consumer took ``taken`` records out."""
+    verb, total = "skipped" if order.is_skip else "parked", len(order.record_ids)
+    if taken == total:
+        return f"{verb} {_records(taken)}"
+    return f"{verb} {taken} of {_records(total)}; the others were passed before this worker read the shard"
+
+
+def _ended(state: WorkerState, held: HeldLease) -> Iterator[tuple[RecordOrder, str]]:
+    """Yield the orders that need not stand any longer, with their outcomes."""
+    for order in held.lease.orders:
+        if order.request_id in held.obeyed:
+            yield order, held.obeyed[order.request_id]
+        elif held.lease.is_finished and held.consuming is Consuming.NO_CONSUMER:
+            yield order, "not obeyed by this worker: the shard is finished"
+        elif state.now >= state.moment_of(order.until_micros):
+            yield order, "not obeyed: its time was over before the checkpoint was after its records"
+
+
+def _records(count: int) -> str:
+    return "one record" if count == 1 else f"{count} records"

@@ -1,0 +1,142 @@
+"""Orders to take records out of a shard: what names the records, what forbids the order, and its plan.
+
+An order moves no checkpoint, and nothing has to be paused for it: its owner obeys while it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from streamclient.base.reasons import Cause
+from streamclient.base.times import utc_text
+from streamclient.core import leases as rule
+from streamclient.errors import ConfigurationError, TrimmedDataException
+from streamclient.model import Lease, RecordOrder
+from streamclient.operate.facts import FleetFacts
+from streamclient.operate.liveness import Liveness, is_pause_on, life, living_workers
+from streamclient.operate.next_records import find_record, read_head, read_next
+from streamclient.operate.plans import ChangePlan, PlannedWrite, Refusal, lease_of, order_words
+from streamclient.records import StreamRecord
+from streamclient.tablestore.stream_api import StreamApi
+from streamclient.worker.parking.parked_frames import key_text
+from streamclient.worker.parking.parked_frames import record_id as id_of
+
+MOST_RECORDS_ORDERED = 200
+"""The most records that the orders of a row name. Every worker reads the row with each scan: this number of ids is 12
+KiB, and a shard with more bad records has another fault."""
+
+
+def named_record(streams: StreamApi, lease: Lease, record_id: str) -> StreamRecord | str:
+    """Return the record of a shard with an id, or why it cannot be taken out.
+
+    Raises:
+        ConfigurationError: the text is not the id of a record.
+    """
+    try:
+        record = find_record(streams, lease.stream_id, lease.lease_key, record_id)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    if record is None:
+        return f"it has no record {record_id}, or the stream no longer keeps it"
+    try:
+        following = read_head(streams, lease.stream_id, lease.lease_key, lease.checkpoint).record
+    except TrimmedDataException:
+        return record  # the checkpoint is before all records that are left
+    if following is None or following.sequence_info > record.sequence_info:
+        return f"record {record_id} was passed: the checkpoint is after it"
+    return record
+
+
+def next_records(streams: StreamApi, lease: Lease, count: int, halted: str) -> Sequence[StreamRecord] | str:
+    """Return the next ``count`` records of a shard, or why there are not that many.
+
+    They begin at the record at which the shard stopped, else at the checkpoint.
+    """
+    if halted and isinstance(problem := named_record(streams, lease, halted), str):
+        return problem
+    try:
+        records = read_next(streams, lease.stream_id, lease.lease_key, lease.checkpoint, count, first_id=halted)
+    except TrimmedDataException:
+        return "the records after its checkpoint are past the stream's retention; rewind it to the oldest one"
+    if len(records) < count:
+        return f"only {len(records)} records follow, and {count} were named"
+    return records
+
+
+def record_note(record: StreamRecord) -> str:
+    """Return one record in words: id, key, kind of change, time."""
+    written = utc_text(record.sequence_info.timestamp_micros)
+    return f"record {id_of(record)}: {record.record_type.value} of {key_text(record.primary_key)}, written {written}"
+
+
+def plan_record_order(
+    facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, order: RecordOrder, problem: str
+) -> ChangePlan:
+    """Plan to order the owner of a shard, present or later, to take records out. The checkpoint stays.
+
+    ``problem``: why the records cannot be taken out, as the stream or the shard's owner says; empty if they can.
+    """
+    lease = lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return ChangePlan(refusals=(lease,))
+    if any(standing.request_id == order.request_id for standing in lease.orders):
+        return ChangePlan()  # it is in the row
+    named = sum(len(standing.record_ids) for standing in lease.orders)
+    same = [
+        each for each in lease.orders if each.is_skip == order.is_skip and {*order.record_ids} <= {*each.record_ids}
+    ]
+    reason = ""
+    if lease.is_finished:
+        reason = "it is finished: no worker reads its records any more"
+    elif any(each.cause is Cause.PAUSED_BY_PROGRAM for each in facts.owner_reasons(shard_id)):
+        reason = "its worker's own program paused it: have the program call `resume` first"
+    elif problem:
+        reason = problem
+    elif same:
+        reason = f"{same[0].by} ordered that already: {order_words(same[0])}, until {utc_text(same[0].until_micros)}"
+    elif named + len(order.record_ids) > MOST_RECORDS_ORDERED:
+        reason = (
+            f"its row would name {named + len(order.record_ids)} records, and {MOST_RECORDS_ORDERED} is the most; "
+            "order fewer, or wait until the standing orders are obeyed"
+        )
+    else:
+        reason = _deaf_to_orders(facts, lease)
+    if reason:
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+    change = PlannedWrite(write=rule.set_orders(lease, (*lease.orders, order)), effect=order_words(order))
+    return ChangePlan(changes=(change,), notes=_order_notes(facts, lease, order))
+
+
+def _deaf_to_orders(facts: FleetFacts, lease: Lease) -> str:
+    """Return why the workers that may read the shard would pass an order over; empty if one of them obeys."""
+    living = living_workers(facts)
+    obeying = [name for name in living if name in facts.workers and facts.workers[name].info.obeys_orders]
+    hand_over = f"move the shard to one that does: {', '.join(obeying)}" if obeying else "start one that does"
+    owner = lease.owner
+    if owner and life(facts, owner) in (Liveness.LIVING, Liveness.SILENT):
+        session = facts.workers.get(owner)
+        if session is None:
+            what = f"its owner {owner} has no session row: it is a Java worker or an older one"
+            return f"{what}, and does not obey orders about records; stop it, or {hand_over}"
+        if not session.info.obeys_orders:
+            version = f", of version {session.info.version}," if session.info.version else ""
+            return f"its owner {owner}{version} does not obey orders about records; update it, or {hand_over}"
+    elif living and not obeying:
+        return f"none of the living workers ({', '.join(living)}) obeys orders about records; {hand_over}"
+    return ""
+
+
+def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[str, ...]:
+    """Return what the operator should know: who obeys, and when."""
+    notes = []
+    if is_pause_on(lease.pause, facts.now_micros):
+        notes.append(f"it is paused by {lease.pause.by if lease.pause else ''}: the order is obeyed once it is resumed")
+    living = living_workers(facts)
+    if not living:
+        notes.append("no worker lives: the first one that takes the shard obeys the order")
+    deaf = [name for name in living if not (name in facts.workers and facts.workers[name].info.obeys_orders)]
+    if deaf:
+        notes.append(f"worker {', '.join(deaf)} does not obey the order, should the shard go there before it is done")
+    if not order.is_skip:
+        notes.append("a worker with a parking store of its own parks there instead")
+    return tuple(notes)
