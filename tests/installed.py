@@ -16,7 +16,16 @@ from pathlib import Path
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("streamclient", "samples", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+PARTS = (
+    "streamclient",
+    "samples",
+    "pyspark_tablestore.py",
+    "setup.cfg",
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 
 
 class Installed:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from functools import partial, wraps
+from importlib.util import find_spec
 from math import isfinite
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -447,3 +448,15 @@ def missing_extra(problem: str, extra: str) -> ConfigurationError:
         f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
         f'pip install ".[{extra}]"'
     )
+
+
+def require_extra(extra: str, modules: Sequence[str], needed_by: str) -> None:
+    """Require that the top-level ``modules`` are installed, without importing them.
+
+    Raises:
+        ConfigurationError: one is missing; the message names the extra that brings them all, and what needs them.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        verb = "needs it" if len(missing) == 1 else "needs them"
+        raise missing_extra(f"{' and '.join(missing)} cannot be imported; {needed_by} {verb}", extra)

@@ -82,4 +82,7 @@ class RaisedBySignal:
         time.sleep(AGAIN_SECONDS)
         main = threading.main_thread().ident
         if main is not None and signal.getsignal(self._number) == self.came:
-            signal.pthread_kill(main, self._number)
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, self._number)
+            else:  # Windows, where Python's handlers run in the main thread wherever the signal is raised
+                signal.raise_signal(self._number)

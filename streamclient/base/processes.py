@@ -123,6 +123,8 @@ def process_state(pid: int) -> str | None:
 
 
 def _answers(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # there, signal 0 is Ctrl-C
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

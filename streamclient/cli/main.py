@@ -45,9 +45,12 @@ def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, ``sys.argv`` by default; return the exit code. Wrong arguments exit with 2."""
+    """Run the command line, ``sys.argv`` by default; return the exit code. Wrong arguments exit with 2.
+
+    Without arguments the commands are printed, as by ``--help``.
+    """
     open_standard_streams()
-    given = sys.argv[1:] if arguments is None else arguments
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     # To make the parsers of all subcommands takes as long as many a subcommand takes to run.
     named = [name for name in given[:1] if name in COMMANDS]
     parsed = make_parser(named or COMMANDS).parse_args(given)

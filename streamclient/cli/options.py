@@ -91,7 +91,7 @@ def secret_in_file(path: str) -> str:
         ConfigurationError: the file cannot be read.
     """
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the access key secret from {path}: {error}") from error
 
@@ -158,6 +158,6 @@ def operator_name() -> str:
     """Return ``user@host`` of the user who runs the command."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
-        user = f"uid-{os.getuid()}"
+    except (KeyError, OSError, ImportError):  # a container without an entry for its user; Windows without USERNAME
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
     return f"{user}@{socket.gethostname()}"

@@ -30,7 +30,7 @@ from streamclient.base.pools import start_thread
 from streamclient.base.times import now_micros
 from streamclient.cli.run_layers import FILE_VARIABLE
 from streamclient.cli.run_sections import variable_of
-from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_INTERRUPTED, HANGUP, CommandFailed
 from streamclient.cli.terminal.output import complain, json_text
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class Supervisor:
         def handle(number: int, frame: FrameType | None) -> None:
             self.came.append(number)
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *HANGUP, signal.SIGINT)}
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:  # ignored in the background of a shell without job control
                 signal.signal(number, handle)

@@ -9,9 +9,9 @@ requests do not shut out any client.
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from streamclient.base import logs
@@ -59,9 +59,14 @@ LOG_PAUSE_SECONDS = 60.0
 
 def most_connections() -> int:
     """Return the number of connections that a server in this process can hold."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    numerator, denominator = SHARE_OF_FILES
-    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft * numerator // denominator)
+    with suppress(ModuleNotFoundError):  # Windows, where the number of open files does not limit sockets
+        import resource  # noqa: PLC0415
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        numerator, denominator = SHARE_OF_FILES
+        if soft != resource.RLIM_INFINITY:
+            return min(MAX_CONNECTIONS, soft * numerator // denominator)
+    return MAX_CONNECTIONS
 
 
 class Connections:

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _Part = TypeVar("_Part")
 
+LIBRARIES = ("aiohttp", "re2")
+"""The modules that only the server needs. They are imported by the first request that needs them; their absence should
+show at the start."""
+
 SDK_LOGGER_NAME = "streamclient.server.client"
 """The logger of clients made by ``client()``. Its level is WARNING, because at the SDK's own initial level the SDK
 renders every request as text, even if no handler uses it."""
@@ -139,10 +143,11 @@ class LocalTablestore:
             OSError: the address cannot be bound.
             ValueError: the port's number is invalid, or the secret is too public for the host.
             DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
-            ConfigurationError: a table of ``tables`` exists with another key.
+            ConfigurationError: a table of ``tables`` exists with another key, or the extra ``server`` is not installed.
             RuntimeError: the server is running already.
         """
         self._require_here()
+        checks.require_extra("server", LIBRARIES, "the local Tablestore")
         with self._lock:
             if self._server is not None:
                 raise RuntimeError(f"{self!r} is already running")

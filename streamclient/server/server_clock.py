@@ -42,12 +42,12 @@ _CATCH_UP_DIVISOR = 2
 """While the machine's time catches up, the server's time goes at the machine's pace divided by this number."""
 
 
-_STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 """A clock that also counts the time in which the machine was suspended, if the system has one."""
 
 
 def _steady_micros() -> int:
-    return time.clock_gettime_ns(_STEADY_CLOCK) // 1000
+    return (time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK)) // 1000
 
 
 class Clock:

@@ -305,7 +305,8 @@ def _forked() -> None:
     _OPEN.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 _NAMES: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.name for kind in _KINDS})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from streamclient.base.checks import missing_extra
+from streamclient.base.checks import require_extra
 
 
 def require_spark() -> None:
@@ -16,9 +15,7 @@ def require_spark() -> None:
 
 def require(*modules: str) -> None:
     """Raise ``ConfigurationError``, which says what to install, unless all of these modules can be imported."""
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise missing_extra(f"{' and '.join(missing)} cannot be imported; Spark processors need them", "spark")
+    require_extra("spark", modules, "a Spark processor")
 
 
 def pyarrow() -> Any:

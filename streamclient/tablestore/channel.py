@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from math import inf
 from string import hexdigits
@@ -89,15 +89,14 @@ class HttpChannel:
         self._heads_left = 0
         """The bytes that may still arrive as heads and around chunks."""
         self._is_much_expected = False
-        self._unasked = select.poll()
-        self._unasked.register(channel, select.POLLIN)
+        self._has_input_within = _input_waiter(channel)
         self.is_new: bool = True
         self.used_at: float = time.monotonic()
 
     @property
     def is_dropped(self) -> bool:
         """Whether the socket has unexpected input: usually the end of the connection."""
-        return bool(self._unasked.poll(0))
+        return self._has_input_within(0)
 
     def exchange(self, message: bytes, deadline: float, *, is_doubted: bool) -> tuple[HttpAnswer, bool]:
         """Send ``message``; return the answer and whether the connection may be used again.
@@ -112,7 +111,7 @@ class HttpChannel:
             sent = self._channel.send(message)
             if sent < len(message):
                 self._send_rest(message, sent)
-            if is_doubted and not self._unasked.poll(SILENCE_SECONDS * 1_000):
+            if is_doubted and not self._has_input_within(SILENCE_SECONDS):
                 raise SilentError(f"a rested connection did not answer within {SILENCE_SECONDS:g} s")
             answer = self._answer()
         except BlockingIOError as error:  # the kernel's word for a time-out of its own
@@ -271,6 +270,15 @@ class HttpChannel:
             _require_fitting(total)
             came = self._more(READ_BYTES)
         return b"".join(parts)
+
+
+def _input_waiter(channel: socket.socket) -> Callable[[float], bool]:
+    """Return a function that waits for input, at most the seconds that it is given, and returns whether input came."""
+    if not hasattr(select, "poll"):  # Windows, whose select takes sockets of any number
+        return lambda seconds: channel.fileno() < 0 or bool(select.select([channel], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return lambda seconds: bool(poll.poll(seconds * 1_000))
 
 
 def _waits_in_the_kernel(channel: socket.socket, seconds: float) -> int:

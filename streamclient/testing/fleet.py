@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from streamclient.errors import ConfigurationError
+
 STOP_SECONDS = 60.0
 """The longest wait for a process that was asked to stop: twice the default limit of a worker's own shutdown."""
 
@@ -19,6 +21,13 @@ class WorkerProcess:
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
+        """Start the process.
+
+        Raises:
+            ConfigurationError: this system cannot kill or freeze a process together with its children.
+        """
+        if not hasattr(os, "killpg"):
+            raise ConfigurationError("Fleet needs process groups and their signals, which this system does not have")
         self.name = name
         self.log = log
         self.is_frozen: bool = False

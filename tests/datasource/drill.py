@@ -353,8 +353,8 @@ class Drill:
 
 
 @contextmanager
-def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[Drill]:
-    """A drill whose driver runs."""
+def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False, is_found: bool = False) -> Iterator[Drill]:
+    """A drill whose driver runs. Spark finds the source by its name, or else the driver registers it."""
     with ExitStack() as stack:
         local = stack.enter_context(LocalTablestore())
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-"))
@@ -372,9 +372,13 @@ def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[D
             "schema": schema_text(),
             "out": scratch,
             "not_started": NOT_STARTED,
+            "is_found": is_found,
         }
         # Executors get what the driver ships; its own planner, a process beside it, looks at its environment alone.
-        driver = Driver(given, environment_for(python))
+        environment = environment_for(python)
+        if is_found:  # Spark looks for sources only where it has the archive of its own Python
+            environment.pop("SPARK_HOME", None)
+        driver = Driver(given, environment)
         source.write(RECORDS)
         driver.start()
         try:

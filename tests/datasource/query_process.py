@@ -52,9 +52,10 @@ def session(given: dict[str, Any]) -> Any:
     spark = builder.getOrCreate()
     if given["zip"]:
         spark.sparkContext.addPyFile(given["zip"])
-    from streamclient.spark import TablestoreDataSource
+    if not given["is_found"]:
+        from streamclient.spark import TablestoreDataSource
 
-    spark.dataSource.register(TablestoreDataSource)
+        spark.dataSource.register(TablestoreDataSource)
     return spark
 
 

@@ -22,6 +22,16 @@ def test_a_query_survives_a_kill(by_tunnel: bool) -> None:
 
 
 @pytest.mark.long
+def test_a_standalone_cluster_finds_the_source_by_its_name() -> None:
+    """Nothing registers it; the driver has the package on its path, and the executors get it shipped."""
+    with drill(3, on_cluster=True, is_found=True) as made:
+        made.driver.ask("write", "written (200, 39800, 200)")
+
+        assert made.restart(0) == "in order"
+        assert made.compare() == 3 * RECORDS
+
+
+@pytest.mark.long
 def test_a_standalone_cluster_runs_what_is_shipped_to_it() -> None:
     """Master, workers and executors are processes of their own, which have the package from the driver alone.
 

@@ -378,7 +378,7 @@ def fill(table: Table, programs: Sequence[Program], versions: Sequence[str]) -> 
     """Run the programs on each of these Pythons, as far as it is at hand."""
     found = dict(pythons(versions))
     for version in versions:
-        python = environment_of(version, found[version], "postgres") if version in found else ""
+        python = environment_of(version, found[version], "postgres,server") if version in found else ""
         path = uvloop_for(version, python) if python else ""
         for loop, is_there in (("asyncio", bool(python)), ("uvloop", bool(path))):
             column = version if loop == "asyncio" else f"{version} uvloop"

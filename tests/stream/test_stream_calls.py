@@ -150,14 +150,14 @@ def test_a_connection_is_not_asked_again_at_once_whether_it_is_there_unless_a_ca
     with connected(OK, OK, OK, OK) as (_, kept):
         post(kept)
         (idle,) = kept._idle
-        idle._unasked = Asked(asked.append)  # type: ignore[assignment]
+        idle._has_input_within = Asked(asked.append)
         post(kept)
         assert asked == []
         post(kept, is_repeatable=False)
         assert asked == [0]
         idle.used_at -= 2 * RESTED_SECONDS
         post(kept)
-        assert asked == [0, 0, 1_000 * SILENCE_SECONDS]
+        assert asked == [0, 0, SILENCE_SECONDS]
 
 
 @define
@@ -166,9 +166,9 @@ class Asked:
 
     note: Callable[[float], None]
 
-    def poll(self, millis: float) -> bool:
-        self.note(millis)
-        return millis > 0
+    def __call__(self, seconds: float) -> bool:
+        self.note(seconds)
+        return seconds > 0
 
 
 def test_a_body_that_stops_is_a_time_out_and_its_connection_is_not_used_again() -> None:

@@ -14,13 +14,14 @@ from fuzz import Judge, PutJudge
 from wire_pages import compiled
 
 from tests.installed import Installed
+from tools.make_wheels import SOURCES, compile_codec, compilers
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def built_without_a_compiler(directory: Path) -> Path:
     """The package as ``setup.py build`` leaves it, from a copy of the sources."""
-    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in SOURCES:
         shutil.copy(ROOT / name, directory / name)
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "streamclient", directory / "streamclient", ignore=ignored)
@@ -67,6 +68,16 @@ def test_with_a_compiler_the_package_holds_the_codec_for_every_python_from_the_o
 
     assert [one.name for one in library.rglob("*.so")] == ["_native.abi3.so"]
     assert seen_in(library) == "True ()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_codec_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    """As strict C11, so that it does wherever wheels are made."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} here")
+
+    compile_codec(dict(compilers(None))[compiler], tmp_path)
 
 
 def test_what_needs_a_new_environment_includes_the_sources_of_the_codec() -> None:

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from tools.make_wheels import require_library, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 TESTS = ("test_wire_native.py", "test_wire_columns.py", "test_wire_records.py", "test_wire_tunnel.py")
-SOURCES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 NEEDED = ("pytest", "hypothesis", "pyarrow")
 """What these tests import besides the package."""
 
@@ -56,23 +56,12 @@ def run(command: list[str], directory: Path, **changed: str) -> None:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}")
 
 
-def sources(directory: Path) -> Path:
-    """A copy of what the package is built from, without anything that was built."""
-    directory.mkdir()
-    for name in SOURCES:
-        shutil.copy(ROOT / name, directory / name)
-    ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    return Path(shutil.copytree(ROOT / "streamclient", directory / "streamclient", ignore=ignored)).parent
-
-
 def built_wheel(directory: Path) -> Path:
     """The wheel, which must say that it is for all these Pythons and hold the extension."""
     source = sources(directory / "source")
     run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(directory), "."], source)
     (wheel,) = directory.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    if "-cp310-abi3-" not in wheel.name or "streamclient/wire/_native.abi3.so" not in names:
-        raise SystemExit(f"expected a wheel cp310-abi3 with _native.abi3.so inside, got {wheel.name}")
+    require_library(wheel)
     return wheel
 
 

@@ -26,8 +26,11 @@ EXIT_INTERRUPTED = 130
 """The exit code that shells give for SIGINT."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
 """The exit code that shells give for SIGTERM."""
-EXIT_HUNG_UP = 128 + signal.SIGHUP
-"""The exit code that shells give for SIGHUP."""
+EXIT_HUNG_UP = 129
+"""The exit code that shells give for SIGHUP, whose number is 1."""
+
+HANGUP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
+"""SIGHUP where the system has it; Windows has none."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a full disk."""
@@ -178,8 +181,9 @@ def _interrupted_by_signals() -> Iterator[None]:
         return
     # A second SIGTERM does not interrupt the cleaning up; a second Ctrl-C does, because it means hurry.
     handlers = [RaisedBySignal(signal.SIGTERM, Terminated, once=True)]
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
-        handlers.append(RaisedBySignal(signal.SIGHUP, HungUp, once=True))
+    # Under nohup the signal is ignored.
+    hangups = [number for number in HANGUP if signal.getsignal(number) is signal.SIG_DFL]
+    handlers += [RaisedBySignal(number, HungUp, once=True) for number in hangups]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handlers.append(RaisedBySignal(signal.SIGINT, KeyboardInterrupt, once=False))
     for handler in handlers:

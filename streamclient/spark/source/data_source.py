@@ -44,8 +44,8 @@ neither."""
 class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
     """A table of Tablestore: its change stream for ``readStream``, its rows for ``read`` and ``write``.
 
-    Register the class once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or
-    later.
+    Spark finds the class by the module ``pyspark_tablestore`` where the package is installed. Elsewhere register it
+    once in a session: ``spark.dataSource.register(TablestoreDataSource)``. It needs Spark 4.2 or later.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

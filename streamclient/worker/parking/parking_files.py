@@ -162,6 +162,8 @@ def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 def _synchronise(path: Path, file: BinaryIO) -> None:
     """Synchronise the file to the disk, and the names of a file and a directory that may be new."""
     os.fsync(file.fileno())
+    if os.name == "nt":  # which cannot open directories, and whose file systems keep their names in a journal
+        return
     for directory in (path.parent, path.parent.parent):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
