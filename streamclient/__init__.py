@@ -10,6 +10,7 @@ from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient._changes import Changes, changes
+    from streamclient.base.health_server import HealthServer
     from streamclient.base.reasons import Cause, Reason, ReasonKind
     from streamclient.config import Backoff, CallLimits, ClientConfig, FailurePolicy, Prefetch, StreamConfig
     from streamclient.errors import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from streamclient.model import (
         BalanceBy,
         CheckpointPosition,
+        FailingShard,
         InitialPosition,
         Lease,
         Metric,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         ShutdownReason,
         TrimmedDataPolicy,
         TrimmedRange,
+        WorkerHealth,
         WorkerStatus,
     )
     from streamclient.records import (
@@ -78,7 +81,6 @@ if TYPE_CHECKING:
     from streamclient.wire.columns import record_batch
     from streamclient.worker import Worker
     from streamclient.worker.handlers.batches import Batch
-    from streamclient.worker.health import WorkerHealth
     from streamclient.worker.keyed import KeyedProcessorFactory
     from streamclient.worker.lease import LeaseManager, MemoryLeaseManager
     from streamclient.worker.parking.parking_files import FileParkingStore
@@ -102,9 +104,11 @@ __all__ = [
     "ConfigurationError",
     "DependencyException",
     "ErrorKind",
+    "FailingShard",
     "FailurePolicy",
     "FencedException",
     "FileParkingStore",
+    "HealthServer",
     "ILeaseManager",
     "IMetrics",
     "IParkingStore",
@@ -189,7 +193,9 @@ _HOMES = {
     "Backoff": "config",
     "CallLimits": "config",
     "FencedException": "errors",
+    "FailingShard": "model",
     "FileParkingStore": "worker.parking.parking_files",
+    "HealthServer": "base.health_server",
     "ILeaseManager": "interfaces",
     "IMetrics": "interfaces",
     "IParkingStore": "interfaces",
@@ -244,7 +250,7 @@ _HOMES = {
     "UnreadableAnswerError": "errors",
     "Worker": "worker.worker",
     "WorkerFailedError": "errors",
-    "WorkerHealth": "worker.health",
+    "WorkerHealth": "model",
     "WorkerStatus": "model",
     "changes": "_changes",
     "connect": "tablestore.instance",

@@ -297,6 +297,9 @@ class ClientConfig:
     )
     """The treatment of a shard that lost records to retention; a string is accepted too."""
     limits: CallLimits = field(default=CallLimits(), validator=checks.instance(CallLimits))
+    unhealthy_after_failing_millis: int = field(default=0, validator=checks.not_negative)
+    """The milliseconds for which the processor of a shard may fail before the worker reports itself unhealthy. With 0
+    such a shard is told in ``health`` and does not count, because the fault may be that of one record."""
     shutdown_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """The longest duration of a whole shutdown: running calls, ``shutdown`` callbacks and hand-overs together."""
     end_on_sigterm: bool = field(default=True, validator=checks.flag)

@@ -77,7 +77,7 @@ def _state(mirror: Mirror) -> str:
     worker = mirror.worker
     if worker is None:
         return f"copying  {mirror.copied_rows} rows by this process"
-    health, lag, statuses = mirror.health, mirror.lag_seconds, worker.shard_statuses()
+    health, lag, statuses = mirror.work_health, mirror.lag_seconds, worker.shard_statuses()
     here = f"{counted(len(statuses), 'shard')} here"
     lag_text = "position not known yet" if lag is None else f"lag {lag:.0f} s"
     trouble = mirror.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"

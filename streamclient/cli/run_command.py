@@ -22,8 +22,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "run",
         help="run a worker with your record processor",
-        description="Run one worker, or one in each of several processes, until Ctrl-C (exit code 0) or SIGTERM (143): "
-        "they then end in order and hand their leases over. Exit code 1: failed.",
+        description="Run one worker, or one in each of several processes, until Ctrl-C (exit code 0), SIGTERM (143) or "
+        "SIGHUP (129): they then end in order and hand their leases over. Exit code 1: failed.",
         parents=[connection_parent(tables=("data-table", "status-table"), json="")],
     )
     add_settings(parser)
@@ -94,8 +94,8 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="serve /metrics for Prometheus, and /health; several processes have a port each, PORT, PORT+1 "
-        "and so on; 0 picks free ones; needs the extra prometheus",
+        help="serve /metrics for Prometheus, and /live, /ready and /health for probes; several processes have a port "
+        "each, PORT, PORT+1 and so on; 0 picks free ones; needs the extra prometheus",
     )
     parser.add_argument("--metrics-address", metavar="ADDRESS", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument("--log", choices=LEVELS, help="least level to log (default: warning)")
@@ -138,18 +138,12 @@ def _speak(arguments: argparse.Namespace, settings: RunSettings, worker: str) ->
 
 
 def _run_one(arguments: argparse.Namespace, settings: RunSettings) -> int:
-    from streamclient.cli.run_worker import endpoint, log_to_stderr, run_worker  # noqa: PLC0415
-    from streamclient.metrics.memory_metrics import MemoryMetrics  # noqa: PLC0415
+    from streamclient.cli.run_worker import endpoint, log_to_stderr, metrics_of, run_worker  # noqa: PLC0415
 
     arguments.metrics_port, arguments.metrics_address = (settings.value("serve", name) for name in ("port", "address"))
-    metrics = None if arguments.metrics_port is None else MemoryMetrics()
+    metrics = metrics_of(arguments)
     worker = settings.make_worker(metrics)
-
-    def health() -> tuple[bool, str]:
-        state = worker.health
-        return state.is_healthy, state.reason
-
-    with endpoint(arguments, metrics.snapshot if metrics is not None else tuple, health):
+    with endpoint(arguments, worker, metrics):
         if not settings.is_json_log:
             log_to_stderr(settings.log_level)
         table = settings.value("stream", "data_table_name")

@@ -6,16 +6,15 @@ The worker runs in the command's own process, or in each process that the comman
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, Terminated
 from streamclient.cli.terminal.output import log_to_terminal
-from streamclient.errors import StreamClientError
+from streamclient.errors import ConfigurationError, StreamClientError
 
 if TYPE_CHECKING:
-    from streamclient.metrics.memory_metrics import Series
+    from streamclient.metrics.prometheus import PrometheusMetrics
     from streamclient.worker import Worker
 
 
@@ -41,23 +40,33 @@ def run_worker(worker: Worker) -> int:
     return EXIT_DONE
 
 
+def metrics_of(arguments: argparse.Namespace) -> PrometheusMetrics | None:
+    """Return the metrics that are to be served, if the arguments ask for that.
+
+    Raises:
+        ConfigurationError: ``prometheus_client`` is not installed.
+    """
+    if arguments.metrics_port is None:
+        return None
+    from streamclient.metrics.prometheus import separate_metrics  # noqa: PLC0415
+
+    return separate_metrics()
+
+
 def endpoint(
-    arguments: argparse.Namespace, series: Callable[[], Iterable[Series]], health: Callable[[], tuple[bool, str]]
+    arguments: argparse.Namespace, worker: Worker, metrics: PrometheusMetrics | None
 ) -> AbstractContextManager[object]:
-    """Serve metrics and health while the block runs, if the arguments ask for it; print the address.
+    """Serve metrics, if there are any, and the worker's health while the block runs; print the address.
 
     Raises:
         CommandFailed: the address and port cannot be listened on.
-        ConfigurationError: ``prometheus_client`` is not installed.
     """
-    port, address = arguments.metrics_port, arguments.metrics_address
-    if port is None:
+    if metrics is None:
         return nullcontext()
-    from streamclient.metrics.prometheus import HEALTH_PATH, serve_series  # noqa: PLC0415
-
+    port, address = arguments.metrics_port, arguments.metrics_address
     try:
-        server = serve_series(series, health, port, address)
-    except (OSError, OverflowError) as error:
+        server = metrics.serve(port, address, worker=worker)
+    except (OSError, ConfigurationError) as error:
         raise CommandFailed(f"cannot serve metrics on {address} port {port}: {error}") from error
-    arguments.tell(f"metrics: http://{address}:{server.port}/metrics, health: {HEALTH_PATH}")
+    arguments.tell(f"metrics: http://{address}:{server.port}/metrics, probes: /live /ready /health")
     return server

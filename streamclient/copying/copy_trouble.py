@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from streamclient.base.times import MICROS_PER_SECOND
-from streamclient.model import ShardStatus
+from streamclient.model import ShardStatus, WorkerHealth
 from streamclient.records import StreamRecord
-from streamclient.worker.health import CallWatchdog, WorkerHealth
+from streamclient.worker.health import CallWatchdog
 
 WAIT_SECONDS = 600.0
 """The longest wait for a commit, in seconds: longer than a healthy destination takes, short enough to show a stuck
@@ -20,7 +20,7 @@ def health_of(worker: WorkerHealth, shards: Iterable[ShardStatus], *troubles: st
     """Judge a copy by its worker, by its shards, of which one may have lost changes, and by other ``troubles``."""
     lost = (f"shard {shard.shard_id}: {shard.reason}" for shard in shards if shard.lost is not None)
     reasons = [reason for reason in (worker.reason, next(lost, ""), *troubles) if reason]
-    return WorkerHealth(not reasons, "; ".join(reasons))
+    return evolve(worker, is_healthy=not reasons, reason="; ".join(reasons))
 
 
 @define(eq=False)

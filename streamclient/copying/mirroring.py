@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.base.probes import Lifecycle, Probed
 from streamclient.base.processes import OwnName
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
@@ -26,10 +27,9 @@ from streamclient.destinations.delta.delta_destination import DeltaDestination
 from streamclient.destinations.folding.fold import stored_keys
 from streamclient.destinations.rows.change_rows import OPERATION, READ_AT
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
-from streamclient.model import InitialPosition
+from streamclient.model import InitialPosition, WorkerHealth
 from streamclient.tablestore.stream_api import StreamSummary
 from streamclient.worker import Worker
-from streamclient.worker.health import WorkerHealth
 from streamclient.worker.lease.lease_manager import LeaseManager
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ HISTORY_SUFFIX = "_changes"
 
 
 @checks.explains_names
-class Mirror:
+class Mirror(Probed):
     """Copies a table into a destination, and keeps it equal to the table at a position that it records.
 
     Any number of processes may run the same mirror. They share the work by leases in the status table, and take over
@@ -104,6 +104,7 @@ class Mirror:
         self._worker: Worker | None = None
         self._writer: MirrorWriter | None = None
         self._error: BaseException | None = None
+        self._has_begun = self._has_ended = False
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -119,11 +120,14 @@ class Mirror:
             WorkerFailedError: the stream cannot be read any more.
             StreamClientError: the service or the destination failed while the table was copied.
         """
+        self._has_begun = True
         try:
             self._run()
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            self._has_ended = True
 
     def _run(self) -> None:
         rule = self._source.rule()
@@ -255,14 +259,15 @@ class Mirror:
         return 0 if self._copy is None else self._copy.rows
 
     @property
-    def health(self) -> WorkerHealth:
+    def work_health(self) -> WorkerHealth:
         """Whether the mirror copies, or merges the changes of every shard that this process has.
 
-        May be read from any thread. Unhealthy once the run has failed, while calls to the service fail, and while a
-        shard stands still because its changes were lost to retention (then only a new mirror can be equal to the
-        table). The mirror is also unhealthy once the changes of a shard could not be merged for longer than the limit
-        for all calls, ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is
-        waited out. The reason names the shard, the time and the error.
+        May be read from any thread; ``health`` says the same while the mirror runs. Unhealthy once the run has failed,
+        while calls to the service fail, and while a shard stands still because its changes were lost to retention
+        (then only a new mirror can be equal to the table). The mirror is also unhealthy once the changes of a shard
+        could not be merged for longer than the limit for all calls,
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``: shorter trouble is waited out. The
+        reason names the shard, the time and the error.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
@@ -272,7 +277,21 @@ class Mirror:
         limit_seconds = self._config.max_duration_before_last_successful_renew_or_take_lease / 1_000
         loss = "" if self._writer is None else self._writer.loss
         unmerged = self._unmerged_because(statuses, limit_seconds)
-        return health_of(self._worker.health, statuses.values(), unmerged, loss)
+        return health_of(self._worker.work_health, statuses.values(), unmerged, loss)
+
+    @property
+    def liveness(self) -> WorkerHealth:
+        """Whether the thread that decides is not stuck; see ``Worker.liveness``. May be read from any thread."""
+        worker = self._worker
+        return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
+
+    def _lifecycle(self) -> Lifecycle:
+        return Lifecycle(
+            has_begun=self._has_begun,
+            is_stopping=self._stop.is_set(),
+            has_ended=self._has_ended,
+            has_failed=isinstance(self._error, Exception),  # others, such as KeyboardInterrupt, end it in order
+        )
 
     @property
     def trouble(self) -> str:

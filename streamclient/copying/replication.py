@@ -13,7 +13,10 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from streamclient.base import checks
+from streamclient.base.probes import Lifecycle, Probed
+from streamclient.base.reasons import described
 from streamclient.base.times import now_micros
+from streamclient.copying.copy_trouble import health_of
 from streamclient.copying.replication_processors import ReplicationProcessors
 from streamclient.copying.replication_progress import Course, Snapshot
 from streamclient.copying.replication_settings import PoisonRow, Settings, SourceKind
@@ -21,6 +24,7 @@ from streamclient.copying.replication_sources import Source, StreamSource, Tunne
 from streamclient.copying.table_writer import DestinationWriter, RowChange
 from streamclient.copying.target_table import prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
+from streamclient.model import WorkerHealth
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0
@@ -90,7 +94,7 @@ def _shown(value: Any) -> Any:
 
 @checks.explains_names
 @define(eq=False)
-class Replication:
+class Replication(Probed):
     """One replication. It runs once. ``stop`` may be set from any thread: the run then ends in order.
 
     A signal handler in the thread of ``run`` must not set it: it would interrupt a wait for the same event.
@@ -103,6 +107,39 @@ class Replication:
     stop: threading.Event = field(factory=threading.Event, validator=checks.instance(threading.Event))
     poll_seconds: float = field(default=POLL_SECONDS, validator=checks.seconds)
 
+    def __attrs_post_init__(self) -> None:
+        self._source: Source | None = None
+        self._writer: DestinationWriter | None = None
+        self._error: BaseException | None = None
+        self._has_begun = self._has_ended = False
+
+    @property
+    def work_health(self) -> WorkerHealth:
+        """Whether the source is read and the destination is written. May be read from any thread.
+
+        ``health`` says the same while the replication runs. A trouble of the destination counts after a minute.
+        """
+        if self._error is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {described(self._error)}")
+        source, writer = self._source, self._writer
+        if source is None or writer is None:
+            return WorkerHealth(is_healthy=True)
+        return health_of(source.health, (), writer.trouble(UNWRITTEN_SECONDS))
+
+    @property
+    def liveness(self) -> WorkerHealth:
+        """Whether the thread that decides is not stuck; see ``Worker.liveness``. May be read from any thread."""
+        worker = None if self._source is None else self._source.worker
+        return WorkerHealth(is_healthy=True) if worker is None else worker.liveness
+
+    def _lifecycle(self) -> Lifecycle:
+        return Lifecycle(
+            has_begun=self._has_begun,
+            is_stopping=self.stop.is_set(),
+            has_ended=self._has_ended,
+            has_failed=isinstance(self._error, Exception),  # others, such as KeyboardInterrupt, end it in order
+        )
+
     def run(self) -> ReplicationOutcome:
         """Copy until the end time is past, ``stop`` is set, or an error ends it.
 
@@ -111,6 +148,18 @@ class Replication:
                 rows cannot be written; nothing was copied.
             StreamClientError: source or destination cannot be reached or prepared; this run has copied nothing.
         """
+        self._has_begun = True
+        try:
+            outcome = self._run()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._has_ended = True
+        self._error = outcome.error
+        return outcome
+
+    def _run(self) -> ReplicationOutcome:
         settings = self.settings
         poison = None
         if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
@@ -126,6 +175,7 @@ class Replication:
         processors = ReplicationProcessors(writer, settings.end_time_micros)
         kind = TunnelSource if settings.source is SourceKind.TUNNEL else StreamSource
         source: Source = kind(reader, settings, processors)
+        self._source, self._writer = source, writer
         self.say(source.prepare())
         source.start()
         try:

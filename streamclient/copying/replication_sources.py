@@ -23,7 +23,7 @@ from streamclient.copying.source_table import SourceTable
 from streamclient.core.shard_tree import ShardTree
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import DependencyException, StreamClientError
-from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardStatus
+from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardStatus, WorkerHealth
 from streamclient.tunnel import (
     ChannelStatus,
     ChannelType,
@@ -38,7 +38,6 @@ from streamclient.tunnel import (
     TunnelWorkerConfig,
 )
 from streamclient.worker import Worker
-from streamclient.worker.health import WorkerHealth
 from streamclient.worker.lease import LeaseManager
 
 _log = logs.logger(__name__)
@@ -90,7 +89,7 @@ class Source(ABC):
     @property
     def health(self) -> WorkerHealth:
         """Whether the source is read."""
-        return WorkerHealth(is_healthy=True) if self.worker is None else self.worker.health
+        return WorkerHealth(is_healthy=True) if self.worker is None else self.worker.work_health
 
     def stop(self) -> None:
         """Finish running batches, store their positions, and end; the next run goes on."""

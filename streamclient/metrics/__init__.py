@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from streamclient.metrics.memory_metrics import Distribution, MemoryMetrics, Series
     from streamclient.metrics.metric_table import METRICS
     from streamclient.metrics.open_telemetry import OpenTelemetryMetrics
-    from streamclient.metrics.prometheus import MetricsServer, PrometheusMetrics
+    from streamclient.metrics.prometheus import PrometheusMetrics
 
 __all__ = [
     "METRICS",
     "Distribution",
     "MemoryMetrics",
-    "MetricsServer",
     "OpenTelemetryMetrics",
     "PrometheusMetrics",
     "Series",
@@ -31,7 +30,6 @@ _HOMES = {
     "METRICS": "metric_table",
     "Distribution": "memory_metrics",
     "MemoryMetrics": "memory_metrics",
-    "MetricsServer": "prometheus",
     "OpenTelemetryMetrics": "open_telemetry",
     "PrometheusMetrics": "prometheus",
     "Series": "memory_metrics",

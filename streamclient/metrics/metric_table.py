@@ -187,7 +187,9 @@ SCAN_SECONDS: Final = _seconds(
 
 # --- the worker ----------------------------------------------------------------------------------------------------
 
-UNHEALTHY: Final = _gauge("unhealthy", "{worker}", "1 while Worker.health is unhealthy, 0 while it is healthy.")
+UNHEALTHY: Final = _gauge(
+    "unhealthy", "{worker}", "1 while the work of a running worker is unhealthy, and after it failed; else 0."
+)
 
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])
 """All metrics, in the order of this module."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
-from http.server import ThreadingHTTPServer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from streamclient.base import checks
-from streamclient.base.pools import start_thread
-from streamclient.base.processes import Birthplace
+from streamclient.base.health_server import HealthServer
+from streamclient.base.probes import Probed, probed
 from streamclient.errors import ConfigurationError
 from streamclient.metrics.memory_metrics import MemoryMetrics, Series
 from streamclient.metrics.metric_table import METRICS, SECONDS_BUCKETS
@@ -19,17 +15,6 @@ from streamclient.model import Metric, MetricKind
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector, CollectorRegistry
-
-STOP_POLL_SECONDS = 0.1
-"""The longest time, in seconds, in which the server notices that it was closed."""
-
-
-HEALTH_PATH = "/health"
-
-Health = Callable[[], tuple[bool, str]]
-"""A function that returns whether the worker is healthy, and the reason if it is not. A thread of the server calls the
-function for each request."""
-
 
 _registry = checks.Check(
     "a prometheus_client.CollectorRegistry or None",
@@ -54,12 +39,9 @@ class PrometheusMetrics(MemoryMetrics):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
-        try:
-            from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
-        except ImportError as error:
-            raise checks.missing_extra(f"{error}; PrometheusMetrics needs it", "prometheus") from error
+        library = _library()
         _registry.require("registry", registry)
-        self._registry = REGISTRY if registry is None else registry
+        self._registry: CollectorRegistry = library.REGISTRY if registry is None else registry
         try:
             self._registry.register(cast("Collector", _Collector(self.snapshot)))
         except ValueError as error:
@@ -68,95 +50,45 @@ class PrometheusMetrics(MemoryMetrics):
             ) from error
 
     @checks.explains_names
-    def serve(self, port: int, address: str = "127.0.0.1") -> MetricsServer:
-        """Serve the registry over HTTP in threads of its own, at any path.
+    def serve(self, port: int, address: str = "127.0.0.1", *, worker: Probed | None = None) -> HealthServer:
+        """Serve the registry over HTTP at ``/metrics``, in threads of its own; ``/`` lists the paths.
 
         Args:
-            port: the port for Prometheus; 0 picks a free one, which ``MetricsServer.port`` names.
+            port: the port for Prometheus; 0 picks a free one, which ``HealthServer.port`` names.
             address: an address of this machine; by default only this machine reaches it. Metrics name tables and
                 workers without asking for a password: ``0.0.0.0`` opens them to other machines.
+            worker: a worker, a tunnel worker or a daemon whose ``/live``, ``/ready`` and ``/health`` are served, too,
+                as by its ``serve_health``. Without one these paths are not found.
 
         Raises:
             OSError: the port is taken, or may not be used.
         """
-        checks.port.require("port", port)
-        checks.text.require("address", address)
-        return MetricsServer(self._registry, address, port)
+        checks.optional(probed).require("worker", worker)
+        return HealthServer(port, address, judges=None if worker is None else worker.judges(), metrics=self._page)
+
+    def _page(self, accept: str) -> tuple[str, bytes]:
+        """Return the content type and the text of all metrics, in the format that the scraper accepts."""
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  # an extra
+
+        encode, kind = choose_encoder(accept)
+        return kind, encode(self._registry)
 
 
-def serve_series(series: Callable[[], Iterable[Series]], health: Health, port: int, address: str) -> MetricsServer:
-    """Serve the series of a function at any path, and the health at ``/health``.
-
-    The health is a JSON object with ``is_healthy`` and ``reason``, with status 200 or 503.
+def separate_metrics() -> PrometheusMetrics:
+    """Return metrics with a registry of their own, which has nothing else.
 
     Raises:
         ConfigurationError: ``prometheus_client`` is not installed.
-        OSError: the port is taken, or may not be used.
     """
+    return PrometheusMetrics(_library().CollectorRegistry())
+
+
+def _library() -> Any:
     try:
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415  # an extra
+        import prometheus_client  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise checks.missing_extra(f"{error}; serving metrics needs it", "prometheus") from error
-    registry = CollectorRegistry()
-    registry.register(cast("Collector", _Collector(series)))
-    return MetricsServer(registry, address, port, health)
-
-
-class MetricsServer:
-    """A running HTTP server for a registry; a context manager. It keeps no process alive."""
-
-    def __init__(self, registry: CollectorRegistry, address: str, port: int, health: Health | None = None) -> None:
-        from prometheus_client import MetricsHandler  # noqa: PLC0415  # an extra
-
-        handler = MetricsHandler.factory(registry)
-        if health is not None:
-            handler = _with_health(handler, health)
-        self._server = ThreadingHTTPServer((address, port), handler)
-        self._server.daemon_threads = True
-        self._birthplace = Birthplace()
-        try:
-            self._thread = start_thread(lambda: self._server.serve_forever(STOP_POLL_SECONDS), f"metrics-{self.port}")
-        except BaseException:
-            self._server.server_close()
-            raise
-
-    @property
-    def port(self) -> int:
-        """The port on which the server listens."""
-        return self._server.server_port
-
-    def close(self) -> None:
-        """Stop listening. Further calls do nothing."""
-        self._birthplace.require("the server of metrics")
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> MetricsServer:
-        """Return the server itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the server."""
-        self.close()
-
-
-def _with_health(handler: Any, health: Health) -> Any:
-    def do_get(request: Any) -> None:
-        if request.path.partition("?")[0] != HEALTH_PATH:
-            handler.do_GET(request)
-            return
-        is_healthy, reason = health()
-        body = json.dumps({"is_healthy": is_healthy, "reason": reason}).encode()
-        request.send_response(HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE)
-        request.send_header("Content-Type", "application/json")
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
-
-    return type("HandlerWithHealth", (handler,), {"do_GET": do_get})
+        raise checks.missing_extra(f"{error}; PrometheusMetrics needs it", "prometheus") from error
+    return prometheus_client
 
 
 class _Collector:

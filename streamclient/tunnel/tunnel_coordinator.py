@@ -22,7 +22,7 @@ from streamclient.core.tunnel.troubles import ChannelTrouble
 from streamclient.core.tunnel.tunnel_events import Command, Event
 from streamclient.core.tunnel.tunnel_session import TunnelSession
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason
+from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason, WorkerHealth
 from streamclient.tunnel.log_watch import LOOK_SECONDS, LogFacts, LogWatch, Suspicion
 from streamclient.tunnel.reading_turns import ChannelTurn, ReaderTurns
 from streamclient.tunnel.tunnel_calls import ChannelSlot, Stored, TunnelCalls
@@ -30,7 +30,7 @@ from streamclient.tunnel.tunnel_order import delivers_changes
 from streamclient.tunnel.tunnel_pages import ChannelPages, position_of, token_of
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
-from streamclient.worker.health import CallWatchdog, FaultWatch, WorkerHealth, logged_change, watch_reads
+from streamclient.worker.health import CallWatchdog, FailingShards, FaultWatch, logged_change, watch_reads
 from streamclient.worker.instruments import SAMPLE_SECONDS
 from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
@@ -97,6 +97,8 @@ class TunnelCoordinator:
         """Channels whose reads fail, replaced at each regular check."""
         self._stores = CallWatchdog("no checkpoint was stored")
         self._faults = FaultWatch()
+        limit_millis = self._around.config.unhealthy_after_failing_millis
+        self._failing = FailingShards(limit_millis, self._around.wall_micros)
         self._judged = WorkerHealth(is_healthy=True)
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
@@ -163,8 +165,9 @@ class TunnelCoordinator:
         troubles = [watchdog.trouble(now, limit) for watchdog in watched]
         troubles.append(_named("is given up", self._session.troubles, now, limit))
         troubles.append("" if any(troubles[2:4]) else _named("was not read", self._unread, now, limit))
-        reasons = [reason for reason in (self._loop.thread_trouble, *troubles) if reason]
-        return WorkerHealth(not reasons, "; ".join(reasons))
+        troubles = [self._loop.thread_trouble, *troubles, self._failing.trouble(now)]
+        reasons = [reason for reason in troubles if reason]
+        return self._failing.told_in(WorkerHealth(not reasons, "; ".join(reasons)))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
@@ -353,6 +356,7 @@ class TunnelCoordinator:
         self._unread = dict(self._failing_reads(now))
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
         self._faults.look(self._consumers.values(), (), now)
+        self._failing.look(self._consumers.values(), now)
         self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
 
     def _failing_reads(self, now: float) -> Iterator[tuple[str, ChannelTrouble]]:

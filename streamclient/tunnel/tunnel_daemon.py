@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,13 @@ from streamclient.base import checks
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
+from streamclient.base.reasons import described
 from streamclient.errors import StreamClientException, WorkerFailedError
-from streamclient.model import WorkerStatus
+from streamclient.model import WorkerHealth, WorkerStatus
 from streamclient.tunnel.channel_processors import TunnelProcessor
 from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
 from streamclient.tunnel.tunnel_worker import SHUTDOWN_GRACE_SECONDS, TunnelWorker
-from streamclient.worker.health import WorkerHealth
+from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 
 SHORTEST_RESTART_MILLIS = 1_000
@@ -75,14 +77,16 @@ class TunnelDaemon(Running):
         worker.shutdown()
 
     @property
-    def health(self) -> WorkerHealth:
+    def work_health(self) -> WorkerHealth:
         """Health of the present worker; unhealthy also from a worker's fault until the next worker has connected."""
         self._require_here()
         with self._lock:
-            worker, fault = self._worker, self._last_fault
+            worker, fault, failure = self._worker, self._last_fault, self._failure
+        if failure is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {described(worker.exception or failure)}")
         if fault is not None and not worker.has_connected:
             return WorkerHealth(is_healthy=False, reason=f"its last worker ended: {type(fault).__name__}: {fault}")
-        return worker.health
+        return worker.work_health
 
     def _run_workers(self) -> None:
         self._require_here()
@@ -131,6 +135,14 @@ class TunnelDaemon(Running):
         self.close()
         if self._thread is not None:
             self._thread.join(SHUTDOWN_GRACE_SECONDS)
+
+    def _owner_loops(self) -> Mapping[str, OwnerLoop]:
+        with self._lock:
+            worker = self._worker
+        return {} if worker.worker_status is not WorkerStatus.RUNNING else worker._owner_loops()
+
+    def _has_failed(self) -> bool:
+        return self._failure is not None
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

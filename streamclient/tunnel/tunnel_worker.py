@@ -20,7 +20,7 @@ from streamclient.core.tunnel.tunnel_events import Event
 from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
 from streamclient.errors import NoThreadError, StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
-from streamclient.model import ShardStatus, WorkerStatus
+from streamclient.model import ShardStatus, WorkerHealth, WorkerStatus
 from streamclient.tunnel.channel_processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.tunnel.tunnel_calls import TunnelCalls
 from streamclient.tunnel.tunnel_client import TunnelClient
@@ -29,7 +29,6 @@ from streamclient.tunnel.tunnel_coordinator import TunnelCoordinator
 from streamclient.tunnel.tunnel_pages import ChannelPages
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
-from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop, drive
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget, ReadQueue
@@ -206,6 +205,13 @@ class TunnelWorker(Running):
         what = described(error) if error is not None and not is_foreseen(error) else error
         return f"tunnel worker of {self._tunnel_id} ends: {what}"
 
+    def _owner_loops(self) -> Mapping[str, OwnerLoop]:
+        parts = self._parts
+        return {} if parts is None else {self._tunnel_id: parts.loop}
+
+    def _has_failed(self) -> bool:
+        return self._exception is not None
+
     def _raise_failure(self) -> None:
         error = self._exception
         if error is not None:
@@ -261,8 +267,8 @@ class TunnelWorker(Running):
         return self._exception
 
     @property
-    def health(self) -> WorkerHealth:
-        """Whether the session lives and channels are read. Usable from any thread.
+    def work_health(self) -> WorkerHealth:
+        """Whether the session lives and channels are read, as ``health`` says while it runs. Usable from any thread.
 
         Unhealthy if no call of the session, no read or no checkpoint has succeeded for
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not.

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from streamclient.base._lazy import loader
 
 if TYPE_CHECKING:
-    from streamclient.worker.health import WorkerHealth
     from streamclient.worker.runtime import Runtime
     from streamclient.worker.worker import Worker
 
-__all__ = ["Runtime", "Worker", "WorkerHealth"]
+__all__ = ["Runtime", "Worker"]
 
-__getattr__ = loader(__name__, {"Runtime": "runtime", "Worker": "worker", "WorkerHealth": "health"})
+__getattr__ = loader(__name__, {"Runtime": "runtime", "Worker": "worker"})

@@ -19,11 +19,11 @@ from streamclient.core.consumer.consumer_events import OrderEnded
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange, WorkerHealth
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
-from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change, watch_reads
+from streamclient.worker.health import FailingShards, HealthWatch, logged_change, watch_reads
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
@@ -67,6 +67,7 @@ class Coordinator:
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
         self._health = HealthWatch(limit_millis, loop.now(), self._around.facts.reads)
+        self._failing = FailingShards(config.unhealthy_after_failing_millis, self._around.wall_micros)
         self._judged = WorkerHealth(is_healthy=True)
         self._events: deque[Event] = deque()
         self._is_handling = False
@@ -150,7 +151,8 @@ class Coordinator:
         if self._loop.is_closed:
             return self._judged
         trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
-        return self._health.judge(self._loop.now(), trouble, self._loop.thread_trouble)
+        now, failing = self._loop.now(), self._failing
+        return failing.told_in(self._health.judge(now, trouble, self._loop.thread_trouble, failing.trouble(now)))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for an event, at most ``longest_wait_seconds``, and handle all that follows from it."""
@@ -353,6 +355,7 @@ class Coordinator:
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
         self._health.watch(self._holdings.held.values(), now)
         self._health.faults.look(self._consumers.values(), self._holdings.circles, now)
+        self._failing.look(self._consumers.values(), now)
         self._judged = logged_change(self._judged, self.health, f"worker {self._instruments.worker_identifier}")
 
     def _note_health(self, event: Event, now: float) -> None:

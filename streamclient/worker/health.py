@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import evolve
 
 from streamclient.base import logs
-from streamclient.base.reasons import Cause, Raised, Reason, described, text_of
+from streamclient.base.reasons import Cause, Raised, Reason, ReasonKind, described, text_of
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
@@ -25,17 +26,9 @@ from streamclient.core.events import (
 )
 from streamclient.core.held import HeldLease
 from streamclient.core.write_rules import WriteKind, WriteOutcome
+from streamclient.model import FailingShard, WorkerHealth
 
 _log = logs.logger(__name__)
-
-
-@frozen
-class WorkerHealth:
-    """The answer of ``Worker.health``."""
-
-    is_healthy: bool
-    reason: str = ""
-    """The failing call, how long it has failed, and its error; empty for a healthy worker."""
 
 
 def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHealth:
@@ -108,6 +101,15 @@ LONG_READ_SECONDS = 5.0
 MOST_FAULTS_TOLD = 3
 """Number of shards named in the health of a worker; further ones are counted."""
 
+LEAST_FAILURES = 2
+"""Consecutive failures from which on a processor fails again and again."""
+
+STOPPED_BY_POLICY = (Cause.FAILING_RECORD, Cause.PARKED_SHARE)
+"""Causes of shards that stand still because their processors failed."""
+
+FAILING_KINDS = (ReasonKind.PROCESSOR, ReasonKind.PARKING, ReasonKind.DECISION)
+"""Kinds of reasons that tell how a processor fails."""
+
 NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
 """Causes of shards that stand still although pages arrive, because the pages cannot be true."""
 
@@ -141,9 +143,73 @@ class FaultWatch:
     def trouble(self, now: float, limit_seconds: float) -> str:
         """Return the shards that have stood still for longer than the limit, in words; empty without one."""
         late = [(key, since, text) for key, (since, text) in self._faults.items() if now - since > limit_seconds]
-        told = [f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late]
-        more = len(told) - MOST_FAULTS_TOLD
-        return "; ".join(told[:MOST_FAULTS_TOLD] + ([f"and {more} more shards"] if more > 0 else []))
+        return _first_few([f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late])
+
+
+class FailingShards:
+    """Time since the processor of each shard has failed. Written by one thread, read by any."""
+
+    def __init__(self, limit_millis: int, wall_micros: Callable[[], int]) -> None:
+        """``limit_millis``: how long a processor may fail before the worker counts as unhealthy; 0 for no limit."""
+        self._limit_seconds = limit_millis / 1_000
+        self._wall_micros = wall_micros
+        self._shards: Mapping[str, tuple[float, FailingShard]] = {}
+
+    def look(self, consumers: Iterable[WatchedConsumer], now: float) -> None:
+        """Record the failing shards of this moment, and forget all others."""
+        before, failing = self._shards, {}
+        for consumer in consumers:
+            key, machine = consumer.shard_id, consumer.machine
+            if _is_failing(machine):
+                since, known = before.get(key) or (now, FailingShard(self._wall_micros(), "its processor fails"))
+                # A new processor that repeats earlier records has no such reason, and may fail at the same one again.
+                if machine.reason is not None and machine.reason.kind in FAILING_KINDS:
+                    known = evolve(known, reason=text_of(machine.reason))
+                failing[key] = (since, known)
+        self._shards = failing
+
+    def trouble(self, now: float) -> str:
+        """Return the shards whose processors have failed for longer than the limit, in words; empty without one."""
+        if not self._limit_seconds:
+            return ""
+        late = [(key, now - since, shard.reason) for key, (since, shard) in self._in_order()]
+        limit = self._limit_seconds
+        return _first_few([f"shard {key} has failed for {age:.0f} s: {why}" for key, age, why in late if age > limit])
+
+    def told_in(self, health: WorkerHealth) -> WorkerHealth:
+        """Return the health with the failing shards in it."""
+        return with_failing_shards(health, {key: shard for key, (_, shard) in self._in_order()})
+
+    def _in_order(self) -> list[tuple[str, tuple[float, FailingShard]]]:
+        """Return the failing shards, the longest failing first."""
+        return sorted(self._shards.items(), key=lambda item: (item[1][0], item[0]))
+
+
+def with_failing_shards(health: WorkerHealth, shards: Mapping[str, FailingShard], more: int = 0) -> WorkerHealth:
+    """Return the health with the first few of ``shards``; it counts the rest, and ``more`` that are not among them."""
+    named = dict(itertools.islice(shards.items(), MOST_FAULTS_TOLD))
+    return evolve(health, failing_shards=named, more_failing_shards=len(shards) - len(named) + more)
+
+
+def joined_health(streams: Mapping[str, WorkerHealth]) -> WorkerHealth:
+    """Return the health of a worker of these streams, by name; of several, it names the stream of each reason."""
+    if len(streams) == 1:
+        return next(iter(streams.values()))
+    reasons = [f"stream {name}: {health.reason}" for name, health in streams.items() if not health.is_healthy]
+    shards = {f"{name}/{key}": it for name, health in streams.items() for key, it in health.failing_shards.items()}
+    longest_first = dict(sorted(shards.items(), key=lambda item: item[1].since_micros))
+    more = sum(health.more_failing_shards for health in streams.values())
+    return with_failing_shards(WorkerHealth(not reasons, "; ".join(reasons)), longest_first, more)
+
+
+def _is_failing(machine: ConsumerMachine) -> bool:
+    is_stopped = machine.reason is not None and machine.reason.cause in STOPPED_BY_POLICY
+    return is_stopped or machine.backoff.failures >= LEAST_FAILURES
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_FAULTS_TOLD
+    return "; ".join([*texts[:MOST_FAULTS_TOLD], *([f"and {more} more shards"] if more > 0 else [])])
 
 
 class HealthWatch:

@@ -22,9 +22,8 @@ from streamclient.interfaces import IMetrics
 from streamclient.metrics import metric_table
 from streamclient.metrics.labelled import NO_METRICS
 from streamclient.metrics.request_metrics import result_of
-from streamclient.model import CheckpointPosition, Metric, ShardStatus
+from streamclient.model import CheckpointPosition, Metric, ShardStatus, WorkerHealth
 from streamclient.tablestore.stream_api import RecordPage
-from streamclient.worker.health import WorkerHealth
 
 LINGER_SECONDS: Final = 120.0
 """The time that the counters of a shard stay after it left this worker: twice the longest usual time between two

@@ -83,6 +83,7 @@ class OwnerLoop:
         """Calls that wait because their pools have no thread, and pools that lack threads."""
         self._refusal: tuple[float, str] | None = None
         self._birthplace = Birthplace()
+        self._turned_at = monotonic()
 
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
@@ -136,6 +137,14 @@ class OwnerLoop:
             self._try_later(pool).append(submit)
         elif isinstance(pool, DaemonPool) and pool.is_short:
             self._try_later(pool)
+
+    @property
+    def still_seconds(self) -> float:
+        """Seconds since the owner last made a turn; 0.0 for a closed loop. Usable from any thread.
+
+        An owner that has nothing to do makes a turn every ``LONGEST_WAIT_SECONDS``.
+        """
+        return 0.0 if self._closed else self.now() - self._turned_at
 
     @property
     def thread_trouble(self) -> str:
@@ -290,7 +299,7 @@ class OwnerLoop:
             message()
 
     def _run_timers(self) -> None:
-        now = self.now()
+        self._turned_at = now = self.now()
         if not self._timers or self._timers[0][0] > now:
             return
         for _ in range(len(self._timers)):

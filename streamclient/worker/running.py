@@ -5,14 +5,19 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from streamclient.base import checks
 from streamclient.base.interrupts import RaisedBySignal
+from streamclient.base.probes import Lifecycle, Probed
 from streamclient.base.processes import Birthplace
+from streamclient.model import WorkerHealth
+
+if TYPE_CHECKING:
+    from streamclient.worker.owner_loop import OwnerLoop
 
 Self = TypeVar("Self", bound="Running")
 
@@ -34,6 +39,10 @@ def wait_awake(event: threading.Event, timeout: float | None = None) -> bool:
         if left <= 0:
             return False
 
+
+STUCK_SECONDS = 10.0
+"""The longest time without a turn of an owner that is not stuck: an idle one makes a turn each second, and a busy one
+needs milliseconds."""
 
 EXIT_CODE_OF_SIGTERM = 128 + signal.SIGTERM
 """Exit code of a program that SIGTERM asked to end, as shells and container runtimes expect it."""
@@ -120,7 +129,7 @@ class EndedBySigterm:
 _until = checks.function("without arguments")
 
 
-class Running(ABC):
+class Running(Probed):
     """The common part of ``Worker``, ``TunnelWorker`` and ``TunnelDaemon``.
 
     As a context manager it runs in its own thread until the block is left. If the block is in the program's main
@@ -148,6 +157,32 @@ class Running(ABC):
     def is_stopping(self) -> bool:
         """Whether it was asked to end. Usable from any thread."""
         return self._stop.is_set()
+
+    @property
+    def liveness(self) -> WorkerHealth:
+        """Whether every owner thread has made a turn within 10 s; else only a restart of the process helps.
+
+        Usable from any thread. An outage of the service changes nothing in that, nor does the end: a process that ends
+        in order must not be killed for it.
+        """
+        self._require_here()
+        loops = {} if self._ended.is_set() else self._owner_loops()
+        still = {name: loop.still_seconds for name, loop in loops.items()}
+        stuck = [
+            f"the owner thread of {name} has made no turn for {s:.0f} s"
+            for name, s in still.items()
+            if s > STUCK_SECONDS
+        ]
+        return WorkerHealth(not stuck, "; ".join(stuck))
+
+    def _lifecycle(self) -> Lifecycle:
+        self._require_here()
+        return Lifecycle(
+            has_begun=self._birthplace is not None,
+            is_stopping=self._stop.is_set(),
+            has_ended=self._ended.is_set(),
+            has_failed=self._has_failed(),
+        )
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
         """Wait until this object has ended or ``until`` returns true; the object's own thread must not wait.
@@ -225,6 +260,14 @@ class Running(ABC):
     @abstractmethod
     def _end_thread(self) -> None:
         """Shut down, and wait for the thread as long as a shutdown may take."""
+
+    @abstractmethod
+    def _owner_loops(self) -> Mapping[str, OwnerLoop]:
+        """Return the loops of the present owner threads, by the names of their streams or tunnels."""
+
+    @abstractmethod
+    def _has_failed(self) -> bool:
+        """Return whether an error has ended it, or a part of it."""
 
     @abstractmethod
     def _raise_failure(self) -> None:

@@ -22,8 +22,8 @@ from streamclient.core.consumer.transitions import Phase
 from streamclient.core.costs import Cost
 from streamclient.core.held import HeldLease
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
-from streamclient.model import ShardState, ShardStatus, ShutdownReason
-from streamclient.worker.health import CallWatchdog, WorkerHealth
+from streamclient.model import ShardState, ShardStatus, ShutdownReason, WorkerHealth
+from streamclient.worker.health import CallWatchdog
 
 FRESH_MARGIN_SECONDS = 5.0
 """A caught-up shard is read again within its interval. If it was not read for this much longer, the shard is

@@ -21,13 +21,13 @@ from streamclient.errors import ConfigurationError, DependencyException, is_fore
 from streamclient.interfaces import ILeaseManager, IMetrics
 from streamclient.metrics.labelled import NO_METRICS, labelled
 from streamclient.metrics.metric_table import UNHEALTHY
-from streamclient.model import ShardStatus, TrimmedRange
+from streamclient.model import ShardStatus, TrimmedRange, WorkerHealth
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts, ordered_store
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.cost_tally import CostTally
 from streamclient.worker.handing_over import ProcessorMaker, ReceiverFactory
-from streamclient.worker.health import CallWatchdog, WorkerHealth
+from streamclient.worker.health import CallWatchdog
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.lease.lease_store import as_lease_store, as_order_notes, as_worker_directory
 from streamclient.worker.owner_loop import OwnerLoop, drive

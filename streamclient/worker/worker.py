@@ -21,7 +21,7 @@ from streamclient.base.reasons import described
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager
-from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
+from streamclient.model import ShardStatus, TrimmedRange, WorkerHealth, WorkerStatus
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from streamclient.core import events
     from streamclient.worker.coordinator import Coordinator
     from streamclient.worker.handing_over import ProcessorMaker
-    from streamclient.worker.health import WorkerHealth
+    from streamclient.worker.owner_loop import OwnerLoop
     from streamclient.worker.stream_run import StreamRun
 
 _log = logs.logger(__name__)
@@ -269,21 +269,17 @@ class Worker(Running):
         return {name: stream.exception for name, stream in self._streams.items() if stream.exception is not None}
 
     @property
-    def health(self) -> WorkerHealth:
-        """Whether every stream is read and each kind of call for that succeeds. Usable from any thread.
+    def work_health(self) -> WorkerHealth:
+        """Whether every stream is read and each kind of call for that succeeds, as ``health`` says while it runs.
 
-        An unhealthy worker goes on trying; only a stream that failed does not come back.
+        Usable from any thread. An unhealthy worker goes on trying; only a stream that failed does not come back.
         """
         self._require_here()
-        judged = {name: stream.health for name, stream in self._streams.items()}
-        if len(judged) == 1 and self._failure is None:
-            return next(iter(judged.values()))
-        from streamclient.worker.health import WorkerHealth  # noqa: PLC0415
-
         if self._failure is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {described(self._failure)}")
-        reasons = [f"stream {name}: {health.reason}" for name, health in judged.items() if not health.is_healthy]
-        return WorkerHealth(not reasons, "; ".join(reasons))
+        from streamclient.worker.health import joined_health  # noqa: PLC0415
+
+        return joined_health({name: stream.health for name, stream in self._streams.items()})
 
     def shard_statuses(self) -> Mapping[str, ShardStatus]:
         """Return the status of every held shard, by id; after the worker's end, the last known statuses.
@@ -324,6 +320,7 @@ class Worker(Running):
 
     def prepare(self) -> list[Coordinator]:
         """Prepare as ``run`` does, for a test that steps the owners itself; return one owner per stream, in order."""
+        self._birthplace = Birthplace()
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 
@@ -368,6 +365,13 @@ class Worker(Running):
             shared.close()
             for stream in self._streams.values():
                 stream.close()
+
+    def _owner_loops(self) -> Mapping[str, OwnerLoop]:
+        owners = {name: stream.coordinator for name, stream in self._streams.items()}
+        return {name: owner.loop for name, owner in owners.items() if owner is not None}
+
+    def _has_failed(self) -> bool:
+        return self.exception is not None
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -77,7 +77,8 @@ class Run(CommandProcess):
     def ports(self) -> dict[str, int]:
         """Where each worker says that its metrics are."""
         found = [
-            re.fullmatch(r"(?:(\S+) \| )?metrics: http:\S+?:(\d+)/metrics, health: /health\n", x) for x in [*self.err]
+            re.fullmatch(r"(?:(\S+) \| )?metrics: http:\S+?:(\d+)/metrics, probes: /live /ready /health\n", line)
+            for line in [*self.err]
         ]
         return {each[1] or "w": int(each[2]) for each in found if each is not None}
 
@@ -254,9 +255,24 @@ def test_one_worker_has_an_endpoint(scene: Scene, tmp_path: Path) -> None:
     with closing(Run(tmp_path, scene.local.endpoint, "--metrics-port", "0")) as run:
         until(lambda: bool(run.ports()), lambda: run.err)
         until(lambda: run.processed("w") >= 40, lambda: run.err)
-        assert run.health("w") == {"is_healthy": True, "reason": ""}
+        well = {"is_healthy": True, "reason": ""}
+        assert [json.loads(run.told("w", path)) for path in ("live", "ready")] == [well, well]
+        assert run.health("w") == {**well, "failing_shards": {}, "more_failing_shards": 0}
         run.process.terminate()
         assert run.ended() == 143
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_one_worker_in_order(scene: Scene, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with handled_by_python(), closing(Run(tmp_path, scene.local.endpoint, "--log", "info")) as run:
+        until(lambda: any(line.startswith("at work: ") for line in [*run.out]), lambda: run.err)
+        run.process.send_signal(number)
+        ended = run.ended()
+
+    assert ended == code, run.err
+    assert any(line.endswith(" INFO worker w has ended\n") for line in run.err)
+    assert [path.name for path in tmp_path.glob("left-*")] == [f"left-w-{run.process.pid}"], "it came to its end"
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------

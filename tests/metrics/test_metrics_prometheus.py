@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 import urllib.request
 
@@ -9,10 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamclient import ConfigurationError, MetricKind
-from streamclient.metrics import METRICS, MetricsServer, PrometheusMetrics, labelled
+from streamclient import ConfigurationError, HealthServer, MetricKind
+from streamclient.metrics import METRICS, PrometheusMetrics, labelled
 from streamclient.metrics import metric_table as t
 from tests.patience import PATIENCE_SECONDS
+from tests.probing import ask
 
 WORKER = {"stream": "orders", "worker": "w1"}
 
@@ -22,7 +24,7 @@ def metrics() -> PrometheusMetrics:
     return PrometheusMetrics(CollectorRegistry())
 
 
-def scrape(server: MetricsServer) -> str:
+def scrape(server: HealthServer) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=PATIENCE_SECONDS) as response:
         body: bytes = response.read()
     return body.decode()
@@ -100,8 +102,8 @@ def test_a_second_one_on_a_registry_is_refused_with_advice() -> None:
 
 def test_the_server_is_reached_from_this_machine_alone_unless_told_otherwise(metrics: PrometheusMetrics) -> None:
     with metrics.serve(0) as server, metrics.serve(0, "0.0.0.0") as open_server:
-        assert server._server.server_address[0] == "127.0.0.1"
-        assert open_server._server.server_address[0] == "0.0.0.0"
+        assert server.address == "127.0.0.1"
+        assert open_server.address == "0.0.0.0"
 
 
 def test_the_server_stops_listening_when_closed_and_closes_twice(metrics: PrometheusMetrics) -> None:
@@ -112,6 +114,27 @@ def test_the_server_stops_listening_when_closed_and_closes_twice(metrics: Promet
 
     with pytest.raises(OSError, match="refused"):
         scrape(server)
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/health", "/health/", "/healthz", "/other", "/metrics/"])
+def test_metrics_without_a_worker_say_nothing_of_its_health(metrics: PrometheusMetrics, path: str) -> None:
+    with metrics.serve(0) as server:
+        assert ask(server.port, path).status == 404
+        assert ask(server.port, "/").body == b"/metrics\n"
+
+
+def test_a_scraper_gets_the_format_and_the_compression_that_it_accepts(metrics: PrometheusMetrics) -> None:
+    labelled(metrics, **WORKER).set(t.LAG_SECONDS, 1.5, shard="a")
+    with metrics.serve(0) as server:
+        plain = ask(server.port, "/metrics?name[]=nothing")
+        opened = ask(server.port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        packed = ask(server.port, "/metrics", **{"Accept-Encoding": "gzip"})
+
+    assert plain.headers["Content-Type"].startswith("text/plain; ")
+    assert opened.headers["Content-Type"].startswith("application/openmetrics-text; ")
+    assert opened.body.endswith(b"# EOF\n")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert samples(gzip.decompress(packed.body).decode()) == samples(plain.body.decode()) != {}
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,8 @@ def metrics() -> Iterator[Any]:
 
 STARTED: list[tuple[Any, str, Callable[[Any], object]]] = [
     (a_worker, "the Worker", lambda worker: worker.health),
+    (a_worker, "the Worker", lambda worker: worker.readiness),
+    (a_worker, "the Worker", lambda worker: worker.liveness),
     (a_worker, "the Worker", lambda worker: worker.shutdown()),
     (a_worker, "the Worker", lambda worker: worker.wait(0)),
     (a_worker, "the Worker", lambda worker: worker.shard_statuses()),
@@ -120,7 +122,7 @@ STARTED: list[tuple[Any, str, Callable[[Any], object]]] = [
     (a_pool, "pool pool", lambda pool: pool.submit(int)),
     (a_pool, "pool pool", lambda pool: pool.shutdown()),
     (leases, "the MemoryLeaseManager", lambda manager: manager.list_leases()),
-    (metrics, "the server of metrics", lambda server: server.close()),
+    (metrics, "the health server", lambda server: server.close()),
 ]
 
 

@@ -138,6 +138,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     TunnelDaemon: {"tunnel_id": "t", "client": CLIENT, "processor": process},
     PrometheusMetrics: {},
     PrometheusMetrics(CollectorRegistry()).serve: {"port": 0},
+    TunnelDaemon("t", CLIENT, process).serve_health: {"port": 0},
     OpenTelemetryMetrics: {},
     StreamSimulation().run: {"factory": process},
     run: {"processor": process, "records": ()},
@@ -151,8 +152,8 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 
 _MADE_HERE = """
 BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Difference
-Distribution Exchange FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory LeaseWriting
-LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
+Distribution Exchange FailingShard FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory
+LeaseWriting LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
 ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run
 SequenceInfo Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult
 StreamDescription StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange

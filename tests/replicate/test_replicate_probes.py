@@ -1,0 +1,73 @@
+"""What probes are told of a replication, over HTTP, in each part of its life, from either source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from streamclient.copying.replication import Replication
+from streamclient.copying.replication_settings import parse_settings
+from streamclient.copying.replication_sources import Source
+from streamclient.errors import StreamClientError
+from streamclient.server import Fail, FaultRule, LocalTablestore
+from tests.patience import PATIENCE_SECONDS, until
+from tests.probing import probed, reason
+from tests.replicate.drill import configuration, make_source
+
+SOURCES = {"tunnel": {}, "stream": {"source": "stream", "statusTableName": "st"}}
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as running:
+        make_source(running.client(), 4)
+        yield running
+
+
+def replication_of(local: LocalTablestore, source: str) -> Replication:
+    settings = parse_settings(configuration(local, local, **SOURCES[source]), {})
+    return Replication(settings, print, print, poll_seconds=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_replication_from_before_its_beginning_to_its_end(
+    local: LocalTablestore, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replication, held = replication_of(local, source), threading.Event()
+    with replication.serve_health(0) as server:
+        assert probed(server.port) == (200, 503, 503)
+        assert reason(server.port, "/ready") == reason(server.port, "/health") == "not begun"
+        thread = threading.Thread(target=replication.run)
+        thread.start()
+        until(lambda: probed(server.port) == (200, 200, 200), lambda: replication.health)
+        until(lambda: replication._writer is not None and replication._writer.counts.rows >= 4)
+        kind = type(replication._source)
+        stop = kind.stop
+
+        def stopped(source: Source) -> None:
+            stop(source)
+            held.wait(PATIENCE_SECONDS)
+
+        monkeypatch.setattr(kind, "stop", stopped)
+        replication.stop.set()
+        until(lambda: reason(server.port, "/ready") == "stopping")
+        assert probed(server.port) == (200, 503, 200)
+        held.set()
+        thread.join(PATIENCE_SECONDS)
+        assert probed(server.port) == (200, 503, 503)
+        assert reason(server.port, "/ready") == reason(server.port, "/health") == "ended"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_replication_that_failed_says_why(local: LocalTablestore, source: str) -> None:
+    replication = replication_of(local, source)
+    local.add_fault(FaultRule("*", Fail("OTSAuthFailed")))
+    with pytest.raises(StreamClientError):
+        replication.run()
+    with replication.serve_health(0) as server:
+        assert probed(server.port) == (200, 503, 503)
+        assert reason(server.port, "/ready") == reason(server.port, "/health")
+        assert "OTSAuthFailed" in reason(server.port, "/health")
