@@ -73,11 +73,11 @@ class WorkerPauses:
         self._shards = [ConsumerBackoff(config, random.Random(shard), table.shard()) for shard in range(shards)]
 
     def pause_after(self, shard: int, records: int, began: float, now: float) -> float:
-        """Return the pause as the machine takes it: none after records, because more may follow them."""
+        """Return the pause as the machine takes it."""
         backoff, page = self._shards[shard], _FILLED if records else _EMPTY
         backoff.read_begins(began)
         backoff.read_succeeded(page, now)
-        return 0.0 if records else backoff.caught_up_pause(page, _POSITION, now)
+        return 0.0 if records and backoff.follow_ups.is_due(page) else backoff.caught_up_pause(page, _POSITION, now)
 
 
 @frozen

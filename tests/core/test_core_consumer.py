@@ -118,6 +118,23 @@ def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner(driven: 
     assert not failed.is_idle
 
 
+def test_after_a_small_page_it_pauses_while_reads_at_once_find_nothing(driven: Driven) -> None:
+    """It goes on at the page's end, and does not say that it has caught up: the service hints at more."""
+    small = RecordPage([make_record("k3", 3)], Position("i3"), may_more_record=True, body_bytes=20)
+    driven.read(PAGE)
+    assert driven.hear(consumer_events.CallReturned())[-1] == "Read"
+    driven.read(RecordPage([], Position("i2"), may_more_record=False))
+    driven.hear(consumer_events.TimeCame(driven.machine.visit))
+
+    driven.read(small)
+    assert driven.hear(consumer_events.CallReturned()) == ["Tell", "PageDone", "Wait"]
+    (wait,) = [command for command in driven.said if isinstance(command, consumer_events.Wait)]
+    assert wait.is_idle
+    assert 0.0 < wait.seconds <= 0.015
+    assert driven.hear(consumer_events.TimeCame(driven.machine.visit)) == ["Read"]
+    assert driven.said[-1] == consumer_events.Read(driven.machine.visit, Position("i3"))
+
+
 def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it(driven: Driven) -> None:
     driven.read(PAGE)
     assert driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN)) == ["TakeBack"]

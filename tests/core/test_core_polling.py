@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamclient import ClientConfig
 from streamclient.base.position import Position
-from streamclient.core.consumer.pauses import ConsumerBackoff
+from streamclient.core.consumer.pauses import ConsumerBackoff, FollowUps
 from streamclient.core.consumer.reading_pace import (
     ALIVE_SECONDS,
     EARLIEST_SHARE,
@@ -108,6 +108,57 @@ def test_an_empty_page_is_followed_at_once_if_more_is_promised_or_the_service_sk
     backoff.read_succeeded(page, 0.0)
 
     assert (backoff.caught_up_pause(page, Position("i1"), 0.0) == 0.0) is is_followed_at_once
+
+
+# --- after pages with records ----------------------------------------------------------------------------------------
+
+
+def page_of(records: int, body_bytes: int = 0) -> RecordPage:
+    """A page that hints at more, as the service does after every record."""
+    one = make_record("k", 1)
+    return RecordPage([one] * records, Position("i1"), may_more_record=True, body_bytes=body_bytes)
+
+
+def small_pages_between_trials(trials: int, finds: Callable[[int], int]) -> list[int]:
+    """The small pages that pass before each trial, whose read finds so many records."""
+    follow_ups, passed = FollowUps(), []
+    for number in range(trials):
+        count = 0
+        while not follow_ups.is_due(page_of(1)):
+            count += 1
+            follow_ups.read_succeeded(page_of(1))  # after a pause
+        passed.append(count)
+        follow_ups.read_succeeded(page_of(finds(number)))
+    return passed
+
+
+def test_reads_at_once_after_small_pages_become_rare_while_they_find_nothing() -> None:
+    assert small_pages_between_trials(10, finds=lambda _: 0) == [0, 1, 2, 4, 8, 16, 32, 64, 64, 64]
+
+
+def test_one_read_at_once_that_finds_records_restores_the_trust() -> None:
+    assert small_pages_between_trials(7, finds=lambda number: number == 3) == [0, 1, 2, 4, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("page", "is_large"),
+    [(page_of(99), False), (page_of(100), True), (page_of(1, (1 << 16) - 1), False), (page_of(1, 1 << 16), True)],
+)
+def test_a_large_page_is_followed_at_once_whatever_small_ones_were(page: RecordPage, is_large: bool) -> None:
+    follow_ups = FollowUps()
+    assert follow_ups.is_due(page_of(1))
+    follow_ups.read_succeeded(page_of(0))
+
+    assert follow_ups.is_due(page) is is_large
+
+
+def test_a_read_after_a_large_page_that_finds_nothing_is_no_failed_trial() -> None:
+    follow_ups = FollowUps()
+    for _ in range(20):
+        assert follow_ups.is_due(page_of(100))
+        follow_ups.read_succeeded(page_of(0))
+
+    assert follow_ups.is_due(page_of(1))
 
 
 def test_a_silent_shard_of_a_table_with_traffic_is_read_eagerly_for_a_minute_and_then_ever_more_rarely() -> None:

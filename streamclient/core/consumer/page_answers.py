@@ -277,9 +277,13 @@ class PageReader(ConsumerState):
             self._close(Outcome.STOPPED, self.stop_reason)
         elif page.may_more_record is False or not page.records:
             self._caught_up(page)
-        else:
+        elif self.backoff.follow_ups.is_due(page):
             self.position = page.next_position
             self._follow(Outcome.ACCEPTED)
+        else:
+            self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
+            self.position = page.next_position
+            self._follow(Outcome.CAUGHT_UP)
 
     def _page_stopped(self) -> None:
         self._delivery = None

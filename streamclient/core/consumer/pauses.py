@@ -31,6 +31,15 @@ nothing, so the ordinary pauses come back after this number. Without a hint, a p
 taken for one: the service skips. With the hint that nothing more waits it is not, since the end of a tunnel's channel
 moves with time."""
 
+LARGE_PAGE_RECORDS = 100
+LARGE_PAGE_BYTES = 1 << 16
+"""The least records, and the least bytes, of a page after which the next read begins at once: beside the work on so
+many records one more read costs little."""
+
+MOST_SMALL_PAGES = 64
+"""The most smaller pages that are followed by ordinary pauses before one is followed at once again, as a trial: with
+pauses of 15 ms that is a second."""
+
 LEAST_IDLE_SHARE = 0.25
 """The least pause after a page that nothing follows, as a share of the shortest interval: reads that take longer than
 their interval leave the service and this process some room."""
@@ -42,6 +51,34 @@ not stay together."""
 FIRST_MARKED_RESTART_IS_FREE = 1
 
 
+class FollowUps:
+    """Whether the next read begins at once after a page with records.
+
+    The service hints at more after each such page, also after the last one. At the end of a stream with traffic each
+    page would so cost two reads. After a large page the next read begins at once. After a small one it does unless such
+    reads found nothing: then twice as many small pages as before pass until the next trial.
+    """
+
+    def __init__(self) -> None:
+        self._is_trial = False
+        self._small_pages = self._passed = 0
+
+    def read_succeeded(self, page: ShardPage) -> None:
+        """Record that a read returned ``page``."""
+        if self._is_trial:
+            self._is_trial = False
+            self._small_pages = 0 if page.records else min(max(1, 2 * self._small_pages), MOST_SMALL_PAGES)
+
+    def is_due(self, page: ShardPage) -> bool:
+        """Return whether the next read begins at once after ``page``, which has records and may have followers."""
+        is_large = len(page.records) >= LARGE_PAGE_RECORDS or page.body_bytes >= LARGE_PAGE_BYTES
+        if not is_large and self._passed < self._small_pages:
+            self._passed += 1
+            return False
+        self._is_trial, self._passed = not is_large, 0
+        return True
+
+
 class ConsumerBackoff:
     """Counters of one consumer, and the pauses that follow from them. All pauses are in seconds."""
 
@@ -49,6 +86,7 @@ class ConsumerBackoff:
         self._config = config
         self._dice = dice
         self.pace = pace
+        self.follow_ups = FollowUps()
         self.failures = 0
         self.read_failures = 0
         self.store_failures = 0
@@ -67,6 +105,7 @@ class ConsumerBackoff:
     def read_succeeded(self, page: ShardPage, now: float) -> None:
         """Record that a read returned ``page``."""
         self.read_failures = 0
+        self.follow_ups.read_succeeded(page)
         if page.records:
             self._empty_pages = 0
             self.pace.records_came(now)

@@ -78,7 +78,8 @@ class Outcome(Enum):
     """The parking store has to answer or to store records before anything else is delivered."""
 
     CAUGHT_UP = "caught_up"
-    """No record was read, or all records read are dealt with and the service says that no more wait."""
+    """No record was read, or all records read are dealt with, and the service says that no more wait or reads at once
+    have found nothing lately."""
 
     READ_FAILED = "read_failed"
     NOT_BELIEVED = "not_believed"
