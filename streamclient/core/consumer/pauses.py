@@ -33,8 +33,8 @@ moves with time."""
 
 LARGE_PAGE_RECORDS = 100
 LARGE_PAGE_BYTES = 1 << 16
-"""The least records, and the least bytes, of a page after which the next read begins at once: beside the work on so
-many records one more read costs little."""
+"""The least records, and the least bytes, of a page after which the next read begins at once: beside the work on
+them one more read costs little."""
 
 MOST_SMALL_PAGES = 64
 """The most smaller pages that are followed by ordinary pauses before one is followed at once again, as a trial: with
