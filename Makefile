@@ -32,6 +32,9 @@ help:
 	@echo "make test      lint, types, documentation, all tests but the long ones"
 	@echo "make test-long the tests that are marked as long: minutes each, and each with a shorter one of its kind in make test"
 	@echo "make check     lint, types, documentation"
+	@echo "make alerts    the alerting rules and the board in docs/deploy, made from the table of metrics"
+	@echo "make test-alerts  every fault played in a real fleet, and its alerts judged by promtool; some minutes"
+	@echo "make promtool  promtool in build/promtool, from Debian's package prometheus, if this machine has none"
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
 	@echo "make test-late    all tests once, with threads that begin and go on late by chance (TESTS=tests/worker)"
@@ -79,6 +82,7 @@ demo:
 # they start, and the order of the files is that of tests/conftest.py.
 TOGETHER = -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 test: check
+	@tools/get-promtool || echo "its tests are skipped" >&2
 	@$(BIN)/python -m pytest -m 'not long' $(TOGETHER)
 	@$(SAY_PATH)
 
@@ -87,7 +91,19 @@ test: check
 # ours, the examples of docs/spark.md and the sample of the streaming source. Shorter ones of their kinds are in make test.
 test-long:
 	@tools/setup-environment spark,cli,docs,dev
+	@tools/get-promtool || echo "its tests are skipped" >&2
 	@$(BIN)/python -m pytest -m long $(TOGETHER)
+
+promtool:
+	@tools/get-promtool
+
+alerts:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tools.alerts
+
+test-alerts: promtool
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m pytest tests/operate/test_operate_alerts.py tests/operate/test_operate_alert_faults.py
 
 test-twenty:
 	@tools/setup-environment spark,cli,docs,dev

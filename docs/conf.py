@@ -18,6 +18,7 @@ from streamclient.metrics import METRICS
 from streamclient.metrics.metric_table import WORKER_LABELS
 from streamclient.server.refusals import REFUSALS
 from streamclient.spark.source.source_options import OPTIONS
+from tools import alerts
 from tools.pictures import write_pictures
 from tools.plots import (
     LAKE_HEAD,
@@ -180,6 +181,16 @@ def write_refusals(app: object) -> None:
     write_table("refusals.md", "Name | Answer | Words | From | Confirmed", rows)
 
 
+def write_alerts(app: object) -> None:
+    """List the rules and the faults, from the tables of the program."""
+    head = "Alert | Severity | Fires when | Holds | What to do"
+    write_table("alert-rules.md", head, alerts.rule_rows())
+    head = "Played | Situation | Named by | Fires as well"
+    write_table("alert-faults.md", head, alerts.fault_rows())
+    head = "Situation | Why no alert names it"
+    write_table("alert-unplayed.md", head, alerts.unplayed_rows())
+
+
 def draw_pictures(app: object) -> None:
     """Draw the pictures of the pages."""
     write_pictures(GENERATED)
@@ -195,4 +206,5 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_settings)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_lake)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_latency)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_alerts)  # type: ignore[attr-defined]
     app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

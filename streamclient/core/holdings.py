@@ -185,6 +185,14 @@ class Holdings:
         """Names of this worker, of others with a session, and of owners of leases that have not expired; sorted."""
         return self._state.view.live_workers(self._state.now)
 
+    @property
+    def unowned(self) -> int:
+        """Number of unfinished shards with a lease row that no worker holds: free, or with an owner that is dead."""
+        state = self._state
+        sightings = state.view.sightings
+        free = (key for key in state.view.expired_keys(state.now) if key not in state.held)
+        return sum(not sightings[key].row.is_finished for key in free)
+
     def next_deadline(self, now: float) -> float | None:
         """Return when to send ``Tick`` if nothing happens before (monotonic seconds); ``None`` for never."""
         state = self._state

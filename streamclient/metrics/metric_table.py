@@ -4,7 +4,8 @@ Laws:
 
 * every series names the stream (``StreamConfig.name``) and the worker, so that workers may share a registry;
 * only counters and gauges name a shard, and only shards that the worker holds or has just held;
-* every other label has a handful of values, never a text of an error;
+* every other label has a handful of values, never a text of an error; the label ``cause`` has those that ``Cause`` in
+  ``streamclient.base.reasons`` names, of which a worker shows the ones that it has met;
 * gauges that sum up, such as ``streamclient_leases``, split a whole into parts that do not overlap.
 """
 
@@ -113,9 +114,17 @@ PREFETCH_BUFFER_BYTES: Final = _gauge(
 SHARDS: Final = _gauge(
     "shards",
     "{shard}",
-    "Held shards by state, as Worker.shard_statuses names it in small letters, and by the kind of their reason.",
+    "Held shards by state, as Worker.shard_statuses names it in small letters, by the kind of their first reason, and "
+    "by its exact cause, such as processor_failed; none for a shard that moves.",
     "state",
     "reason",
+    "cause",
+)
+UNOWNED_SHARDS: Final = _gauge(
+    "unowned_shards",
+    "{shard}",
+    "Unfinished shards of the stream that no worker holds, as this worker sees it: every worker tells it of the whole "
+    "fleet, and one that cannot read the status table tells too many, so the least value is right.",
 )
 LEASES: Final = _gauge(
     "leases", "{lease}", "Held leases; state is running (with a consumer), waiting, or finished.", "state"
@@ -189,6 +198,12 @@ SCAN_SECONDS: Final = _seconds(
 
 UNHEALTHY: Final = _gauge(
     "unhealthy", "{worker}", "1 while the work of a running worker is unhealthy, and after it failed; else 0."
+)
+CLOCK_SLOW_SECONDS: Final = _gauge(
+    "clock_slow_seconds",
+    "s",
+    "How slow this machine's clock is at least: records that were read are newer by this much; 0 if none is. A fast "
+    "clock does not show.",
 )
 
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])

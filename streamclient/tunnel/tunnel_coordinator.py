@@ -31,7 +31,7 @@ from streamclient.tunnel.tunnel_pages import ChannelPages, position_of, token_of
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import CallWatchdog, FailingShards, FaultWatch, logged_change, watch_reads
-from streamclient.worker.instruments import SAMPLE_SECONDS
+from streamclient.worker.instruments import SAMPLE_SECONDS, WorkerSample
 from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.shard_consumer import LEVELS, ShardConsumer
@@ -370,9 +370,12 @@ class TunnelCoordinator:
 
     def _sample(self) -> None:
         """Show the instruments the state of every channel, now and regularly."""
-        ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
+        of_worker = WorkerSample(
+            ahead_bytes=sum(consumer.ahead_bytes for consumer in self._consumers.values()),
+            clock_slow_seconds=self._around.facts.clock_slow_seconds(self._loop.now()),
+        )
         self._around.instruments.judged(self.health)
-        self._around.instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
+        self._around.instruments.sample(self._statuses(), of_worker)
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def _note_health(self, event: Event, now: float) -> None:

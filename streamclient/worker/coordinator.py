@@ -24,7 +24,7 @@ from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import FailingShards, HealthWatch, logged_change, watch_reads
-from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
+from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments, WorkerSample
 from streamclient.worker.owner_loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.service_calls import ServiceCalls
@@ -378,9 +378,13 @@ class Coordinator:
 
     def _sample(self) -> None:
         """Show the instruments the state of every shard, now and regularly."""
-        ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
+        of_worker = WorkerSample(
+            ahead_bytes=sum(consumer.ahead_bytes for consumer in self._consumers.values()),
+            clock_slow_seconds=self._around.facts.clock_slow_seconds(self._loop.now()),
+            unowned=self._holdings.unowned,
+        )
         self._instruments.judged(self.health)
-        self._instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
+        self._instruments.sample(self._statuses(), of_worker)
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def __repr__(self) -> str:

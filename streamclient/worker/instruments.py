@@ -33,6 +33,24 @@ LEASE_STATES: Final = ("running", "waiting", "finished")
 """Values of the label ``state`` of ``streamclient_leases``; each lease is in exactly one of them."""
 
 
+NO_CAUSE: Final = "none"
+"""Value of the label ``cause`` for a shard without a reason."""
+
+FROM_ZERO: Final = (metric_table.RECORDS_PARKED, metric_table.STALLS)
+"""Counters that are 0 from the beginning: of a series that begins with its first event, Prometheus sees no increase."""
+
+
+@frozen(kw_only=True)
+class WorkerSample:
+    """The facts of a sample that are not of one shard."""
+
+    ahead_bytes: int
+    """The size of all pages read ahead."""
+    clock_slow_seconds: float
+    unowned: int | None = None
+    """The number of unfinished shards that no worker holds; ``None`` for workers that share no leases."""
+
+
 class Gauges:
     """Sets gauges from samples of all shards' statuses."""
 
@@ -42,7 +60,7 @@ class Gauges:
             metric_table.LAG_SECONDS: {},
             metric_table.TIME_TO_LOSS_SECONDS: {},
         }
-        self._states: set[tuple[str, str]] = set()
+        self._states: set[tuple[str, str, str]] = set()
         self._with_counts: set[str] = set()
         self._gone_at: dict[str, float] = {}
 
@@ -50,13 +68,16 @@ class Gauges:
         """Record that the shard has counters from now on."""
         self._with_counts.add(shard_id)
 
-    def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int, now: float) -> None:
+    def sample(self, statuses: Mapping[str, ShardStatus], of_worker: WorkerSample, now: float) -> None:
         """Set all gauges."""
         self._set_shards(metric_table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
         seconds = {key: status.time_to_loss_seconds for key, status in statuses.items()}
         self._set_shards(metric_table.TIME_TO_LOSS_SECONDS, seconds)
         self._set_totals(statuses)
-        self._metrics.set(metric_table.PREFETCH_BUFFER_BYTES, ahead_bytes)
+        self._metrics.set(metric_table.PREFETCH_BUFFER_BYTES, of_worker.ahead_bytes)
+        self._metrics.set(metric_table.CLOCK_SLOW_SECONDS, of_worker.clock_slow_seconds)
+        if of_worker.unowned is not None:
+            self._metrics.set(metric_table.UNOWNED_SHARDS, of_worker.unowned)
         self._forget_counts(statuses, now)
 
     def close(self) -> None:
@@ -65,6 +86,8 @@ class Gauges:
             self._set_shards(metric, {})
         self._set_totals({})
         self._metrics.set(metric_table.PREFETCH_BUFFER_BYTES, 0)
+        self._metrics.forget(metric_table.CLOCK_SLOW_SECONDS)
+        self._metrics.forget(metric_table.UNOWNED_SHARDS)
 
     def _set_shards(self, metric: Metric, values: Mapping[str, float | None]) -> None:
         last = self._last[metric]
@@ -80,10 +103,11 @@ class Gauges:
         leases = Counter(map(_lease_state, statuses.values()))
         for state in LEASE_STATES:
             self._metrics.set(metric_table.LEASES, leases[state], state=state)
-        shards = Counter((status.state.value.lower(), status.reason_kind.value) for status in statuses.values())
+        shards = Counter(map(_activity, statuses.values()))
         self._states |= shards.keys()
-        for state, reason in sorted(self._states):
-            self._metrics.set(metric_table.SHARDS, shards[state, reason], state=state, reason=reason)
+        for state, reason, cause in sorted(self._states):
+            count = shards[state, reason, cause]
+            self._metrics.set(metric_table.SHARDS, count, state=state, reason=reason, cause=cause)
 
     def _forget_counts(self, statuses: Mapping[str, ShardStatus], now: float) -> None:
         for shard_id in self._with_counts:
@@ -96,6 +120,12 @@ class Gauges:
             self._with_counts.discard(shard_id)
             self._metrics.forget(metric_table.RECORDS_PROCESSED, shard=shard_id)
             self._metrics.forget(metric_table.RECORDS_SIZE_BYTES, shard=shard_id)
+
+
+def _activity(status: ShardStatus) -> tuple[str, str, str]:
+    """Return the labels of ``streamclient_shards`` for a shard."""
+    cause = status.reasons[0].cause.value if status.reasons else NO_CAUSE
+    return status.state.value.lower(), status.reason_kind.value, cause
 
 
 def _lease_state(status: ShardStatus) -> str:
@@ -152,6 +182,8 @@ class Instruments:
         self._handed_at: dict[str, float] = {}
         self.parked_records: Counter[str] = Counter()
         """Number of records that were parked since the worker began, by shard; counted without metrics, too."""
+        for counter in FROM_ZERO:
+            metrics.increment(counter, 0)
 
     # --- what the coordinator shows --------------------------------------------------------------------------------
 
@@ -168,13 +200,13 @@ class Instruments:
                 note(self, command, now)
         self._note_moves(event, commands)
 
-    def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int) -> None:
-        """Record the present state of every held shard."""
+    def sample(self, statuses: Mapping[str, ShardStatus], of_worker: WorkerSample) -> None:
+        """Record the present state of every held shard, and that of the worker."""
         if self.is_on:
             for key in [key for key in self._handed_at if key in statuses]:
                 if statuses[key].reason_kind in MEANT_TO_WAIT:
                     del self._handed_at[key]
-            self._gauges.sample(statuses, ahead_bytes=ahead_bytes, now=self._now())
+            self._gauges.sample(statuses, of_worker, self._now())
 
     def close(self) -> None:
         """Record the end of the worker: waiting checkpoints are answered as unknown, and no lease is held any more."""

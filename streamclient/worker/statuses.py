@@ -15,7 +15,7 @@ from attrs import evolve
 from streamclient._version import __version__
 from streamclient.base.processes import process_space
 from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
-from streamclient.base.times import MICROS_PER_HOUR
+from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.retention import Backlog, RecordClock, RetentionReport
 from streamclient.core.consumer.transitions import Phase
@@ -53,6 +53,11 @@ class StreamFacts:
     def service_micros(self, now: float) -> int:
         """Return an estimate of the service's time."""
         return self._clock.micros(self._wall_micros(), now)
+
+    def clock_slow_seconds(self, now: float) -> float:
+        """Return by how much records are newer than this machine's clock, at least; 0.0 if none is."""
+        wall_micros = self._wall_micros()
+        return max(0, self._clock.micros(wall_micros, now) - wall_micros) / MICROS_PER_SECOND
 
     def report(self, backlog: Backlog, now: float, poll_interval: float = 0.0) -> RetentionReport:
         """Return lag and time to loss of a shard with that backlog, which is read every ``poll_interval`` seconds."""

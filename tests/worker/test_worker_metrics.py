@@ -20,7 +20,7 @@ from streamclient.metrics import METRICS, MemoryMetrics, labelled
 from streamclient.metrics import metric_table as t
 from streamclient.model import Lease, Metric, OnFailure, ShardState
 from streamclient.testing.simulation.workers import SimulatedWorker
-from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments
+from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments, WorkerSample
 from streamclient.worker.lease import MemoryLeaseManager
 from streamclient.worker.parking import MemoryParkingStore
 from streamclient.worker.statuses import StreamFacts, lease_status
@@ -181,6 +181,42 @@ def test_lag_and_time_to_loss_follow_the_statuses_and_are_zero_or_absent_when_ca
     assert world.metrics.value(t.TIME_TO_LOSS_SECONDS) is None
 
 
+def test_lag_and_time_to_loss_stay_known_while_no_read_succeeds_from_the_time_of_the_checkpoint(
+    world: MeasuredWorld,
+) -> None:
+    now_micros = 1_600_000_000_000_000 + int(world.simulation.now * 1_000_000)
+    world.stream.append("a", make_record("early", now_micros))
+    first = world.worker("w1")
+    world.caught_up("a")
+    world.stop(first)
+    refusal = DependencyException("no", kind=ErrorKind.TRANSIENT)
+    world.stream.fail_reads("a", *[refusal] * 1_000)
+    world.worker("w2")
+    world.until(lambda: world.metrics.value(t.SHARDS, **W2, cause="reading_failed") == 1)
+    world.advance(600)
+    age = (1_600_000_000_000_000 + world.simulation.now * 1_000_000 - now_micros) / 1_000_000
+
+    assert world.metrics.value(t.READS, **W2, result="records") is None
+    assert world.metrics.value(t.LAG_SECONDS, **W2) == pytest.approx(age, abs=2 * SAMPLE_SECONDS)
+    assert world.metrics.value(t.TIME_TO_LOSS_SECONDS, **W2) == pytest.approx(24 * 3600 - age, abs=2 * SAMPLE_SECONDS)
+
+
+def test_a_clock_is_slow_by_as_much_as_records_are_newer(world: MeasuredWorld) -> None:
+    worker = world.worker()
+    world.caught_up("a")
+    assert world.metrics.value(t.CLOCK_SLOW_SECONDS) == 0
+    now_micros = 1_600_000_000_000_000 + int(world.simulation.now * 1_000_000)
+    world.stream.append("a", make_record("from the future", now_micros + 90_000_000))
+    world.until(lambda: world.metrics.value(t.RECORDS_PROCESSED) == 1)
+    world.advance(2 * SAMPLE_SECONDS)
+
+    slow = world.metrics.value(t.CLOCK_SLOW_SECONDS)
+    assert slow is not None
+    assert 80 < slow <= 90
+    world.stop(worker)
+    assert world.metrics.value(t.CLOCK_SLOW_SECONDS) is None
+
+
 def test_bytes_read_ahead_are_shown_while_they_wait(world: MeasuredWorld) -> None:
     world.write("a", 30)
     hold = world.hang()
@@ -284,6 +320,45 @@ def test_every_held_shard_is_counted_once_by_state_and_reason() -> None:
     assert world.by(t.LEASES, "state") == {"running": 2, "waiting": 1, "finished": 0}
 
 
+def test_shards_name_their_exact_cause_and_moving_ones_have_none(world: MeasuredWorld) -> None:
+    world.write("a", 1)
+    world.refuse(ValueError("no"))
+    world.worker()
+    world.until(lambda: world.metrics.value(t.SHARDS, reason="processor", cause="processor_failed") == 1)
+    world.refuse(ValueError("no"), times=0)
+    world.until(lambda: world.metrics.value(t.SHARDS, reason="none", cause="none") == 1)
+
+    assert world.metrics.value(t.SHARDS, cause="processor_failed") == 0
+
+
+def test_unfinished_shards_that_no_worker_holds_are_counted_by_every_worker() -> None:
+    world = MeasuredWorld("a", "b", "c")
+    world.stream.close("c")
+    world.write("a", 1)
+
+    def done(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        given.shutdown_marker.mark_for_process_done()
+
+    world.journal.on_process = done
+    worker = world.worker()
+    world.until(lambda: world.metrics.value(t.LEASES, state="finished") == 1)
+    assert world.metrics.value(t.UNOWNED_SHARDS) in (0, 1)
+    world.until(lambda: world.metrics.value(t.UNOWNED_SHARDS) == 1)
+    world.advance(60)
+
+    assert world.metrics.value(t.UNOWNED_SHARDS) == 1
+    world.stop(worker)
+    assert world.metrics.value(t.UNOWNED_SHARDS) is None
+
+
+def test_counters_of_rare_events_begin_at_zero(world: MeasuredWorld) -> None:
+    """Prometheus sees no increase of a series that begins with its first event."""
+    world.worker()
+    world.caught_up("a")
+
+    assert (world.metrics.value(t.RECORDS_PARKED), world.metrics.value(t.STALLS)) == (0, 0)
+
+
 def test_the_gap_of_a_hand_over_ends_with_the_first_batch_or_an_empty_read() -> None:
     world = MeasuredWorld("a", "b")
     world.worker("w1")
@@ -310,7 +385,7 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     instruments = Instruments(labelled(metrics, **W1), "w1", {"c1": held}, lambda: now[0])
     instruments.handled(events.Answered(events.ReadRows(), events.Scan((row,))), [], now[0])
     status = lease_status(held, StreamFacts(lambda: 0), now[0])
-    instruments.sample({"c1": status}, ahead_bytes=0)
+    instruments.sample({"c1": status}, WorkerSample(ahead_bytes=0, clock_slow_seconds=0.0))
     now[0] += 300.0
     instruments.caught_up("c1")
 

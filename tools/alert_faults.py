@@ -1,0 +1,280 @@
+"""The faults that are played in real fleets, and the alerts that each fires. A test plays them and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+
+
+def _with_prefix(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of alerts in full."""
+    return tuple(f"Streamclient{name}" for name in names)
+
+
+@frozen
+class Fault:
+    """A fault, and the alerts that it fires within the hours that it lasts; names of alerts lack their prefix."""
+
+    name: str
+    played: str
+    """A sentence that says what happens."""
+    named: tuple[str, ...] = field(default=(), converter=_with_prefix)
+    """The alerts that name it."""
+    also: tuple[str, ...] = field(default=(), converter=_with_prefix)
+    """The alerts that its consequences fire."""
+    situations: tuple[str, ...] = ()
+    """The situations of the page on stuck shards through which the fault passes."""
+
+
+STILL = ("ShardStandsStill", "LagGrows")
+"""Consequences of a shard with records that stands still for hours."""
+
+FAULTS: tuple[Fault, ...] = (
+    # --- nothing is wrong --------------------------------------------------------------------------------------------
+    Fault("caught-up", "A worker has read everything there is.", situations=("caught-up",)),
+    Fault("reading", "Records keep coming, and a worker keeps up with them.", situations=("reading",)),
+    # --- the processor -----------------------------------------------------------------------------------------------
+    Fault(
+        "processor-fails",
+        "`initialize` raises at each start.",
+        ("ProcessorFails", "UserCodeFails"),
+        situations=("processor-fails",),
+    ),
+    Fault(
+        "record-fails",
+        "A record fails, and the failure policy stops its shard.",
+        ("ShardStopped",),
+        STILL,
+        ("record-fails",),
+    ),
+    Fault(
+        "too-many-parked",
+        "More records fail than the failure policy lets park.",
+        ("ShardStopped",),
+        ("RecordsParked", *STILL),
+        ("too-many-parked",),
+    ),
+    Fault(
+        "parking-fails",
+        "A record fails, and so does the parking store.",
+        ("ParkingFails", "UserCodeFails"),
+        STILL,
+        ("parking-fails",),
+    ),
+    Fault("no-checkpoint", "The processor never checkpoints.", ("NoCheckpoint",), situations=("no-checkpoint",)),
+    Fault(
+        "left-by-processor",
+        "The processor is done with its shard (`mark_for_process_done`), and no other worker lives.",
+        ("ShardUnowned",),
+        situations=("left-by-processor",),
+    ),
+    Fault("user-code-runs", "A call does not return.", ("CallRuns",), STILL, ("user-code-runs",)),
+    Fault(
+        "end-not-stored",
+        "The processor does not checkpoint the end of a split shard, whose children wait.",
+        ("ProcessorFails", "UserCodeFails"),
+        ("NoCheckpoint",),
+        ("end-not-stored", "waits-for-parent"),
+    ),
+    Fault(
+        "waits-for-thread",
+        "The executor has one thread, a call keeps it, and another shard waits.",
+        ("ThreadsShort", "CallRuns"),
+        STILL,
+        ("waits-for-thread",),
+    ),
+    Fault(
+        "owner-says",
+        "The processor is done with its shard, and its `shutdown` does not return.",
+        ("ShardNotReleased",),
+        STILL,
+        ("owner-says",),
+    ),
+    Fault(
+        "given-up",
+        "A call exceeds its limit and never returns, and no other worker lives.",
+        ("CallGivenUp", "ShardUnowned"),
+        STILL,
+        ("given-up",),
+    ),
+    Fault(
+        "old-processor-runs",
+        "A shard is rewound under a call that does not return.",
+        ("ShardNotReleased",),
+        STILL,
+        ("old-processor-runs",),
+    ),
+    Fault("records-parked", "A record fails and is parked.", ("RecordsParked",)),
+    # --- pauses, hand-overs, names -----------------------------------------------------------------------------------
+    Fault("paused", "An operator pauses a shard and forgets it.", ("PauseForgotten",), STILL, ("paused",)),
+    Fault(
+        "pause-pending",
+        "An operator pauses a shard under a call that does not return.",
+        ("PauseForgotten",),
+        STILL,
+        ("pause-pending",),
+    ),
+    Fault(
+        "paused-by-program",
+        "The program pauses its worker and forgets it.",
+        ("PauseForgotten",),
+        STILL,
+        ("paused-by-program",),
+    ),
+    Fault(
+        "not-handed-over",
+        "A shard is moved under a call that does not return.",
+        ("ShardNotReleased",),
+        STILL,
+        ("not-handed-over",),
+    ),
+    Fault(
+        "name-contested",
+        "A second process starts under the name of a worker; the older one ends.",
+        ("WorkerUnhealthy",),
+        situations=("name-contested",),
+    ),
+    # --- stream and service ------------------------------------------------------------------------------------------
+    Fault(
+        "reading-fails",
+        "The service refuses all reads of the stream.",
+        ("ReadsFail",),
+        ("WorkerUnhealthy", *STILL),
+        ("reading-fails",),
+    ),
+    Fault(
+        "reading-fails-for-a-day",
+        "The same for 20 hours, of a stream that keeps records for a day.",
+        ("LossNear", "LossInSight"),
+        ("ReadsFail", "WorkerUnhealthy", *STILL),
+    ),
+    Fault(
+        "owner-unwell",
+        "All scans of the status table fail.",
+        ("ScansFail", "WorkerUnhealthy"),
+        ("StatusTableThrottled",),
+        ("owner-unwell",),
+    ),
+    Fault(
+        "access-refused",
+        "The service refuses a running worker's key.",
+        ("WorkerUnhealthy",),
+        ("ShardUnowned",),
+        ("access-refused",),
+    ),
+    Fault(
+        "throttled",
+        "Three of ten requests to the status table are throttled.",
+        ("StatusTableThrottled",),
+        situations=("throttled",),
+    ),
+    Fault("stream-throttled", "Half of the reads of the stream are throttled.", ("StreamThrottled",)),
+    Fault(
+        "no-status-table",
+        "The status table is deleted under a worker.",
+        ("WorkerUnhealthy",),
+        ("ShardUnowned",),
+        ("no-status-table",),
+    ),
+    Fault(
+        "stream-off",
+        "The stream is turned off under a worker.",
+        ("ReadsFail", "WorkerUnhealthy"),
+        STILL,
+        ("stream-off",),
+    ),
+    Fault(
+        "stream-replaced",
+        "The stream is turned off and on again under a worker.",
+        ("ReadsFail", "WorkerUnhealthy"),
+        STILL,
+        ("stream-replaced",),
+    ),
+    Fault(
+        "unreachable",
+        "Nothing answers at the endpoint any more.",
+        ("WorkerUnhealthy", "ScansFail"),
+        ("ShardUnowned",),
+        ("unreachable", "owner-cut-off"),
+    ),
+    Fault(
+        "position-trimmed",
+        "The records after the checkpoint are past retention.",
+        ("RecordsLost",),
+        situations=("position-trimmed",),
+    ),
+    Fault(
+        "end-not-shown",
+        "The service says that a shard has ended, and shows no child of it.",
+        ("ServiceNotBelieved",),
+        ("WorkerUnhealthy", *STILL),
+        ("end-not-shown",),
+    ),
+    Fault(
+        "no-progress",
+        "The service gives the same page again and again.",
+        ("ServiceNotBelieved",),
+        ("WorkerUnhealthy", *STILL),
+        ("no-progress",),
+    ),
+    Fault(
+        "parent-circle",
+        "The service lists the two children of a shard as each other's parents.",
+        ("ServiceNotBelieved", "WorkerUnhealthy"),
+        STILL,
+        ("parent-circle",),
+    ),
+    Fault(
+        "waits-for-table",
+        "The epoch of a lease cannot be drawn.",
+        ("ShardWaitsForTable",),
+        ("WorkerUnhealthy", "StatusTableThrottled"),
+        ("waits-for-table",),
+    ),
+    # --- processes, clocks, cost -------------------------------------------------------------------------------------
+    Fault(
+        "owner-frozen",
+        "The only process is stopped (SIGSTOP).",
+        ("NoWorker", "StreamWithoutWorker"),
+        situations=("owner-frozen",),
+    ),
+    Fault(
+        "owner-dead-alone",
+        "The only process is killed (`kill -9`).",
+        ("NoWorker", "StreamWithoutWorker"),
+        situations=("owner-silent", "owner-dead-alone", "no-worker"),
+    ),
+    Fault("clock-slow", "A machine's clock is two minutes slow.", ("ClockSlow",)),
+    Fault(
+        "leases-lost",
+        "Writes to the status table are throttled for longer than a lease, again and again.",
+        ("LeasesLost",),
+        ("StatusTableThrottled",),
+    ),
+    Fault("cost-doubled", "A fleet gets intervals a tenth of those of yesterday.", ("CostDoubled",)),
+)
+"""All faults, in the order of the page."""
+
+_FINE = "Nothing is wrong."
+_JAVA = "Java workers have no metrics of this package; the stream's other alerts see only Python workers."
+_COMMAND = "A command was given a wrong name. A worker that is given it ends at once: `StreamclientNoWorker`."
+
+NOT_PLAYED: Mapping[str, str] = {
+    "held": _FINE,
+    "finished": _FINE,
+    "changing-hands": _FINE,
+    "free": "Nothing is wrong; if it stays so, `StreamclientShardUnowned` fires.",
+    "no-row-yet": _FINE,
+    "parent-has-no-row": "Rows are made parents first; if it stays so, `StreamclientShardWaitsForTable` fires.",
+    "owner-dead": "Another worker takes the shards within a lease duration.",
+    "not-picked-up": "The shard is taken within a lease duration; if not, `StreamclientShardUnowned` fires.",
+    "owner-mute": _JAVA,
+    "pause-not-obeyed": _JAVA,
+    "malformed-row": "Workers leave the row out, as if it did not exist; their logs name it.",
+    "left-stream": "The lease is deleted, and with it its metrics. `StreamclientLossNear` fired before.",
+    "unknown-shard": _COMMAND,
+    "no-data-table": _COMMAND,
+    "not-a-status-table": _COMMAND,
+}
+"""Situations that no alert names, with the reasons."""

@@ -1,0 +1,108 @@
+"""Expressions of PromQL over the metrics of the package, which refuse labels that a metric lacks."""
+
+from __future__ import annotations
+
+from streamclient.base.reasons import Cause
+from streamclient.metrics import metric_table as t
+from streamclient.metrics.metric_table import WORKER_LABELS
+from streamclient.model import Metric, MetricKind
+
+OPERATORS = ("=~", "!~", "!=")
+"""Operators of a matcher; a value without one is compared by ``=``."""
+
+STREAM = WORKER_LABELS[:1]
+STREAM_AND_SHARD = (*STREAM, "shard")
+WITH_CAUSE = (*WORKER_LABELS, "cause")
+
+FLAP_WINDOW = "5m"
+"""A failing shard is tried again now and then, and looks well meanwhile: its cause counts for this much longer."""
+
+LEAST_RATE = 1
+"""Requests or units in a second below which nothing is expensive: 3,600 in an hour."""
+
+
+def series(metric: Metric, window: str = "", suffix: str = "", **matchers: str) -> str:
+    """Return a selector for a metric.
+
+    Args:
+        metric: the metric.
+        window: the range, for example ``5m``; without it, the selector is of one moment.
+        suffix: ``_count`` or ``_sum`` of a histogram.
+        matchers: values by label, each with one of ``OPERATORS`` before it or without one.
+
+    Raises:
+        ValueError: the metric lacks a label, or the suffix.
+    """
+    require_labels(metric, *matchers)
+    if bool(suffix) != (metric.kind is MetricKind.HISTOGRAM):
+        raise ValueError(f"{metric.name}{suffix} is not a series: {metric.name} is a {metric.kind.value}")
+    texts = [_matcher(name, value) for name, value in matchers.items()]
+    braces = f"{{{', '.join(texts)}}}" if texts else ""
+    return f"{metric.name}{suffix}{braces}" + (f"[{window}]" if window else "")
+
+
+def require_labels(metric: Metric, *labels: str) -> None:
+    """Raise ``ValueError`` if the metric lacks one of the labels."""
+    missing = [label for label in labels if label not in metric.labels]
+    if missing:
+        raise ValueError(f"{metric.name} has the labels {metric.labels}, not {missing}")
+
+
+def _matcher(name: str, value: str) -> str:
+    operator = next((each for each in OPERATORS if value.startswith(each)), "")
+    return f'{name}{operator or "="}"{value[len(operator) :]}"'
+
+
+def increase(metric: Metric, window: str, by: tuple[str, ...], **matchers: str) -> str:
+    """Return the growth of a counter in a window, by labels."""
+    require_labels(metric, *by)
+    return f"sum by ({', '.join(by)}) (increase({series(metric, window, **matchers)}))"
+
+
+def rate(metric: Metric, window: str, by: tuple[str, ...], *, offset: str = "", **matchers: str) -> str:
+    """Return the growth of a counter in a second, by labels; ``offset`` is how long ago."""
+    require_labels(metric, *by)
+    ago = f" offset {offset}" if offset else ""
+    return f"sum by ({', '.join(by)}) (rate({series(metric, window, **matchers)}{ago}))"
+
+
+def any_of(*causes: Cause) -> str:
+    """Return the matcher of several causes."""
+    return "=~" + "|".join(cause.value for cause in causes)
+
+
+def stands(*causes: Cause) -> str:
+    """Return the shards that stand still for one of these causes, also while they are tried again."""
+    of_causes = series(t.SHARDS, FLAP_WINDOW, cause=any_of(*causes))
+    return f"sum by ({', '.join(WITH_CAUSE)}) (max_over_time({of_causes})) > 0"
+
+
+def waits(*causes: Cause) -> str:
+    """Return the shards that wait for one of these causes at this moment."""
+    return f"sum by ({', '.join(WITH_CAUSE)}) ({series(t.SHARDS, cause=any_of(*causes))}) > 0"
+
+
+def worst(metric: Metric, by: tuple[str, ...], function: str = "max") -> str:
+    """Return the worst value of a gauge, by labels."""
+    require_labels(metric, *by)
+    return f"{function} by ({', '.join(by)}) ({series(metric)})"
+
+
+def throttled_share(metric: Metric) -> str:
+    """Return the share of requests that the service throttles, by stream."""
+    return f"{rate(metric, '10m', STREAM, result='throttled')}\n/ {rate(metric, '10m', STREAM)}"
+
+
+def doubled(*metrics: Metric) -> str:
+    """Return the sum of several rates if it has doubled since the same hour of yesterday and is above a least rate."""
+    now = " + ".join(rate(metric, "1h", STREAM) for metric in metrics)
+    before = " + ".join(rate(metric, "1h", STREAM, offset="1d") for metric in metrics)
+    return f"{now}\n> 2 * ({before})\nand {now} > {LEAST_RATE}"
+
+
+_LEFT = f"{series(t.TIME_TO_LOSS_SECONDS)}\n    / ({series(t.TIME_TO_LOSS_SECONDS)} + {series(t.LAG_SECONDS)})"
+
+
+def retention_left(share: float) -> str:
+    """Return the shards whose oldest unread record has used up its retention but for this share."""
+    return f"min by ({', '.join(STREAM_AND_SHARD)}) (\n    {_LEFT}\n) < {share}"
