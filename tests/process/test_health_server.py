@@ -35,6 +35,18 @@ def threads_of(server: HealthServer) -> int:
     return sum(thread.name.startswith(f"health-{server.port}-") for thread in threading.enumerate())
 
 
+def exchanged(server: HealthServer, sent: bytes) -> bytes:
+    """All that the server sends for these bytes."""
+    got = b""
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            while piece := client.recv(1 << 16):
+                got += piece
+    return got
+
+
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
@@ -59,8 +71,11 @@ def test_other_methods_are_not_allowed(server: HealthServer, path: str, method: 
 @pytest.mark.parametrize("path", PROBES)
 def test_head_has_the_head_of_get_and_no_body(server: HealthServer, path: str) -> None:
     full, head = ask(server.port, path), ask(server.port, path, "HEAD")
+    raw = exchanged(server, f"HEAD {path} HTTP/1.1\r\n\r\n".encode())  # a client of HTTP would not look for a body
 
-    assert (head.status, head.head, head.body) == (full.status, full.head, b"")
+    assert (head.status, head.head) == (full.status, full.head)
+    assert raw.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert raw.index(b"\r\n\r\n") == len(raw) - 4
     assert int(head.headers["Content-Length"]) == len(full.body) > 0
     assert full.headers["Server"] == "streamclient"
 
@@ -78,13 +93,7 @@ NO_REQUESTS = [
 
 @pytest.mark.parametrize("sent", NO_REQUESTS)
 def test_what_is_no_request_is_never_well(server: HealthServer, sent: bytes) -> None:
-    got = b""
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as client:
-        client.sendall(sent)
-        client.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionResetError):
-            while piece := client.recv(1 << 16):
-                got += piece
+    got = exchanged(server, sent)
 
     assert b" 200 " not in got
     assert b"is_healthy" not in got

@@ -11,7 +11,7 @@ from attrs import evolve
 from server_state_driver import condition_fields, frame, put
 
 from streamclient.server.engine import OPERATIONS
-from streamclient.server.server_errors import invalid
+from streamclient.server import refusals
 from streamclient.wire import schema
 from tests.server_fuzz.__main__ import play
 from tests.server_fuzz.world import Finding, World
@@ -53,7 +53,7 @@ def test_a_refusal_that_leaves_a_transaction_changed_is_found(monkeypatch: pytes
 
         def abort(state: Any, request: Any) -> Any:
             state.transactions.end(state.transaction(begun.transaction_id))
-            raise invalid("No.")
+            raise refusals.TRANSACTION_ID()
 
         replace_operation(monkeypatch, "AbortTransaction", abort)
         body = schema.AbortTransactionRequest(transaction_id=begun.transaction_id).SerializeToString()
@@ -71,7 +71,7 @@ def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.M
 
     def shutdown(state: Any, request: Any) -> Any:
         state.tunnels[request.tunnel_id].end_session(request.client_id)
-        raise invalid("No.")
+        raise refusals.TRANSACTION_ID()
 
     replace_operation(monkeypatch, "tunnel/shutdown", shutdown)
     with World(random.Random(1), tmp_path).open() as world:
