@@ -10,8 +10,8 @@ import pytest
 from attrs import evolve
 from server_state_driver import condition_fields, frame, put
 
-from streamclient.server.engine import OPERATIONS
 from streamclient.server import refusals
+from streamclient.server.engine import OPERATIONS
 from streamclient.wire import schema
 from tests.server_fuzz.__main__ import play
 from tests.server_fuzz.world import Finding, World
