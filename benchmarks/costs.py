@@ -291,6 +291,7 @@ def _table(name: str) -> dict[str, Any]:
     return {
         "table_meta": schema.TableMeta(table_name=name, primary_key=[key]),
         "reserved_throughput": schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
+        "table_options": schema.TableOptions(time_to_live=-1, max_versions=1),
         "stream_spec": schema.StreamSpecification(enable_stream=True, expiration_time=168),
     }
 

@@ -11,7 +11,7 @@ from streamclient.base._lazy import loader
 if TYPE_CHECKING:
     from streamclient._changes import Changes, changes
     from streamclient.base.health_server import HealthServer
-    from streamclient.base.reasons import Cause, Reason, ReasonKind
+    from streamclient.base.reasons import Cause, FailingShard, Reason, ReasonKind, WorkerHealth
     from streamclient.config import Backoff, CallLimits, ClientConfig, FailurePolicy, Prefetch, StreamConfig
     from streamclient.errors import (
         ApplicationException,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from streamclient.model import (
         BalanceBy,
         CheckpointPosition,
-        FailingShard,
         InitialPosition,
         Lease,
         Metric,
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
         ShutdownReason,
         TrimmedDataPolicy,
         TrimmedRange,
-        WorkerHealth,
         WorkerStatus,
     )
     from streamclient.records import (
@@ -193,7 +191,7 @@ _HOMES = {
     "Backoff": "config",
     "CallLimits": "config",
     "FencedException": "errors",
-    "FailingShard": "model",
+    "FailingShard": "base.reasons",
     "FileParkingStore": "worker.parking.parking_files",
     "HealthServer": "base.health_server",
     "ILeaseManager": "interfaces",
@@ -250,7 +248,7 @@ _HOMES = {
     "UnreadableAnswerError": "errors",
     "Worker": "worker.worker",
     "WorkerFailedError": "errors",
-    "WorkerHealth": "model",
+    "WorkerHealth": "base.reasons",
     "WorkerStatus": "model",
     "changes": "_changes",
     "connect": "tablestore.instance",

@@ -327,30 +327,6 @@ class ShardStatus:
         return not (is_about_to_start and any(reason.cause in BEFORE_READING for reason in self.reasons))
 
 
-@frozen
-class FailingShard:
-    """A shard whose processor fails again and again, or was stopped by the failure policy."""
-
-    since_micros: int
-    """The time at which the worker noticed, in microseconds since 1970 by this machine's clock."""
-    reason: str
-    """The reason in the shard's status: the failed call, its error, and how often it failed."""
-
-
-@frozen
-class WorkerHealth:
-    """The answer of ``health``, ``readiness`` and ``liveness``."""
-
-    is_healthy: bool
-    reason: str = ""
-    """The failing call, how long it has failed, and its error; empty for a healthy worker."""
-    failing_shards: Mapping[str, FailingShard] = field(factory=dict)
-    """Shards whose processors fail, by id as in ``shard_statuses``, at most three of them, the longest failing first.
-    They make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
-    more_failing_shards: int = 0
-    """The number of failing shards that ``failing_shards`` leaves out."""
-
-
 @checks.explains_names
 @frozen
 class InitialPosition:

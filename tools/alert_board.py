@@ -110,6 +110,7 @@ BOARD: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (t.REDELIVERIES, t.RESTARTS, t.RECORDS_PARKED, t.STALLS),
             ),
             Panel("Reads, by result", (t.READS,), ("result",)),
+            Panel("Tunnel channels that may have lost records", (t.SUSPECTED_LOSSES,), ("cause",)),
             Panel("Requests to the stream", (t.STREAM_REQUESTS,), ("operation", "result")),
             Panel("Checkpoints, by outcome", (t.CHECKPOINTS,), ("kind", "outcome")),
         ),

@@ -105,7 +105,7 @@ FAULTS: tuple[Fault, ...] = (
         STILL,
         ("old-processor-runs",),
     ),
-    Fault("records-parked", "A record fails and is parked.", ("RecordsParked",)),
+    Fault("records-parked", "A record fails and is parked.", ("RecordsParked",), situations=("records-parked",)),
     # --- pauses, hand-overs, names -----------------------------------------------------------------------------------
     Fault("paused", "An operator pauses a shard and forgets it.", ("PauseForgotten",), STILL, ("paused",)),
     Fault(
@@ -275,6 +275,7 @@ NOT_PLAYED: Mapping[str, str] = {
     "left-stream": "The lease is deleted, and with it its metrics. `StreamclientLossNear` fired before.",
     "unknown-shard": _COMMAND,
     "no-data-table": _COMMAND,
+    "clock-wrong": "The clock is that of the machine where the command runs; `StreamclientClockSlow` is for workers.",
     "not-a-status-table": _COMMAND,
 }
 """Situations that no alert names, with the reasons."""

@@ -21,9 +21,8 @@ from typing import Any
 from streamclient.base import checks, logs
 from streamclient.base.pools import DaemonPool, start_thread
 from streamclient.base.processes import Birthplace
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.base.times import utc_text
-from streamclient.model import WorkerHealth
 
 _log = logs.logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from streamclient.base import checks
-from streamclient.model import WorkerHealth
+from streamclient.base.reasons import WorkerHealth
 
 if TYPE_CHECKING:
     from streamclient.base.health_server import HealthServer

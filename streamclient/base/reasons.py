@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
@@ -388,3 +388,27 @@ def _words_of(reason: Reason) -> str:
     closing = _CLOSING.get(reason.subject, "its processor is being shut down")
     phrase = words.phrase.format(subject=reason.subject, closing=closing)
     return printable(phrase + (words.more.format(detail=reason.detail) if reason.detail else ""))
+
+
+@frozen
+class FailingShard:
+    """A shard whose processor fails again and again, or was stopped by the failure policy."""
+
+    since_micros: int
+    """The time at which the worker noticed, in microseconds since 1970 by this machine's clock."""
+    reason: str
+    """The reason in the shard's status: the failed call, its error, and how often it failed."""
+
+
+@frozen
+class WorkerHealth:
+    """The answer of ``health``, ``readiness`` and ``liveness``."""
+
+    is_healthy: bool
+    reason: str = ""
+    """The failing call, how long it has failed, and its error; empty for a healthy worker."""
+    failing_shards: Mapping[str, FailingShard] = field(factory=dict)
+    """Shards whose processors fail, by id as in ``shard_statuses``, at most three of them, the longest failing first.
+    They make a worker unhealthy only if ``ClientConfig.unhealthy_after_failing_millis`` says so."""
+    more_failing_shards: int = 0
+    """The number of failing shards that ``failing_shards`` leaves out."""

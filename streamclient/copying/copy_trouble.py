@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, evolve, field
 
+from streamclient.base.reasons import WorkerHealth
 from streamclient.base.times import MICROS_PER_SECOND
-from streamclient.model import ShardStatus, WorkerHealth
+from streamclient.model import ShardStatus
 from streamclient.records import StreamRecord
 from streamclient.worker.health import CallWatchdog
 

@@ -12,6 +12,7 @@ from attrs import evolve
 from streamclient.base import checks
 from streamclient.base.probes import Lifecycle, Probed
 from streamclient.base.processes import OwnName
+from streamclient.base.reasons import WorkerHealth
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.copy_trouble import health_of
@@ -27,7 +28,7 @@ from streamclient.destinations.delta.delta_destination import DeltaDestination
 from streamclient.destinations.folding.fold import stored_keys
 from streamclient.destinations.rows.change_rows import OPERATION, READ_AT
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
-from streamclient.model import InitialPosition, WorkerHealth
+from streamclient.model import InitialPosition
 from streamclient.tablestore.stream_api import StreamSummary
 from streamclient.worker import Worker
 from streamclient.worker.lease.lease_manager import LeaseManager

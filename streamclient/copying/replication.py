@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from streamclient.base import checks
 from streamclient.base.probes import Lifecycle, Probed
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.base.times import now_micros
 from streamclient.copying.copy_trouble import health_of
 from streamclient.copying.replication_processors import ReplicationProcessors
@@ -24,7 +24,6 @@ from streamclient.copying.replication_sources import Source, StreamSource, Tunne
 from streamclient.copying.table_writer import DestinationWriter, RowChange
 from streamclient.copying.target_table import prepare_destination
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
-from streamclient.model import WorkerHealth
 from streamclient.tablestore.signed_calls import SignedCalls
 
 POLL_SECONDS = 5.0

@@ -12,6 +12,7 @@ from tablestore import OTSClient
 
 from streamclient.base import logs
 from streamclient.base.processes import OwnName, process_space, process_state, unique_name
+from streamclient.base.reasons import WorkerHealth
 from streamclient.base.times import now_micros
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.copying.copied_stream import CopiedStream
@@ -23,7 +24,7 @@ from streamclient.copying.source_table import SourceTable
 from streamclient.core.shard_tree import ShardTree
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS
 from streamclient.errors import DependencyException, StreamClientError
-from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardStatus, WorkerHealth
+from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, ShardStatus
 from streamclient.tunnel import (
     ChannelStatus,
     ChannelType,

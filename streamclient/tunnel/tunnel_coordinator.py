@@ -14,7 +14,7 @@ from attrs import evolve
 
 from streamclient.base import logs
 from streamclient.base.outages import OutageLog
-from streamclient.base.reasons import Cause, Reason, described, text_of
+from streamclient.base.reasons import Cause, Reason, WorkerHealth, described, text_of
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.tunnel import tunnel_events
 from streamclient.core.tunnel.channel_turns import Turns
@@ -22,7 +22,7 @@ from streamclient.core.tunnel.troubles import ChannelTrouble
 from streamclient.core.tunnel.tunnel_events import Command, Event
 from streamclient.core.tunnel.tunnel_session import TunnelSession
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason, WorkerHealth
+from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason
 from streamclient.tunnel.log_watch import LOOK_SECONDS, LogFacts, LogWatch, Suspicion
 from streamclient.tunnel.reading_turns import ChannelTurn, ReaderTurns
 from streamclient.tunnel.tunnel_calls import ChannelSlot, Stored, TunnelCalls

@@ -12,9 +12,9 @@ from streamclient.base import checks
 from streamclient.base.backoff import doubling_millis, with_jitter
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.errors import StreamClientException, WorkerFailedError
-from streamclient.model import WorkerHealth, WorkerStatus
+from streamclient.model import WorkerStatus
 from streamclient.tunnel.channel_processors import TunnelProcessor
 from streamclient.tunnel.tunnel_config import TunnelWorkerConfig
 from streamclient.tunnel.tunnel_worker import SHUTDOWN_GRACE_SECONDS, TunnelWorker

@@ -12,7 +12,7 @@ from attrs import evolve
 from streamclient.base import checks, logs
 from streamclient.base.pools import DaemonPool, start_thread
 from streamclient.base.processes import Birthplace
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.reading_pace import WorkerPace
 from streamclient.core.tunnel.channel_turns import Turns
@@ -20,7 +20,7 @@ from streamclient.core.tunnel.tunnel_events import Event
 from streamclient.core.tunnel.tunnel_session import SessionSettings, TunnelSession
 from streamclient.errors import NoThreadError, StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
-from streamclient.model import ShardStatus, WorkerHealth, WorkerStatus
+from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.tunnel.channel_processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.tunnel.tunnel_calls import TunnelCalls
 from streamclient.tunnel.tunnel_client import TunnelClient

@@ -30,7 +30,6 @@ from streamclient.worker.instruments import Instruments
 from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.parking.parked_frames import record_id
 from streamclient.worker.parking.parking_files import FileParkingStore
-from streamclient.worker.parking.parking_table import TableParkingStore
 from streamclient.worker.read_calls import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode, checked_keys
@@ -114,6 +113,8 @@ def ordered_store(client: Any, order: RecordOrder) -> IParkingStore:
         ConfigurationError: the store cannot be used here.
     """
     if order.parking_table:
+        from streamclient.worker.parking.parking_table import TableParkingStore  # noqa: PLC0415  # loads the SDK
+
         return TableParkingStore(client, order.parking_table)
     return FileParkingStore(order.parking_directory)
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from streamclient.base import logs
-from streamclient.base.reasons import Cause, Reason, described, text_of
+from streamclient.base.reasons import Cause, Reason, WorkerHealth, described, text_of
 from streamclient.core import events
 from streamclient.core.consumer.consumer_events import OrderEnded
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange, WorkerHealth
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_parts import ConsumerParts

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from attrs import evolve
 
 from streamclient.base import logs
-from streamclient.base.reasons import Cause, Raised, Reason, ReasonKind, described, text_of
+from streamclient.base.reasons import Cause, FailingShard, Raised, Reason, ReasonKind, WorkerHealth, described, text_of
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
@@ -26,7 +26,6 @@ from streamclient.core.events import (
 )
 from streamclient.core.held import HeldLease
 from streamclient.core.write_rules import WriteKind, WriteOutcome
-from streamclient.model import FailingShard, WorkerHealth
 
 _log = logs.logger(__name__)
 

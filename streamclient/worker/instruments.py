@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from streamclient.base.reasons import ReasonKind
+from streamclient.base.reasons import ReasonKind, WorkerHealth
 from streamclient.core import events
 from streamclient.core.events import Answered, CheckpointOutcome, Command, Event, Scan, Severity
 from streamclient.core.held import HeldLease
@@ -22,7 +22,7 @@ from streamclient.interfaces import IMetrics
 from streamclient.metrics import metric_table
 from streamclient.metrics.labelled import NO_METRICS
 from streamclient.metrics.request_metrics import result_of
-from streamclient.model import CheckpointPosition, Metric, ShardStatus, WorkerHealth
+from streamclient.model import CheckpointPosition, Metric, ShardStatus
 from streamclient.tablestore.stream_api import RecordPage
 
 LINGER_SECONDS: Final = 120.0

@@ -14,7 +14,7 @@ from streamclient.base import checks
 from streamclient.base.interrupts import RaisedBySignal
 from streamclient.base.probes import Lifecycle, Probed
 from streamclient.base.processes import Birthplace
-from streamclient.model import WorkerHealth
+from streamclient.base.reasons import WorkerHealth
 
 if TYPE_CHECKING:
     from streamclient.worker.owner_loop import OwnerLoop

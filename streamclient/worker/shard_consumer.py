@@ -120,8 +120,7 @@ class ShardConsumer:
 
     def was_read_up_to(self, micros: int) -> None:
         """Record the time of the position at which the shard was begun, unless more is known by now."""
-        if self._backlog.unread_micros is None:
-            self._backlog.dealt_with(micros, self._around.loop.now())
+        self._backlog.was_read_up_to(micros, self._around.loop.now())
 
     def accept_loss(self) -> TrimmedRange | None:
         """Go on at the oldest record that is left, if the shard stopped for lost records; return the accepted loss."""
@@ -352,8 +351,7 @@ class ShardConsumer:
         self._turn.ask(fetch)
 
     def _page_came(self, page: ShardPage) -> None:
-        around = self._around
-        now = around.loop.now()
+        around, now = self._around, self._around.loop.now()
         around.facts.reads.succeeded(now)
         if page.records:
             first_micros = place_of(page.records, 0).timestamp_micros

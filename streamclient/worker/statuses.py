@@ -14,7 +14,7 @@ from attrs import evolve
 
 from streamclient._version import __version__
 from streamclient.base.processes import process_space
-from streamclient.base.reasons import Cause, Reason, ReasonKind, kind_of, text_of
+from streamclient.base.reasons import Cause, Reason, ReasonKind, WorkerHealth, kind_of, text_of
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.retention import Backlog, RecordClock, RetentionReport
@@ -22,7 +22,7 @@ from streamclient.core.consumer.transitions import Phase
 from streamclient.core.costs import Cost
 from streamclient.core.held import HeldLease
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
-from streamclient.model import ShardState, ShardStatus, ShutdownReason, WorkerHealth
+from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.worker.health import CallWatchdog
 
 FRESH_MARGIN_SECONDS = 5.0

@@ -12,7 +12,7 @@ from streamclient.base import checks, logs
 from streamclient.base.backoff import doubling_millis
 from streamclient.base.outages import OutageLog
 from streamclient.base.pools import start_thread
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
 from streamclient.core.costs import Cost
@@ -21,7 +21,7 @@ from streamclient.errors import ConfigurationError, DependencyException, is_fore
 from streamclient.interfaces import ILeaseManager, IMetrics
 from streamclient.metrics.labelled import NO_METRICS, labelled
 from streamclient.metrics.metric_table import UNHEALTHY
-from streamclient.model import ShardStatus, TrimmedRange, WorkerHealth
+from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts, ordered_store
 from streamclient.worker.coordinator import Coordinator

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 from streamclient.base import checks, logs
 from streamclient.base.pools import start_thread
 from streamclient.base.processes import Birthplace
-from streamclient.base.reasons import described
+from streamclient.base.reasons import WorkerHealth, described
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager
-from streamclient.model import ShardStatus, TrimmedRange, WorkerHealth, WorkerStatus
+from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.tablestore.stream_api import StreamApi
 from streamclient.worker.handlers.batches import RecordProcessorFactory
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake

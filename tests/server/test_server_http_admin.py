@@ -239,7 +239,7 @@ def test_a_command_that_fails_says_why_on_one_line(
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["control"], ["control", "fault"], ["server", "--port", "x"]])
+@pytest.mark.parametrize("arguments", [["nothing"], ["control"], ["control", "fault"], ["server", "--port", "x"]])
 def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(arguments)

@@ -154,10 +154,10 @@ _MADE_HERE = """
 BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Difference
 Distribution Exchange FailingShard FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory
 LeaseWriting LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
-ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run
-SequenceInfo Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult
-StreamDescription StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange
-TunnelDescription TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
+ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordOrder RecordPage RejectedRecord ReplayReport
+RequestCount Run SequenceInfo Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput
+SimulationResult StreamDescription StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce
+TrimmedRange TunnelDescription TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
 """
 MADE_HERE = frozenset(_MADE_HERE.split())
 """Public attrs classes that are no settings: the package makes them, and users read them."""

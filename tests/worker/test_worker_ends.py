@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +28,7 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
+from streamclient.base.reasons import WorkerHealth
 from streamclient.interfaces import IMetrics
 from streamclient.metrics import MemoryMetrics
 from streamclient.metrics.metric_table import UNHEALTHY
@@ -35,6 +36,7 @@ from streamclient.model import Metric
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tablestore import TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream
+from streamclient.worker.owner_loop import OwnerLoop
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, Running
 from streamclient.worker.runtime import Runtime
 from tests.interrupts import interrupted_after
@@ -512,6 +514,16 @@ class Block(Running):
 
     def _raise_failure(self) -> None:
         """Nothing fails."""
+
+    @property
+    def work_health(self) -> WorkerHealth:
+        return WorkerHealth(is_healthy=True)
+
+    def _has_failed(self) -> bool:
+        return False
+
+    def _owner_loops(self) -> Mapping[str, OwnerLoop]:
+        return {}
 
 
 def test_ctrl_c_in_the_block_ends_it_as_before() -> None:

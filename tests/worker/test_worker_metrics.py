@@ -636,7 +636,7 @@ def play(metrics: IMetrics) -> None:
 def test_every_metric_is_emitted_with_exactly_its_labels() -> None:
     """Requests need something that sends some, which ``test_metrics_end_to_end`` and ``test_lease_metering`` have.
 
-    Reports need a status table; ``test_worker_reports`` has it.
+    Suspected losses are those of tunnels; ``test_tunnel_losses`` has them.
     """
     exact = Exact()
     play(exact)
@@ -647,6 +647,7 @@ def test_every_metric_is_emitted_with_exactly_its_labels() -> None:
         t.STATUS_TABLE_ROWS_READ,
         t.STATUS_TABLE_ROWS_WRITTEN,
         t.STATUS_TABLE_UNITS,
+        t.SUSPECTED_LOSSES,
     }
 
     assert exact.seen == {metric: {tuple(sorted(metric.labels))} for metric in METRICS if metric not in elsewhere}

@@ -277,13 +277,11 @@ class PageReader(ConsumerState):
             self._close(Outcome.STOPPED, self.stop_reason)
         elif page.may_more_record is False or not page.records:
             self._caught_up(page)
-        elif self.backoff.follow_ups.is_due(page):
-            self.position = page.next_position
-            self._follow(Outcome.ACCEPTED)
         else:
-            self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
+            is_due = self.backoff.follow_ups.is_due(page)
+            self._pause = 0.0 if is_due else self.backoff.caught_up_pause(page, self.position, self._now)
             self.position = page.next_position
-            self._follow(Outcome.CAUGHT_UP)
+            self._follow(Outcome.ACCEPTED if is_due else Outcome.CAUGHT_UP)
 
     def _page_stopped(self) -> None:
         self._delivery = None
@@ -441,11 +439,8 @@ class PageReader(ConsumerState):
             return
         indices, records, keys = delivery.to_park, delivery.page.records, self._parked
         generations = None if keys is None else [keys.generation(records[index].primary_key) for index in indices]
-        self._call(
-            consumer_events.Park(
-                delivery.page, indices, generations, delivery.position, delivery.failure, delivery.order
-            )
-        )
+        page, position, failure = delivery.page, delivery.position, delivery.failure
+        self._call(consumer_events.Park(page, indices, generations, position, failure, delivery.order))
 
     def _store_answered(self, event: consumer_events.CallReturned) -> None:
         delivery = self._page_in_work

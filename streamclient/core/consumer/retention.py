@@ -86,6 +86,11 @@ class Backlog:
         if last_micros:
             self._moved_to(last_micros, now)
 
+    def was_read_up_to(self, micros: int, now: float) -> None:
+        """Record the time of the position at which the shard was begun, unless more is known by now."""
+        if self._unread_micros is None:
+            self.dealt_with(micros, now)
+
     def caught_up(self, service_micros: int, now: float) -> None:
         """Record that a read made at ``service_micros`` found nothing more."""
         self._moved_to(max(service_micros, self._unread_micros or 0), now)
