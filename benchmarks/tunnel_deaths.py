@@ -123,7 +123,8 @@ class PagesSeen:
         with self._changed:
             while not self._changed.wait_for(lambda: channels <= self._first.keys(), LOOK_SECONDS):
                 if time.monotonic() > deadline or worker.exception is not None:
-                    raise RuntimeError(f"{channels - self._first.keys()} are not read; {worker.exception!r}")
+                    lacking, statuses = channels - self._first.keys(), worker.channel_statuses()
+                    raise RuntimeError(f"{lacking} are not read; {worker.exception!r}, {worker.health}, {statuses}")
             return max(self._first[channel_id] for channel_id in channels)
 
 
