@@ -182,6 +182,8 @@ class EndRead:
 
     lease_key: str
     consumer_id: str
+    read_at: float
+    """The time when the read of the page began."""
 
 
 @frozen

@@ -6,6 +6,8 @@ Laws:
   otherwise has left the stream, and has nothing left;
 * a shard has ended only if a page says so *and* the list of shards shows it: a page that was cut before its next
   iterator looks like the last one;
+* the service forgets a shard after its ancestors, and an open shard never: a listing that lacks a shard and has one of
+  its ancestors was made before the shard was opened, or it was cut;
 * a shard that a look at the list did not show was opened after that look. It is read from its oldest record, and
   reading does not show whether that is its first record. It is the first if the stream still keeps records that were
   written at the time of the look. Otherwise records may be gone without a trace: those of this shard, and those of
@@ -15,6 +17,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
@@ -26,6 +29,9 @@ from streamclient.model import Lease, Shard
 
 LISTINGS_WITHOUT = 2
 """The number of consecutive listings that must lack a shard before it counts as gone."""
+
+REMEMBERED_LISTINGS = 100
+"""The number of listings for which the parents of a shard that they lack are remembered: no answer is that old."""
 
 NOT_SHOWN = "the service says that it has ended, and the list of shards shows no child of it"
 """The words of readers for an end that they do not believe."""
@@ -136,62 +142,91 @@ class ShardTree:
 class ListedEnds:
     """Ends of shards, as complete listings show them one after the other.
 
-    A child proves the end of its parents for ever. The absence of a shard proves it only if two consecutive listings
-    lack the shard: an answer that was cut lacks shards too, and an old answer lacks shards that were opened since.
+    A child proves the end of its parents. The absence of a shard proves it only if two consecutive listings lack the
+    shard and all of its ancestors: an answer that was cut lacks shards too, and an old answer lacks shards that were
+    opened since, but has an ancestor of each.
 
-    A page may be the last one only if it was read after the end was known. Otherwise a page that was cut would pass for
-    the last one if its shard closes a moment later.
+    A page may be the last one only if its read began after the end was known. Otherwise a page that was cut would pass
+    for the last one if its shard closes a moment later. All times are in seconds, by one clock.
     """
 
     tree: ShardTree = field(factory=ShardTree)
     """The last listing. An empty listing is ignored, because every stream has shards."""
     number: int = 0
     """The number of listings that were seen."""
-    _gone: set[str] = field(factory=set)
-    """The shards that readers asked about and that enough listings lacked."""
-    _listed_in: dict[str, int] = field(factory=dict)
-    """By shard: the number of the last listing that had the shard."""
+    _closed_at: dict[str, float] = field(factory=dict)
+    """The shards that have children in the last listing, and the time since when that is known."""
+    _gone_at: dict[str, float] = field(factory=dict)
+    """The shards that readers asked about and that enough listings lacked, and the time since when that is known."""
+    _parents: dict[str, frozenset[str]] = field(factory=dict)
+    """The parents of the shards that listings or readers named lately."""
+    _named_in: dict[str, int] = field(factory=dict)
+    """By shard of ``_parents``: the number of listings when it was last named."""
+    _present_in: dict[str, int] = field(factory=dict)
+    """By shard: the number of the last listing that had it. For a shard that readers asked about, an ancestor counts,
+    too."""
     _asked_in: dict[str, int] = field(factory=dict)
     """By shard: the number of listings when a reader first asked about the shard and its end was unknown."""
 
-    def listed(self, shards: Iterable[Shard]) -> None:
-        """Process a complete listing."""
+    def listed(self, shards: Iterable[Shard], now: float) -> None:
+        """Process a complete listing, which came at ``now``."""
         tree = ShardTree.of(shards)
         if not tree.parents:
             return
         self.tree = tree
         self.number += 1
-        kept = {key: at for key, at in self._listed_in.items() if key in self._asked_in}
-        self._listed_in = {**kept, **dict.fromkeys(tree.parents, self.number)}
+        self.knows(tree.parents)
+        self._forget()
+        kept = {key: at for key, at in self._present_in.items() if key in self._asked_in}
+        early = [key for key in self._asked_in if not tree.parents.keys().isdisjoint(self._ancestors(key))]
+        self._present_in = {**kept, **dict.fromkeys([*tree.parents, *early], self.number)}
         missing = {key for key, at in self._asked_in.items() if self._is_missing(key, at)}
-        self._gone = (self._gone | missing) - tree.parents.keys()
+        gone_at = {key: at for key, at in self._gone_at.items() if key not in tree.parents}
+        self._gone_at = {**gone_at, **dict.fromkeys(missing, now)}
+        self._closed_at = {key: self._closed_at.get(key, now) for key in tree.children}
         for key in tree.children.keys() & self._asked_in.keys() | missing:
             self._asked_in.pop(key, None)
 
+    def knows(self, parents: Mapping[str, frozenset[str]]) -> None:
+        """Learn the parents of shards, from a listing or from what a reader has stored."""
+        self._parents.update(parents)
+        self._named_in.update(dict.fromkeys(parents, self.number))
+
+    def _forget(self) -> None:
+        for key in [key for key, at in self._named_in.items() if self.number - at > REMEMBERED_LISTINGS]:
+            del self._named_in[key], self._parents[key]
+
+    def _ancestors(self, shard_id: str) -> Iterator[str]:
+        return chain.from_iterable(levels(shard_id, lambda key: self._parents.get(key, ())))
+
     def _is_missing(self, shard_id: str, asked_in: int) -> bool:
-        return self.number - max(asked_in, self._listed_in.get(shard_id, 0)) >= LISTINGS_WITHOUT
+        return self.number - max(asked_in, self._present_in.get(shard_id, 0)) >= LISTINGS_WITHOUT
 
     def has_child(self, shard_id: str) -> bool:
         """Return whether the last listing showed a child of the shard."""
         return shard_id in self.tree.children
 
-    def shows_end(self, shard_id: str) -> bool:
-        """Return whether the listings show that the shard has ended; if not, watch for it in those that follow."""
-        is_known = self.has_child(shard_id) or shard_id in self._gone
-        if not is_known:
-            self._asked_in.setdefault(shard_id, self.number)
-        return is_known
+    def shows_end(self, shard_id: str, read_at: float = math.inf) -> bool:
+        """Return whether the listings that came before ``read_at`` show that the shard has ended.
 
-    def confirms(self, shard_id: str, list_again: Callable[[], object]) -> bool:
+        If no listing does, the absence of the shard is watched for in those that follow.
+        """
+        shown_at = self._closed_at.get(shard_id, self._gone_at.get(shard_id))
+        if shown_at is None:
+            self._asked_in.setdefault(shard_id, self.number)
+            return False
+        return shown_at <= read_at
+
+    def confirms(self, shard_id: str, read_at: float, list_again: Callable[[], object]) -> bool:
         """Return whether a page that reports the end of a shard is its last one, for a reader without a worker.
 
-        If the end was not known when the page was read, ``list_again`` brings a new listing, and the page is read
-        again.
+        If the end was not known when the read of the page began, the page is to be read again; ``list_again`` brings a
+        new listing before that if the end is still unknown.
         """
-        is_known = self.shows_end(shard_id)
-        if not is_known:
+        if not self.shows_end(shard_id):
             list_again()
-        return is_known
+            return False
+        return self.shows_end(shard_id, read_at)
 
 
 def is_kept(written_micros: int, now_micros: int, hours: int) -> bool:

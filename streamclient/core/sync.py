@@ -59,7 +59,7 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
     state.listed_at = state.now
     if answer.value.shards:
         state.previous_listing, state.listing = state.listing, index_shards(answer.value.shards)
-        state.ends.listed(answer.value.shards)
+        state.ends.listed(answer.value.shards, state.now)
         _report_circles(state)
         state.view.forget_vanished(state.listing)
         state.is_sync_planned = False
@@ -84,12 +84,17 @@ def _report_circles(state: WorkerState) -> None:
 
 
 def end_read(state: WorkerState, event: EndRead) -> None:
-    """Process a page's claim that a shard has ended: believe it if a listing shows a child, else request a listing."""
+    """Process a page's claim that a shard has ended: believe it if a listing showed that before the page was read.
+
+    If a listing has shown it since, the page is read again; if none has, a new listing is requested.
+    """
     key = event.lease_key
-    if state.ends.shows_end(key) or _is_accepted(state, key):
+    is_shown = state.ends.shows_end(key, event.read_at) or _is_accepted(state, key)
+    if is_shown or state.ends.shows_end(key):
         state.end_questions.pop(event.consumer_id, None)
-        state.emit(AnswerEnd(key, event.consumer_id, is_shown=True))
+        state.emit(AnswerEnd(key, event.consumer_id, is_shown=True, since_read=not is_shown))
         return
+    state.ends.knows({row.lease_key: row.parent_shard_ids for row in state.view.rows.values()})
     state.end_questions[event.consumer_id] = EndQuestion(key, state.listings_begun)
     state.wants_listing = True
 

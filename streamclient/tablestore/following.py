@@ -185,7 +185,7 @@ class StreamFollower:
         in_reading = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._positions}
         self._shards = {**in_reading, **{shard.shard_id: shard for shard in described.shards}}
         self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
-        self._ends.listed(described.shards)
+        self._ends.listed(described.shards, self._monotonic())
         self._tree = ShardTree.of(self._shards.values())
         self._candidates = deque(self._shards)
         self._report_circles()
@@ -243,7 +243,7 @@ class StreamFollower:
         if judged.why:
             self._in_doubt(shard_id, judged.why, trail)
             return
-        if following.is_shard_end and not self._ends.confirms(shard_id, self._list):
+        if following.is_shard_end and not self._ends.confirms(shard_id, began, self._list):
             if not self._ends.has_child(shard_id):  # a child appeared after the page was read: read the page again
                 self._in_doubt(shard_id, NOT_SHOWN)
             return

@@ -278,7 +278,7 @@ class _OneShard:
             wall_micros=self._wall_micros,
             wait=self._wait,
             send_checkpoint=self._send,
-            confirm_end=lambda shard: True,
+            confirm_end=lambda shard, read_at: True,
             ended=self._ended,
             stalled=lambda shard, why: None,
             instruments=Instruments(NO_METRICS, WORKER, {}, loop.now),

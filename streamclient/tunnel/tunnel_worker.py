@@ -432,7 +432,7 @@ class _TunnelParts:
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,
             send_checkpoint=coordinator.send_checkpoint,
-            confirm_end=lambda shard: True,  # a token states the end in words, and a cut page has no token
+            confirm_end=lambda shard, read_at: True,  # a token states the end in words, and a cut page has no token
             ended=coordinator.consumer_ended,
             stalled=coordinator.consumer_stalled,
             page_came=coordinator.page_came,

@@ -61,8 +61,9 @@ class ConsumerParts:
     wall_micros: Callable[[], int]
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
-    confirm_end: Callable[[ShardInfo], bool]
-    """Returns whether a consumer's shard has certainly ended; if not, ``end_judged`` is called later."""
+    confirm_end: Callable[[ShardInfo, float], bool]
+    """Returns whether a consumer's shard has certainly ended, after a page whose read began at a time; if not,
+    ``end_judged`` is called later."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
     """Called when a consumer makes no progress; the text says why."""

@@ -255,9 +255,9 @@ class Coordinator:
         consumers = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
         return consumers[0].accept_loss() if consumers else None
 
-    def confirm_end(self, shard: ShardInfo) -> bool:
+    def confirm_end(self, shard: ShardInfo, read_at: float) -> bool:
         """Have the list of shards read; the consumer receives the result later."""
-        self.emit(events.EndRead(shard.shard_id, shard.lease_identifier))
+        self.emit(events.EndRead(shard.shard_id, shard.lease_identifier, read_at))
         return False
 
     def _accept_end(self, shard_id: str) -> bool:

@@ -92,6 +92,7 @@ class Reading:
 class _AheadPage:
     start: Position
     page: RecordPage
+    read_at: float
     claim: Claim
 
 
@@ -134,6 +135,8 @@ class DataFetcher:
         self._is_catching_up = False
         self.reading: Reading | None = None
         """The read under way, for observers of its duration."""
+        self.read_at = 0.0
+        """The time when the read of the page that was handed out last began; 0.0 before the first page."""
 
     # --- the consumer's requests ---------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class DataFetcher:
             ahead = self._pages.popleft()
             self._ahead_bytes -= ahead.claim.size_bytes
             ahead.claim.release()
-            self._hand_out(ahead.page, came)
+            self._hand_out(ahead.page, ahead.read_at, came)
             return
         if self.reading is None or self.reading.start != position:
             self.discard()
@@ -222,7 +225,7 @@ class DataFetcher:
         """
         reading.thread_id = threading.get_ident()
         for number, size_bytes in enumerate(sizes or (0,), start=1):
-            reading.started_at = self._loop.now()
+            began = reading.started_at = self._loop.now()
             try:
                 page = self._source.read(position)
             except Exception as error:
@@ -231,13 +234,13 @@ class DataFetcher:
             position = page.next_position
             is_last = number >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
             is_no_news = reading.is_patient and not page.records
-            self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last and not is_no_news)
+            self._loop.post(partial(self._came, reading, page, began, is_last), is_urgent=is_last and not is_no_news)
             if self._reads.is_last() if is_no_news else reading.is_awaited and not is_last:
                 self._loop.wake()
             if reading.is_over or is_last:
                 return
 
-    def _came(self, reading: Reading, page: RecordPage, is_last: bool) -> None:
+    def _came(self, reading: Reading, page: RecordPage, read_at: float, is_last: bool) -> None:
         if reading is not self.reading:
             return  # its claims, if any, were released when it was dropped
         start, reading.start, reading.is_awaited = reading.start, page.next_position, False
@@ -250,9 +253,9 @@ class DataFetcher:
         if asked is not None:
             if claim is not None:
                 claim.release()
-            self._hand_out(page, asked.came)
+            self._hand_out(page, read_at, asked.came)
         elif claim is not None:
-            self._keep(page, start, claim, size_bytes)
+            self._keep(_AheadPage(start, page, read_at, claim), size_bytes)
 
     def _failed(self, reading: Reading, error: Raised) -> None:
         if reading is not self.reading:
@@ -268,7 +271,8 @@ class DataFetcher:
         if reading.claims:
             _release(reading.claims)
 
-    def _hand_out(self, page: RecordPage, came: Callable[[RecordPage], None]) -> None:
+    def _hand_out(self, page: RecordPage, read_at: float, came: Callable[[RecordPage], None]) -> None:
+        self.read_at = read_at
         is_full = len(page.records) >= self._source.limit
         self._is_catching_up = bool(page.records) and (self._last_had_records or is_full)
         self._last_had_records = bool(page.records)
@@ -309,15 +313,16 @@ class DataFetcher:
             self._question = None
             self._begin(Reading(self._ahead_end, self._loop.now(), deque([claim])))
 
-    def _keep(self, page: RecordPage, start: Position, claim: Claim, size_bytes: int) -> None:
+    def _keep(self, ahead: _AheadPage, size_bytes: int) -> None:
         """Keep a page read ahead; drop an empty one, because records may have come when its position is read again."""
+        page = ahead.page
         if not page.records and not page.next_position.is_shard_end:
             self._last_had_records = False
             self._ahead_end = None
-            claim.release()
+            ahead.claim.release()
             return
-        claim.settle(size_bytes)
-        self._pages.append(_AheadPage(start, page, claim))
+        ahead.claim.settle(size_bytes)
+        self._pages.append(ahead)
         self._ahead_bytes += size_bytes
         self._ahead_end = page.next_position
         self._go_on()

@@ -358,7 +358,7 @@ class ShardConsumer:
             around.page_came(self.shard_id, self._backlog.unread_micros, first_micros)
             self._backlog.came(first_micros, now)
             around.facts.saw(place_of(page.records, -1).timestamp_micros, now)
-        self._handle(consumer_events.PageRead(self._read_visit, page))
+        self._handle(consumer_events.PageRead(self._read_visit, page, self._reader.read_at))
 
     def _read_failed(self, error: Raised) -> None:
         self._handle(consumer_events.ReadFailed(self._read_visit, error))
@@ -388,7 +388,7 @@ class ShardConsumer:
 
     def _confirm_end(self, command: consumer_events.ConfirmEnd) -> None:
         self._end_visit = command.visit
-        if self._around.confirm_end(self.own_info):
+        if self._around.confirm_end(self.own_info, command.read_at):
             self._handle(consumer_events.EndJudged(command.visit, is_shown=True))
 
     def _wait(self, command: consumer_events.Wait) -> None:

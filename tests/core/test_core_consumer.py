@@ -41,7 +41,7 @@ class Driven:
         return [type(command).__name__ for command in self.said]
 
     def read(self, page: RecordPage) -> list[str]:
-        return self.hear(consumer_events.PageRead(self.machine.visit, page))
+        return self.hear(consumer_events.PageRead(self.machine.visit, page, 100.0))
 
 
 @pytest.fixture
@@ -79,6 +79,17 @@ def test_a_shard_is_read_to_its_end() -> None:
     assert driven.said[-1] == consumer_events.Ended(ConsumerEnd.SHARD_END)
 
 
+def test_nothing_is_read_ahead_after_a_page_that_a_pause_follows(driven: Driven) -> None:
+    """It would be old when it is taken, and what comes during the pause would wait for one more."""
+    driven.read(PAGE)
+    driven.hear(consumer_events.CallReturned())
+    driven.read(RecordPage([], Position("i3"), may_more_record=False))
+    driven.hear(consumer_events.TimeCame(driven.machine.visit))
+
+    assert driven.read(RecordPage([make_record("k3", 3)], Position("i4"))) == ["Permit", "ProcessRecords"]
+    assert driven.hear(consumer_events.CallReturned())[-1] == "Wait"
+
+
 def test_a_stop_is_obeyed_by_one_whose_processor_could_not_be_made_meanwhile() -> None:
     """It would try to make processors until the worker gives up waiting for it."""
     driven = Driven()
@@ -97,7 +108,7 @@ def test_what_answers_an_earlier_visit_means_nothing(driven: Driven, late: Any) 
     visit = driven.machine.visit
     driven.hear(consumer_events.StopAsked(ShutdownReason.STOLEN))
     answer = {
-        consumer_events.PageRead: (PAGE,),
+        consumer_events.PageRead: (PAGE, 100.0),
         consumer_events.ReadFailed: (Raised.of(OSError()),),
         consumer_events.FirstLeftFound: (None,),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -42,8 +43,8 @@ def test_rows_of_a_long_history_are_created_with_a_look_at_each_and_at_its_child
 # --- the worker ------------------------------------------------------------------------------------------------------
 
 
-def asks(driver: Driver, key: str = "a") -> list[events.Command]:
-    return driver.send(events.EndRead(key, driver.holdings.held[key].identifier))
+def asks(driver: Driver, key: str = "a", read_at: float = math.inf) -> list[events.Command]:
+    return driver.send(events.EndRead(key, driver.holdings.held[key].identifier, read_at))
 
 
 def told(commands: list[events.Command]) -> list[tuple[str, bool]]:
@@ -56,6 +57,15 @@ def test_a_listing_that_shows_a_child_answers_without_a_call(driver: Driver) -> 
 
     assert told(commands) == [("a", True)]
     assert only(commands, events.ListShards) == []
+
+
+def test_a_page_whose_read_began_before_the_end_was_known_is_read_again(driver: Driver) -> None:
+    driver.list_shards(A, CHILD)
+    (early,) = only(asks(driver, read_at=driver.now - 0.001), events.AnswerEnd)
+    (late,) = only(asks(driver, read_at=driver.now), events.AnswerEnd)
+
+    assert (early.is_shown, early.since_read) == (True, True)
+    assert (late.is_shown, late.since_read) == (True, False)
 
 
 def test_ends_that_come_during_a_listing_share_the_next_one() -> None:

@@ -140,7 +140,7 @@ class Run:
             found = self.pages.read(at)
         if isinstance(found, Exception):
             return consumer_events.ReadFailed(visit, Raised.of(found))
-        return consumer_events.PageRead(visit, found)
+        return consumer_events.PageRead(visit, found, 0.0)
 
     @property
     def keys(self) -> list[str]:

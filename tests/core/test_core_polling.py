@@ -149,6 +149,7 @@ def test_a_large_page_is_followed_at_once_whatever_small_ones_were(page: RecordP
     assert follow_ups.is_due(page_of(1))
     follow_ups.read_succeeded(page_of(0))
 
+    assert follow_ups.will_follow(page) is is_large
     assert follow_ups.is_due(page) is is_large
 
 

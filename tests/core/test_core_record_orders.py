@@ -84,7 +84,7 @@ class Shard:
             case facts.Initialize():
                 self._waiting.append(facts.CallReturned(value=True))
             case facts.Read(visit, position):
-                self._waiting.append(facts.PageRead(visit, self._read(position)))
+                self._waiting.append(facts.PageRead(visit, self._read(position), 100.0))
             case facts.ConfirmEnd(visit):
                 self._waiting.append(facts.EndJudged(visit, is_shown=True))
             case facts.Wait(visit, _, is_idle) if not is_idle:
@@ -252,7 +252,7 @@ def test_an_order_ends_the_pause_before_a_failing_record_is_tried_again() -> Non
     for event in waiting:
         said = machine.handle(event, 100.0)
     page = RecordPage([record(number) for number in range(6)], Position("p6"), True, 6)
-    machine.handle(facts.PageRead(machine.visit, page), 100.0)
+    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
     machine.handle(facts.CallReturned(BAD), 100.0)
     assert machine.phase is Phase.WAITING
 
@@ -266,7 +266,7 @@ def test_an_order_that_comes_during_the_last_call_takes_the_record_out_instead_o
     machine = shard.machine
     for event in (facts.Began(), facts.CallReturned(value=True)):
         machine.handle(event, 100.0)
-    machine.handle(facts.PageRead(machine.visit, RecordPage([record(0)], Position("p1"), True, 1)), 100.0)
+    machine.handle(facts.PageRead(machine.visit, RecordPage([record(0)], Position("p1"), True, 1), 100.0), 100.0)
     machine.handle(facts.OrdersGiven((order(0),)), 100.0)
 
     machine.handle(facts.CallReturned(BAD), 100.0)
@@ -279,7 +279,7 @@ def test_an_order_starts_a_processor_that_waits_after_a_failure() -> None:
     for event in (facts.Began(), facts.CallReturned(value=True)):
         machine.handle(event, 100.0)
     page = RecordPage([record(number) for number in range(4)], Position("p4"), True, 4)
-    machine.handle(facts.PageRead(machine.visit, page), 100.0)
+    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
     for event in (facts.CallReturned(BAD), facts.CallReturned()):
         machine.handle(event, 100.0)
     assert machine.phase is Phase.BACKING_OFF
@@ -294,7 +294,7 @@ def test_an_order_whose_store_fails_is_replaced_by_one_that_drops_the_record() -
     for event in (facts.Began(), facts.CallReturned(value=True)):
         machine.handle(event, 100.0)
     page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
-    machine.handle(facts.PageRead(machine.visit, page), 100.0)
+    machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
     machine.handle(facts.CallReturned(Raised.of(OSError("no such directory"))), 100.0)
     assert machine.reason is not None
     assert machine.reason.cause is Cause.PARKING_FAILED

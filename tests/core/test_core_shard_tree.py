@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.core.shard_tree import ListedEnds, ShardTree
+from streamclient.core.shard_tree import REMEMBERED_LISTINGS, ListedEnds, ShardTree
 from streamclient.model import Shard
 
 A, B = Shard("a"), Shard("b")
 CHILD = Shard("c", "a")
+OLDER, PARENT = Shard("older"), Shard("parent", "older")
 MERGED = Shard("c", "b", "a")
 IDS = tuple("abcdefgh")
 
@@ -42,18 +43,54 @@ def test_a_listing_shows_an_end_by_a_child_or_by_the_absence_of_the_shard(shards
         ([[B], [A, B]], False),
         ([[B], [A, B], [B]], False),
         ([[B], [B]], True),
+        ([[B, PARENT], [B, PARENT]], False),
+        ([[B], [B, OLDER]], False),
+        ([[B, OLDER], [B, PARENT], [B], [B]], True),
         ([[B], [A, B], [B], [B]], True),
     ],
 )
-def test_absence_counts_once_two_listings_in_a_row_lack_the_shard(listings: list[list[Shard]], is_shown: bool) -> None:
+@pytest.mark.parametrize("is_listed_before", [False, True])
+def test_absence_counts_once_two_listings_in_a_row_lack_the_shard_and_its_ancestors(
+    listings: list[list[Shard]], is_shown: bool, is_listed_before: bool
+) -> None:
     ends = ListedEnds()
-    ends.listed([B])
-    ends.listed([B])
+    if is_listed_before:
+        ends.listed([OLDER, PARENT, Shard("a", "parent")], 1.0)
+    else:
+        ends.knows({"a": frozenset({"parent"}), "parent": frozenset({"older"})})
+    ends.listed([B], 2.0)
+    ends.listed([B], 3.0)
     assert not ends.shows_end("a"), "those from before the question may be older than the shard"
     for shards in listings:
-        ends.listed(shards)
+        ends.listed(shards, 4.0)
 
     assert ends.shows_end("a") is is_shown
+
+
+@pytest.mark.parametrize("shown", [[[A, CHILD]], [[B], [B]]])
+def test_a_page_is_the_last_one_only_if_its_read_began_after_the_end_was_known(shown: list[list[Shard]]) -> None:
+    ends, listed = ListedEnds(), list[float]()
+    assert not ends.confirms("a", 1.0, lambda: listed.append(1.0))
+    for number, shards in enumerate(shown, start=1):
+        ends.listed(shards, number + 1.0)
+    known = len(shown) + 1.0
+    ends.listed(shown[-1], known + 5.0)
+
+    assert not ends.confirms("a", known - 0.5, lambda: listed.append(2.0))
+    assert ends.confirms("a", known, lambda: listed.append(3.0))
+    assert listed == [1.0], "an end that is known needs no new listing"
+
+
+def test_parents_are_forgotten_a_hundred_listings_later() -> None:
+    ends = ListedEnds()
+    ends.listed([OLDER, PARENT, Shard("a", "parent")], 0.0)
+    for number in range(REMEMBERED_LISTINGS + 1):
+        ends.listed([B], number + 1.0)
+    assert not ends.shows_end("a")
+    for _ in range(2):
+        ends.listed([PARENT], 200.0)
+
+    assert ends.shows_end("a")
 
 
 @pytest.mark.parametrize(

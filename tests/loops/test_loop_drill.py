@@ -24,7 +24,7 @@ def test_a_loop_that_is_cancelled_and_killed_leaves_no_gap_and_stores_nothing_th
 
     assert shown.problems == []
     assert (shown.cancellations.total() >= 10, shown.kills) == (True, 3)
-    assert min(shown.changes, shown.bodies, shown.finished, shown.stored) > 10, str(shown)
+    assert min(shown.changes, shown.bodies, shown.finished, shown.stored) > 0, str(shown)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -199,7 +200,7 @@ CONSUMER_MUTATIONS = (
     Mutation(
         "an end is believed although the list of shards does not show it",
         frozenset({"checkpoints follow processing", "nothing is lost"}),
-        [(shard_tree.ListedEnds, "shows_end", lambda self, shard_id: True)],
+        [(shard_tree.ListedEnds, "shows_end", lambda self, shard_id, read_at=math.inf: True)],
     ),
     Mutation(
         "a page is the last one although the end of its shard was shown since it was read",

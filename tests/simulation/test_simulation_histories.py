@@ -15,6 +15,7 @@ from attrs import evolve
 from streamclient.core import held
 from streamclient.core.consumer import transitions
 from streamclient.core.held import Consuming, Intention, RowState
+from streamclient.core.shard_tree import ListedEnds
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import RAISED, run_plan
@@ -88,6 +89,15 @@ def test_a_state_without_a_line_would_be_seen(state: Intention, monkeypatch: pyt
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_what_was_found_once_is_mended(path: Path) -> None:
     assert run_plan(plan_from_json(path.read_text())).violation is None
+
+
+def test_old_lists_that_lack_a_young_shard_would_end_it_but_for_its_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ListedEnds, "_ancestors", lambda self, shard_id: iter(()))
+    (path,) = (path for path in FOUND if path.stem == "old-lists-lack-a-young-shard-twice")
+    violation = run_plan(plan_from_json(path.read_text())).violation
+
+    assert violation is not None
+    assert violation.law == "checkpoints follow processing"
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)

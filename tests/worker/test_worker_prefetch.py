@@ -33,7 +33,8 @@ class Desk:
 
     def __init__(self, *shard_ids: str, limit: int = 10, ahead_bytes: int = 10**6, total_bytes: int = 10**6) -> None:
         self.stream = FakeStream("orders", shard_ids or ("a",))
-        self.loop = OwnerLoop(lambda: 0.0)
+        self.now = 0.0
+        self.loop = OwnerLoop(lambda: self.now)
         self.pool = ManualPool()
         self.budget = PrefetchBudget(total_bytes)
         reads = OwnerReads(ReadQueue(self.pool), self.loop)
@@ -254,6 +255,23 @@ def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is(desk: Desk) -> None
     desk.ask()
     desk.settle()
     assert desk.answers["a"][-1].next_position.is_shard_end
+
+
+def test_a_page_that_was_read_ahead_has_the_time_of_its_own_read(desk: Desk) -> None:
+    desk.stream.append("a", *records(20))
+    page = desk.deliver()
+    assert desk.fetcher.read_at == 0.0
+    desk.now = 1.0
+    desk.settle()
+    desk.now = 2.0
+    desk.advance(page)
+    desk.ask()
+    assert (len(desk.answers["a"]), desk.fetcher.read_at) == (2, 1.0)
+    desk.advance(desk.answers["a"][-1])
+    desk.ask()
+    desk.settle()
+
+    assert (len(desk.answers["a"]), desk.fetcher.read_at) == (3, 2.0)
 
 
 def test_a_failed_read_ahead_is_met_again_only_when_its_turn_comes(desk: Desk) -> None:

@@ -112,6 +112,8 @@ class PageRead:
 
     visit: int
     page: ShardPage
+    read_at: float
+    """The time when the read of the page began, which may have been before ``Read`` if it was read ahead."""
 
 
 @frozen
@@ -271,6 +273,8 @@ class ConfirmEnd:
     """Find out whether the shard has ended, as the page just read says."""
 
     visit: int
+    read_at: float
+    """The time when the read of the page began."""
 
 
 @define

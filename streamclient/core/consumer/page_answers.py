@@ -65,7 +65,7 @@ class PageReader(ConsumerState):
             self._page_not_believed(Cause.NO_PROGRESS, judged.why)
         elif following.is_shard_end:
             self._ending = page
-            self._tell(consumer_events.ConfirmEnd(self.visit))
+            self._tell(consumer_events.ConfirmEnd(self.visit, event.read_at))
         elif judged.taken == count > 0:
             self._way_read(following, judged.is_way)
         else:
@@ -119,7 +119,8 @@ class PageReader(ConsumerState):
             self._tell_ended_orders()
         is_end = page.next_position.is_shard_end
         if page.records or (self._config.deliver_empty_batches and not is_end):
-            self._tell(consumer_events.ReadAhead(page))
+            if self.backoff.follow_ups.will_follow(page):
+                self._tell(consumer_events.ReadAhead(page))
             self._delivery = PageInWork(page, self.position, self._dealt_with, self._parked, self._orders)
             self._proceed()
         elif is_end:

@@ -51,6 +51,10 @@ not stay together."""
 FIRST_MARKED_RESTART_IS_FREE = 1
 
 
+def _is_large(page: ShardPage) -> bool:
+    return len(page.records) >= LARGE_PAGE_RECORDS or page.body_bytes >= LARGE_PAGE_BYTES
+
+
 class FollowUps:
     """Whether the next read begins at once after a page with records.
 
@@ -69,13 +73,16 @@ class FollowUps:
             self._is_trial = False
             self._small_pages = 0 if page.records else min(max(1, 2 * self._small_pages), MOST_SMALL_PAGES)
 
+    def will_follow(self, page: ShardPage) -> bool:
+        """Return what ``is_due`` will answer, so that nothing is read ahead that would grow old during a pause."""
+        return _is_large(page) or self._passed >= self._small_pages
+
     def is_due(self, page: ShardPage) -> bool:
         """Return whether the next read begins at once after ``page``, which has records and may have followers."""
-        is_large = len(page.records) >= LARGE_PAGE_RECORDS or page.body_bytes >= LARGE_PAGE_BYTES
-        if not is_large and self._passed < self._small_pages:
+        if not self.will_follow(page):
             self._passed += 1
             return False
-        self._is_trial, self._passed = not is_large, 0
+        self._is_trial, self._passed = not _is_large(page), 0
         return True
 
 

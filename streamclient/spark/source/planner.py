@@ -234,7 +234,7 @@ class StreamPlanner:
                 )
             before = self.now_micros()  # the answer may lack shards that are opened after this time
             self._described = self.streams.describe_stream(streams[0].stream_id)
-            self._ends.listed(self._described.shards)
+            self._ends.listed(self._described.shards, self.monotonic())
             if circles := self._ends.tree.circles:
                 _log.error("shards %s are each other's parents in the list: they are never read", ", ".join(circles))
             listed, known = [shard.shard_id for shard in self._described.shards], self._not_listed_micros
@@ -280,6 +280,7 @@ class StreamPlanner:
                 "table named another table before"
             )
             return self._other_stream(start, described)
+        self._ends.knows({shard: offset.parents for shard, offset in start.shards.items()})
         end, now = evolve(start, listed_micros=self._listed_micros), self.now_micros()
         for shard in new_shards(start, described.shards):
             doubt = may_have_lost(shard, start, described, now, self._not_listed_micros[shard.shard_id])
@@ -325,7 +326,7 @@ class StreamPlanner:
             for shard, size in sizes.items():
                 self._asked[shard].append(size)
             # This thread reads a single shard itself: waking another thread would cost as much as a page from memory.
-            side_by_side = map if len(sizes) == 1 else self.pool.map
+            side_by_side, read_at = map if len(sizes) == 1 else self.pool.map, self.monotonic()
             pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
@@ -334,7 +335,7 @@ class StreamPlanner:
                 if page.record_count > sizes[shard] and taken[shard]:
                     continue  # a tunnel's page, which cannot be divided: it belongs to the next batch
                 before = begin or end.shards[shard].at
-                why = self._doubt(shard, before, end.shards[shard].last, page)
+                why = self._doubt(shard, before, end.shards[shard].last, page, read_at)
                 if why:
                     going += [shard] if self._asks_again(shard, why) else []
                     continue
@@ -350,16 +351,16 @@ class StreamPlanner:
             active = going
         return end
 
-    def _doubt(self, shard: str, at: str | None, last: SequenceInfo | None, page: PageSummary) -> str:
-        """Return why ``page`` cannot be true; empty if it can be true."""
+    def _doubt(self, shard: str, at: str | None, last: SequenceInfo | None, page: PageSummary, read_at: float) -> str:
+        """Return why ``page``, whose read began at ``read_at``, cannot be true; empty if it can be true."""
         why = no_progress(at or "", page.next_shard_iterator, page.last, page.last, last)
-        if not why and page.next_shard_iterator is None and not self._has_ended(shard):
+        if not why and page.next_shard_iterator is None and not self._has_ended(shard, read_at):
             why = NOT_SHOWN
         return why
 
-    def _has_ended(self, shard: str) -> bool:
-        """Return whether the list of shards shows the end of ``shard``; list again if the last list does not."""
-        return self._ends.confirms(shard, lambda: self._listing(is_new=True))
+    def _has_ended(self, shard: str, read_at: float) -> bool:
+        """Return whether a list of shards before ``read_at`` shows the end of ``shard``; list again if none does."""
+        return self._ends.confirms(shard, read_at, lambda: self._listing(is_new=True))
 
     def _asks_again(self, shard: str, why: str) -> bool:
         """Discard a doubtful page; return whether to read it again now, after a pause.

@@ -266,7 +266,7 @@ class TunnelPlanner(StreamPlanner):
         self._latest = end
         return end
 
-    def _has_ended(self, shard: str) -> bool:
+    def _has_ended(self, shard: str, read_at: float) -> bool:
         return True  # the token names the end, so a page that was cut cannot pretend it
 
     def committed(self, end: StreamOffset) -> None:

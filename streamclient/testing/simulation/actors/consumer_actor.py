@@ -266,7 +266,7 @@ class Consumer:
     def _read(self, command: facts.Read) -> None:
         self.world.laws.read_began(self)
         failed = facts.ReadFailed(command.visit, UNANSWERED)
-        self._asked(failed, self._page, command.visit, command.position)
+        self._asked(failed, self._page, command.visit, command.position, self.process.local())
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
         """Let the stream answer after a while, unless the network loses the answer."""
@@ -278,7 +278,7 @@ class Consumer:
         else:
             self._later(seconds, answer, *given)
 
-    def _page(self, visit: int, position: Position) -> None:
+    def _page(self, visit: int, position: Position, read_at: float) -> None:
         shard, start = self.shard, self._place(position)
         if not position.is_iterator:
             self.world.begins_at_oldest(self.lease_key)
@@ -287,7 +287,7 @@ class Consumer:
         elif start < shard.trimmed:
             self.handle(facts.ReadFailed(visit, TRIMMED))
         else:
-            self.handle(facts.PageRead(visit, self._page_at(position, start)))
+            self.handle(facts.PageRead(visit, self._page_at(position, start), read_at))
 
     def _page_at(self, position: Position, start: int) -> SimulatedPage:
         shard, dice = self.shard, self.process.dice
@@ -332,7 +332,7 @@ class Consumer:
 
     def _confirm_end(self, command: facts.ConfirmEnd) -> None:
         self._end_visit = command.visit
-        self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier))
+        self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier, command.read_at))
 
     def end_judged(self, answer: AnswerEnd) -> None:
         """Accept the core's judgement of whether the shard has ended."""
