@@ -8,6 +8,7 @@ position; they are counted, and left out.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -28,7 +29,7 @@ from streamclient.copying.differences import (
 )
 from streamclient.copying.mirror_writer import EXPIRY
 from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
-from streamclient.core.shard_tree import NOT_SHOWN, ShardTree
+from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.folding.row_changes import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.destinations.proof.row_proof import readable_rows
@@ -223,8 +224,10 @@ def _changed_since(
     """Return the keys of the rows that the stream names after the position."""
     changed: set[Key] = set()
     done: set[str] = set()
+    ends = ListedEnds()
     while True:
         described = source.describe_stream(plan.stream_id)
+        ends.listed(described.shards, time.monotonic())
         shard_ids = [shard.shard_id for shard in described.shards if shard.shard_id not in done]
         if not shard_ids:
             return changed
@@ -234,18 +237,20 @@ def _changed_since(
             if last is not None and last.end == CheckpointPosition.SHARD_END:
                 continue
             position = source.position_at(shard_id, plan) if last is None else last.end
-            for record in _records_from(source, position, (plan.stream_id, shard_id)):
+            for record in _records_from(source, position, (plan.stream_id, shard_id), ends):
                 found.pending += 1
                 key = dict(record.primary_key)
                 changed.add(tuple(key[name] for name in rule.key))
 
 
-def _records_from(source: SourceTable, position: str, shard: tuple[str, str]) -> Iterator[StreamRecord]:
+def _records_from(
+    source: SourceTable, position: str, shard: tuple[str, str], ends: ListedEnds
+) -> Iterator[StreamRecord]:
     """Yield the records after a position of a shard, given by stream and id, up to the shard's tip or its end."""
     empty, trail = 0, ReadTrail()
     while empty < _EMPTY_READS:
         # After a page in doubt the trail chooses the position of the next attempt, which may be another one.
-        position, page, taken = source.repeated("GetStreamRecord", _Believed(source, position, trail, shard))
+        position, page, taken = source.repeated("GetStreamRecord", _Believed(source, position, trail, shard, ends))
         if page.records:
             trail.take(position, place_of(page.records, -1))
         yield from page.records[taken:]
@@ -266,23 +271,27 @@ class _Believed:
     position: str
     trail: ReadTrail
     shard: tuple[str, str]
+    ends: ListedEnds
 
     def __call__(self) -> tuple[str, RecordPage, int]:
         """Return the position of the page, the page, and the number of its records that were taken before."""
-        (stream_id, shard_id), is_shown = self.shard, False
+        _, shard_id = self.shard
         while True:
+            read_at = time.monotonic()
             page, judged = self._judged()
             if judged.why:
                 self.position = self.trail.turn(self.position)
                 raise self._unread(judged.why)
             if judged.is_way:
                 self.position = page.next_position.text
-            elif is_shown or not page.next_position.is_shard_end:
+            elif not page.next_position.is_shard_end or self.ends.confirms(shard_id, read_at, self._list):
                 return self.position, page, judged.taken
-            elif not ShardTree.of(self.source.api.describe_stream(stream_id).shards).shows_end(shard_id):
+            elif not self.ends.shows_end(shard_id):
                 raise self._unread(NOT_SHOWN)
-            else:
-                is_shown = True  # the page is read once more, as it may have been cut before the shard closed
+
+    def _list(self) -> None:
+        stream_id, _ = self.shard
+        self.ends.listed(self.source.api.describe_stream(stream_id).shards, time.monotonic())
 
     def _judged(self) -> tuple[RecordPage, Judged]:
         try:

@@ -99,10 +99,6 @@ class ShardTree:
         """Return whether every known parent of a shard is among ``done``."""
         return all(parent in done or parent not in self.parents for parent in self.parents[shard_id])
 
-    def shows_end(self, shard_id: str) -> bool:
-        """Return whether the tree of one listing shows that a shard has ended: by a child, or by its absence."""
-        return shard_id in self.children or (bool(self.parents) and shard_id not in self.parents)
-
     def ancestors_first(self, shard_ids: Iterable[str]) -> list[str]:
         """Return the shards in an order in which none comes before one of its ancestors; circles are cut by name."""
         order: dict[str, None] = {}

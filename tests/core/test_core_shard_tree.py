@@ -17,23 +17,6 @@ IDS = tuple("abcdefgh")
 
 
 @pytest.mark.parametrize(
-    ("shards", "is_shown"),
-    [
-        ([], False),
-        ([A], False),
-        ([A, B], False),
-        ([Shard("a", "a")], False),
-        ([A, CHILD], True),
-        ([A, B, MERGED], True),
-        ([CHILD], True),
-        ([B], True),
-    ],
-)
-def test_a_listing_shows_an_end_by_a_child_or_by_the_absence_of_the_shard(shards: list[Shard], is_shown: bool) -> None:
-    assert ShardTree.of(shards).shows_end("a") is is_shown
-
-
-@pytest.mark.parametrize(
     ("listings", "is_shown"),
     [
         ([[A]], False),

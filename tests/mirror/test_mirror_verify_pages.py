@@ -10,8 +10,9 @@ from attrs import evolve
 
 from streamclient.base.position import Position
 from streamclient.copying.mirror_comparison import _records_from
+from streamclient.core.shard_tree import ListedEnds
 from streamclient.errors import DisorderError
-from streamclient.tablestore import RecordPage
+from streamclient.tablestore import RecordPage, StreamDescription
 from streamclient.tablestore.read_retry import ReadRetry, Repeater
 from streamclient.testing.fakes import FakeStream
 from tests.placed_records import make_record
@@ -39,6 +40,31 @@ def test_changes_behind_a_position_are_read_once_although_a_page_cannot_be_true(
     stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
     repeater = Repeater(ReadRetry(shortest_pause_millis=0, longest_pause_millis=0))
     source: Any = SimpleNamespace(api=stream, repeated=repeater.call)
-    found = _records_from(source, "a@0", (stream.stream_id, "a"))
+    found = _records_from(source, "a@0", (stream.stream_id, "a"), ListedEnds())
+
+    assert [record.key["id"] for record in found] == [f"k{number}" for number in range(10)]
+
+
+def test_pages_that_were_cut_end_no_shard_that_one_list_lacks() -> None:
+    stream = FakeStream("orders", ["a", "b"])
+    stream.append("a", *[make_record(f"k{number}", number + 10) for number in range(10)])
+    reads, read = [0], stream.get_stream_record
+    lists, describe = [0], stream.describe_stream
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        reads[0] += 1
+        page = read(iterator, 3)
+        return evolve(page, next_position=Position.SHARD_END) if reads[0] <= 2 else page
+
+    def describe_stream(stream_id: str) -> StreamDescription:
+        lists[0] += 1
+        described = describe(stream_id)
+        return evolve(described, shards=described.shards[1:]) if lists[0] == 1 else described
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    stream.describe_stream = describe_stream  # type: ignore[method-assign]
+    repeater = Repeater(ReadRetry(shortest_pause_millis=0, longest_pause_millis=0))
+    source: Any = SimpleNamespace(api=stream, repeated=repeater.call)
+    found = _records_from(source, "a@0", (stream.stream_id, "a"), ListedEnds())
 
     assert [record.key["id"] for record in found] == [f"k{number}" for number in range(10)]
