@@ -166,8 +166,8 @@ def _faults(given: object) -> tuple[Fault, ...]:
 
 
 def simulated_config() -> ClientConfig:
-    """Return the default settings with rarer looks at other workers and at idle shards, which saves most steps."""
-    return ClientConfig(signal_interval_millis=4_000, max_idle_poll_interval_millis=4_000)
+    """Return the default settings, but with rarer reads and rarer looks at other workers: that saves most steps."""
+    return ClientConfig(worker_idle_time_millis=200, signal_interval_millis=4_000, max_idle_poll_interval_millis=4_000)
 
 
 @frozen(kw_only=True)
