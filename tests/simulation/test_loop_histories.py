@@ -29,6 +29,7 @@ from streamclient.testing.simulation.workers import Simulation
 from tests.simulation.loop_mutations import LOOP_MUTATIONS
 
 SEEDS = range(40)
+FOUND = sorted((Path(__file__).parent / "found_loops").glob("*.json"))
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
@@ -59,6 +60,11 @@ def test_no_law_is_broken(seed: int) -> None:
     assert verdict.violation is None, f"streamclient simulate --loops --seed {seed}: {verdict.violation}"
     assert verdict.counts["finished"] > 0
     assert verdict.recovery_seconds is not None
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_is_mended(path: Path) -> None:
+    assert run_plan(plan_from_json(path.read_text())).violation is None
 
 
 @pytest.mark.slow

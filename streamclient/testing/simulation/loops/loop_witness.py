@@ -266,6 +266,8 @@ class LoopReader(WitnessedReader, Receiver):
         self.witness.note(self.life.name, f"takes back {self.shard_id}", _names(call.changes))
         if not was_free:
             self.witness.break_law(SETTLED, self.shard_id, f"{self} takes back {call.name}, which was given out")
+        if call.name == INITIALIZE:
+            self.witness.tell(ReaderOver(self, self.shard_id))  # it has no processor, so none is shut down
 
     def ended(self, call: WitnessedCall, raised: Raised | None, *, is_given_back: bool) -> None:
         """Judge the end of a call: it is claimed, it ends once, and it ends as its body did."""
