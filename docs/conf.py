@@ -185,7 +185,7 @@ def write_alerts(app: object) -> None:
     """List the rules and the faults, from the tables of the program."""
     head = "Alert | Severity | Fires when | Holds | What to do"
     write_table("alert-rules.md", head, alerts.rule_rows())
-    head = "Played | Situation | Named by | Fires as well"
+    head = "Played | Situation | Named by | Fires as well | Probes"
     write_table("alert-faults.md", head, alerts.fault_rows())
     head = "Situation | Why no alert names it"
     write_table("alert-unplayed.md", head, alerts.unplayed_rows())

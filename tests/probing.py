@@ -38,18 +38,27 @@ class Answered:
         return [(name, value) for name, value in self.headers.items() if name != "Date"]
 
 
-def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answered:
-    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)) as connection:
+def ask(
+    port: int,
+    path: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    **headers: str,
+) -> Answered:
+    """Send a request; an answer that takes longer than ``seconds`` is a ``TimeoutError``."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=seconds)) as connection:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
         return Answered(response.status, response.headers, response.read())
 
 
-def probed(port: int) -> tuple[int, ...]:
+def probed(port: int, seconds: float = PATIENCE_SECONDS) -> tuple[int, ...]:
     """The statuses of the three probes; each has the same head for HEAD, and says why it is not 200."""
     statuses = []
     for path in PROBES:
-        answered = ask(port, f"{path}?verbose")
+        answered = ask(port, f"{path}?verbose", seconds=seconds)
         assert answered.headers["Content-Type"] == "application/json"
         assert answered.headers["Cache-Control"] == "no-store"
         document = answered.document

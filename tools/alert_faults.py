@@ -1,4 +1,7 @@
-"""The faults that are played in real fleets, and the alerts that each fires. A test plays them and compares."""
+"""The faults that are played in real fleets, the alerts that each fires, and what probes are told meanwhile.
+
+A test plays them and compares.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,16 @@ from attrs import field, frozen
 def _with_prefix(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of alerts in full."""
     return tuple(f"Streamclient{name}" for name in names)
+
+
+Statuses = tuple[int, ...]
+"""The statuses of ``/live``, ``/ready`` and ``/health``."""
+
+WELL: Statuses = (200, 200, 200)
+UNHEALTHY: Statuses = (200, 200, 503)
+"""The worker runs, and its health names a trouble."""
+NO_ANSWER: Statuses = ()
+"""No process answers a probe."""
 
 
 @frozen
@@ -25,6 +38,8 @@ class Fault:
     """The alerts that its consequences fire."""
     situations: tuple[str, ...] = ()
     """The situations of the page on stuck shards through which the fault passes."""
+    probes: Statuses = WELL
+    """The answers to probes of the worker that the fault befalls, once the fault has lasted for a while."""
 
 
 STILL = ("ShardStandsStill", "LagGrows")
@@ -106,12 +121,17 @@ FAULTS: tuple[Fault, ...] = (
         ("old-processor-runs",),
     ),
     Fault("records-parked", "A record fails and is parked.", ("RecordsParked",), situations=("records-parked",)),
+    Fault(
+        "records-parked-at-once",
+        "A worker starts, and parks a record before Prometheus asks it for the first time.",
+        ("RecordsParked",),
+    ),
     # --- pauses, hand-overs, names -----------------------------------------------------------------------------------
     Fault("paused", "An operator pauses a shard and forgets it.", ("PauseForgotten",), STILL, ("paused",)),
     Fault(
         "pause-pending",
         "An operator pauses a shard under a call that does not return.",
-        ("PauseForgotten",),
+        ("ShardNotReleased",),
         STILL,
         ("pause-pending",),
     ),
@@ -131,9 +151,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "name-contested",
-        "A second process starts under the name of a worker; the older one ends.",
+        "A second process starts under the name of a worker; the older one stays without leases.",
         ("WorkerUnhealthy",),
         situations=("name-contested",),
+        probes=UNHEALTHY,
     ),
     # --- stream and service ------------------------------------------------------------------------------------------
     Fault(
@@ -142,12 +163,14 @@ FAULTS: tuple[Fault, ...] = (
         ("ReadsFail",),
         ("WorkerUnhealthy", *STILL),
         ("reading-fails",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "reading-fails-for-a-day",
         "The same for 20 hours, of a stream that keeps records for a day.",
         ("LossNear", "LossInSight"),
         ("ReadsFail", "WorkerUnhealthy", *STILL),
+        probes=UNHEALTHY,
     ),
     Fault(
         "owner-unwell",
@@ -155,6 +178,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ScansFail", "WorkerUnhealthy"),
         ("StatusTableThrottled",),
         ("owner-unwell",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "access-refused",
@@ -162,6 +186,7 @@ FAULTS: tuple[Fault, ...] = (
         ("WorkerUnhealthy",),
         ("ShardUnowned",),
         ("access-refused",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "throttled",
@@ -176,6 +201,7 @@ FAULTS: tuple[Fault, ...] = (
         ("WorkerUnhealthy",),
         ("ShardUnowned",),
         ("no-status-table",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "stream-off",
@@ -183,6 +209,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ReadsFail", "WorkerUnhealthy"),
         STILL,
         ("stream-off",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "stream-replaced",
@@ -190,6 +217,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ReadsFail", "WorkerUnhealthy"),
         STILL,
         ("stream-replaced",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "unreachable",
@@ -197,6 +225,7 @@ FAULTS: tuple[Fault, ...] = (
         ("WorkerUnhealthy", "ScansFail"),
         ("ShardUnowned",),
         ("unreachable", "owner-cut-off"),
+        probes=UNHEALTHY,
     ),
     Fault(
         "position-trimmed",
@@ -210,6 +239,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ServiceNotBelieved",),
         ("WorkerUnhealthy", *STILL),
         ("end-not-shown",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "no-progress",
@@ -217,6 +247,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ServiceNotBelieved",),
         ("WorkerUnhealthy", *STILL),
         ("no-progress",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "parent-circle",
@@ -224,6 +255,7 @@ FAULTS: tuple[Fault, ...] = (
         ("ServiceNotBelieved", "WorkerUnhealthy"),
         STILL,
         ("parent-circle",),
+        probes=UNHEALTHY,
     ),
     Fault(
         "waits-for-table",
@@ -231,6 +263,12 @@ FAULTS: tuple[Fault, ...] = (
         ("ShardWaitsForTable",),
         ("WorkerUnhealthy", "StatusTableThrottled"),
         ("waits-for-table",),
+        probes=UNHEALTHY,
+    ),
+    Fault(
+        "tunnel-losses-suspected",
+        "A tunnel is read again after more than the table's retention, and the service goes on with what is left.",
+        ("TunnelLossSuspected",),
     ),
     # --- processes, clocks, cost -------------------------------------------------------------------------------------
     Fault(
@@ -238,12 +276,14 @@ FAULTS: tuple[Fault, ...] = (
         "The only process is stopped (SIGSTOP).",
         ("NoWorker", "StreamWithoutWorker"),
         situations=("owner-frozen",),
+        probes=NO_ANSWER,
     ),
     Fault(
         "owner-dead-alone",
         "The only process is killed (`kill -9`).",
         ("NoWorker", "StreamWithoutWorker"),
         situations=("owner-silent", "owner-dead-alone", "no-worker"),
+        probes=NO_ANSWER,
     ),
     Fault("clock-slow", "A machine's clock is two minutes slow.", ("ClockSlow",)),
     Fault(

@@ -10,15 +10,18 @@ from streamclient.base.reasons import Cause, ReasonKind
 from streamclient.metrics import metric_table as t
 from streamclient.metrics.metric_table import WORKER_LABELS
 from streamclient.metrics.request_metrics import OK
+from streamclient.model import ShardState
 from tools.promql import (
     STREAM,
     STREAM_AND_SHARD,
     WITH_CAUSE,
     doubled,
+    grew,
     increase,
     rate,
     retention_left,
     series,
+    shards,
     stands,
     throttled_share,
     waits,
@@ -59,6 +62,9 @@ class Rule:
 
 
 RETRIES = "Workers try again by themselves; a trouble of the service that lasts a minute or two mends itself."
+
+PAUSED = ShardState.PAUSED.value.lower()
+"""The state of a shard that is not read; one whose owner was told to pause it has the reason before the state."""
 
 RULES: tuple[Rule, ...] = (
     # --- is anything there? ------------------------------------------------------------------------------------------
@@ -194,7 +200,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="StreamclientRecordsParked",
         severity=Severity.TICKET,
-        expression=f"{increase(t.RECORDS_PARKED, '1h', WORKER_LABELS)} > 0",
+        expression=grew(t.RECORDS_PARKED, "1h", WORKER_LABELS),
         labels=WORKER_LABELS,
         wait="0m",
         why_wait="A record that was parked stays so until it is replayed: there is nothing to wait for.",
@@ -278,7 +284,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="StreamclientShardNotReleased",
         severity=Severity.TICKET,
-        expression=waits(Cause.ASKED_FOR, Cause.GIVEN_AWAY, Cause.CLOSING, Cause.PREVIOUS_PROCESSOR),
+        expression=f"{waits(Cause.ASKED_FOR, Cause.GIVEN_AWAY, Cause.CLOSING, Cause.PREVIOUS_PROCESSOR)}\n"
+        f"or {shards(reason=ReasonKind.PAUSED.value, state=f'!={PAUSED}')}",
         labels=WITH_CAUSE,
         wait="10m",
         why_wait="A hand-over takes a second, and as long as the running call; ten minutes is the limit of a call.",
@@ -303,7 +310,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="StreamclientPauseForgotten",
         severity=Severity.TICKET,
-        expression=f"sum by ({', '.join(WITH_CAUSE)}) ({series(t.SHARDS, reason=ReasonKind.PAUSED.value)}) > 0",
+        expression=shards(reason=ReasonKind.PAUSED.value, state=PAUSED),
         labels=WITH_CAUSE,
         wait="4h",
         why_wait="Maintenance takes an hour or two; a pause that outlasts a shift is likely forgotten.",
@@ -396,6 +403,18 @@ RULES: tuple[Rule, ...] = (
         when="A shard waits for an answer of the status table: its epoch, its row, a checkpoint.",
         action="See the worker's health and `streamclient explain SHARD`.",
         runbook="stuck#stream-and-service",
+    ),
+    Rule(
+        name="StreamclientTunnelLossSuspected",
+        severity=Severity.TICKET,
+        expression=grew(t.SUSPECTED_LOSSES, "1d", WITH_CAUSE),
+        labels=WITH_CAUSE,
+        wait="0m",
+        why_wait="A suspicion is told once, and what may be lost stays so: there is nothing to wait for.",
+        title="A tunnel may have lost records",
+        when="Within a day a channel of a tunnel was opened, or read on, from a position past the table's retention.",
+        action="The worker's log names channel and times; if something was written then, copy the table anew.",
+        runbook="tunnels#records-that-a-tunnel-may-have-lost",
     ),
     # --- leases, clocks, cost ----------------------------------------------------------------------------------------
     Rule(

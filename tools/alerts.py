@@ -76,7 +76,8 @@ def fault_rows() -> Iterator[str]:
         named = ", ".join(f"`{name}`" for name in fault.named) or "none"
         also = ", ".join(f"`{name}`" for name in fault.also) or "none"
         situations = ", ".join(f"`{name}`" for name in fault.situations)
-        yield f"{fault.played} | {situations} | {named} | {also}"
+        probes = " ".join(map(str, fault.probes)) or "no answer"
+        yield f"{fault.played} | {situations} | {named} | {also} | {probes}"
 
 
 def unplayed_rows() -> Iterator[str]:

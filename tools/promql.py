@@ -66,6 +66,19 @@ def rate(metric: Metric, window: str, by: tuple[str, ...], *, offset: str = "", 
     return f"sum by ({', '.join(by)}) (rate({series(metric, window, **matchers)}{ago}))"
 
 
+def grew(metric: Metric, window: str, by: tuple[str, ...]) -> str:
+    """Return the counters that have grown in a window, by labels, or whose series began in it.
+
+    Prometheus sees no increase in a series that begins with its first event, as one does whose event came before the
+    first scrape of its process.
+    """
+    total = f"sum by ({', '.join(by)})"
+    return (
+        f"{increase(metric, window, by)} > 0\n"
+        f"or ({total} ({series(metric)}) > 0 unless {total} ({series(metric)} offset {window}))"
+    )
+
+
 def any_of(*causes: Cause) -> str:
     """Return the matcher of several causes."""
     return "=~" + "|".join(cause.value for cause in causes)
@@ -77,9 +90,14 @@ def stands(*causes: Cause) -> str:
     return f"sum by ({', '.join(WITH_CAUSE)}) (max_over_time({of_causes})) > 0"
 
 
+def shards(**matchers: str) -> str:
+    """Return the shards that have these labels at this moment."""
+    return f"sum by ({', '.join(WITH_CAUSE)}) ({series(t.SHARDS, **matchers)}) > 0"
+
+
 def waits(*causes: Cause) -> str:
     """Return the shards that wait for one of these causes at this moment."""
-    return f"sum by ({', '.join(WITH_CAUSE)}) ({series(t.SHARDS, cause=any_of(*causes))}) > 0"
+    return shards(cause=any_of(*causes))
 
 
 def worst(metric: Metric, by: tuple[str, ...], function: str = "max") -> str:

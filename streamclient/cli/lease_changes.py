@@ -15,7 +15,7 @@ from attrs import evolve
 
 from streamclient.base import checks
 from streamclient.base.times import MICROS_PER_HOUR, MICROS_PER_SECOND, parse_duration
-from streamclient.cli.lease_views import named_shard, shard_shortener
+from streamclient.cli.lease_views import HISTORY_ROWS, named_shard, read_audit, shard_shortener
 from streamclient.cli.options import operator_name
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.output import complain, print_json, print_text
@@ -92,9 +92,7 @@ def park(site: Site, arguments: argparse.Namespace) -> int:
 
 def _take_out(site: Site, arguments: argparse.Namespace) -> int:
     """Order records parked or dropped; without ``--yes`` nothing is written."""
-    if not arguments.yes and not arguments.dry_run:
-        arguments.dry_run = True
-        complain("this is a dry run; add --yes to give the order")
+    _require_yes(arguments, "give the order")
     checks.optional(checks.positive).require("--records", getattr(arguments, "records", None))
     directory = getattr(arguments, "parking_directory", None)
     change_id, now = uuid.uuid4().hex[:8], site.clock.now_micros()
@@ -117,6 +115,39 @@ def _take_out(site: Site, arguments: argparse.Namespace) -> int:
         return _noting(planner, *map(order_plans.record_note, records))
 
     return _run(site, arguments, prepare, change_id=change_id)
+
+
+def withdraw(site: Site, arguments: argparse.Namespace) -> int:
+    """Withdraw an order about records; without ``--yes`` nothing is written."""
+    _require_yes(arguments, "withdraw the order")
+    noted: dict[str, str] = {}
+
+    def prepare(facts: FleetFacts) -> Planner:
+        history = read_audit(site, HISTORY_ROWS, arguments.shard)
+        noted.update(order_plans.ends_noted(history))
+        lease = _lease(facts, arguments.shard)
+        order = None if lease is None else order_plans.chosen_order(lease, arguments.order or "")
+        return partial(
+            order_plans.plan_withdrawal,
+            shard_id=arguments.shard,
+            order_id=arguments.order or "" if order is None else order.request_id,
+            over=order_plans.orders_over(history),
+            passed=None if lease is None or order is None else order_plans.records_passed(site.streams, lease, order),
+        )
+
+    _, report, short = _execute(site, arguments, prepare)
+    if report.change_id:
+        ended = order_plans.ends_noted(read_audit(site, HISTORY_ROWS, arguments.shard))
+        new = [f"order {each} ended meanwhile: {words}" for each, words in ended.items() if each not in noted]
+        report = evolve(report, notes=(*report.notes, *new))  # an order is over from its end on, whatever its row says
+    return _show(arguments, report, short)
+
+
+def _require_yes(arguments: argparse.Namespace, what: str) -> None:
+    """Make the command a dry run unless it has ``--yes``, and say so."""
+    if not arguments.yes and not arguments.dry_run:
+        arguments.dry_run = True
+        complain(f"this is a dry run; add --yes to {what}")
 
 
 def _records_named(site: Site, facts: FleetFacts, arguments: argparse.Namespace) -> Sequence[StreamRecord] | str:
@@ -360,6 +391,7 @@ _VALUES = {
     "to": "--to",
     "record": "--record",
     "records": "--records",
+    "order": "--order",
     "parking_table": "--parking-table",
     "parking_directory": "--parking-directory",
     "worker": "--worker",

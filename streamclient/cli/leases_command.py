@@ -39,6 +39,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "rewind": lease_changes.rewind,
         "skip": lease_changes.skip,
         "park": lease_changes.park,
+        "withdraw": lease_changes.withdraw,
         "reset": lease_changes.reset,
         "accept-end": lease_changes.accept_end,
         "release": lease_changes.release,
@@ -117,6 +118,10 @@ def _add_positions(actions: Actions) -> None:
     park.add_argument("--record", metavar="ID", help="the record; default: the one at which the shard stopped")
     park.add_argument("--yes", action="store_true", help="give the order; without it, this is a dry run")
     parking_options(park, is_required=True)
+    withdraw = _add_change(actions, "withdraw", "take back an order to park or skip records")
+    withdraw.add_argument("shard")
+    withdraw.add_argument("--order", metavar="ID", help="the change id of the order; default: the only one")
+    withdraw.add_argument("--yes", action="store_true", help="withdraw the order; without it, this is a dry run")
     end = _add_change(actions, "accept-end", "let a shard end although the list of shards does not show its end")
     end.add_argument("shard")
     end.add_argument("--yes", action="store_true", help="you vouch that the shard is closed")

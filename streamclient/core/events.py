@@ -194,14 +194,15 @@ class EndAccepted:
 
 
 @frozen
-class OrderObeyed:
-    """A stored checkpoint is after all records that an operator's order names."""
+class OrderOver:
+    """An operator's order is over for a consumer: a stored checkpoint is after all its records, or it was withdrawn."""
 
     lease_key: str
     consumer_id: str
     order: RecordOrder
     taken: int
-    """The number of these records that the consumer took out."""
+    """The number of its records that the consumer took out."""
+    is_withdrawn: bool = False
 
 
 @frozen
@@ -269,7 +270,7 @@ Event = (
     | CheckpointRequested
     | EndRead
     | EndAccepted
-    | OrderObeyed
+    | OrderOver
     | ConsumerStalled
     | PauseRequested
     | ResumeRequested

@@ -198,8 +198,10 @@ class HeldLease:
     """Request id of a pause that the store cannot acknowledge."""
     orders_given: tuple[RecordOrder, ...] = ()
     """The orders about records that the running or last consumer was given."""
-    obeyed: Mapping[str, str] = field(factory=dict)
-    """The outcomes of the orders that the consumer has obeyed, by request id."""
+    orders_over: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
+    """The orders that the consumer has obeyed, each with its outcome, by request id."""
+    orders_gone: Mapping[str, tuple[RecordOrder, str]] = field(factory=dict)
+    """The orders that left the row before the consumer had obeyed them, each with its outcome, by request id."""
     noted: frozenset[str] = frozenset()
     """Request ids of the orders whose end stands in the audit."""
     keeps_orders: bool = False

@@ -33,7 +33,7 @@ from streamclient.core.requests import (
     consumer_stopped,
     notice_rows,
     order_noted,
-    order_obeyed,
+    order_over,
     pause_requested,
     resume_requested,
 )
@@ -277,7 +277,7 @@ _HANDLERS: Mapping[type, Callable[[WorkerState, Any], None]] = {
     events.CheckpointRequested: checkpoint_requested,
     events.EndRead: end_read,
     events.EndAccepted: end_accepted,
-    events.OrderObeyed: order_obeyed,
+    events.OrderOver: order_over,
     events.ConsumerStalled: consumer_stalled,
     events.ConsumerStopped: consumer_stopped,
     events.PauseRequested: pause_requested,

@@ -2,8 +2,10 @@
 
 Laws:
 
-* an order leaves the row only after the audit says how it ended;
-* an order that no consumer has obeyed leaves the row only at its time, or when the shard is finished.
+* a worker removes an order from the row only after the audit says how it ended;
+* a worker removes an order that no consumer has obeyed only at its time, or when the shard is finished;
+* an operator may remove an order at any time. A consumer that was given the order then tells what it has taken out, and
+  the worker notes that in the audit. An order that stands in the row again is obeyed again.
 
 A worker that dies in between leaves the order in the row: the next owner obeys it again, and notes its end again.
 """
@@ -25,13 +27,23 @@ def heed_orders(state: WorkerState, held: HeldLease) -> HeldLease:
     if held.consuming is Consuming.CONSUMER and lease.orders != held.orders_given:
         state.emit(GiveOrders(key, held.identifier, lease.orders))
         held = evolve(held, orders_given=lease.orders)
-    for order, outcome in _ended(state, held):
+    held = _without_those_that_came_back(held)
+    for order, outcome in (*_ended(state, held), *held.orders_gone.values()):
         note = (key, order.request_id)
         if order.request_id not in held.noted and note not in state.notes_under_way:
             state.notes_under_way.add(note)
             at_micros = state.noted_at.setdefault(note, state.wall_micros)
             state.emit(NoteOrder(key, order, state.worker_id, outcome, at_micros))
     return held
+
+
+def _without_those_that_came_back(held: HeldLease) -> HeldLease:
+    """Forget that orders were withdrawn that stand in the row again, as after a Java worker has reset the row."""
+    back = held.orders_gone.keys() & {order.request_id for order in held.lease.orders}
+    if not back:
+        return held
+    gone = {key: over for key, over in held.orders_gone.items() if key not in back}
+    return evolve(held, orders_gone=gone, noted=held.noted - back)
 
 
 def orders_left(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
@@ -50,12 +62,22 @@ def outcome_of(order: RecordOrder, taken: int) -> str:
     return f"{verb} {taken} of {_records(total)}; the others were passed before this worker read the shard"
 
 
+def withdrawn_outcome(order: RecordOrder, taken: int) -> str:
+    """Return the outcome of an order that was withdrawn after a consumer took ``taken`` records out."""
+    verb = "skipped" if order.is_skip else "parked"
+    if taken == 0:
+        return f"withdrawn before this worker {verb} a record"
+    of_all = f"{taken} of {_records(len(order.record_ids))}"
+    return f"withdrawn after this worker {verb} {of_all}; those after the stored checkpoint may still be delivered"
+
+
 def _ended(state: WorkerState, held: HeldLease) -> Iterator[tuple[RecordOrder, str]]:
-    """Yield the orders that need not stand any longer, with their outcomes."""
+    """Yield the orders that need not stand any longer, or no longer do, with their outcomes."""
+    yield from held.orders_over.values()
     for order in held.lease.orders:
-        if order.request_id in held.obeyed:
-            yield order, held.obeyed[order.request_id]
-        elif held.lease.is_finished and held.consuming is Consuming.NO_CONSUMER:
+        if order.request_id in held.orders_over:
+            continue
+        if held.lease.is_finished and held.consuming is Consuming.NO_CONSUMER:
             yield order, "not obeyed by this worker: the shard is finished"
         elif state.now >= state.moment_of(order.until_micros):
             yield order, "not obeyed: its time was over before the checkpoint was after its records"

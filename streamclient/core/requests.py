@@ -15,13 +15,13 @@ from streamclient.core.events import (
     ConsumerStalled,
     ConsumerStopped,
     NoteOrder,
-    OrderObeyed,
+    OrderOver,
     PauseRequested,
     ResumeRequested,
     Severity,
 )
 from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
-from streamclient.core.order_ends import outcome_of
+from streamclient.core.order_ends import outcome_of, withdrawn_outcome
 from streamclient.core.settle import settle, settle_all
 from streamclient.core.values import evolve
 from streamclient.core.worker_state import WorkerState
@@ -104,12 +104,18 @@ def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
     settle(state, event.lease_key)
 
 
-def order_obeyed(state: WorkerState, event: OrderObeyed) -> None:
-    """Have the end of an order noted, after which the row loses the order."""
-    held = state.held.get(event.lease_key)
-    if held is not None and _is_running(held, event.consumer_id):
-        outcome = outcome_of(event.order, event.taken)
-        state.keep(evolve(held, obeyed={**held.obeyed, event.order.request_id: outcome}))
+def order_over(state: WorkerState, event: OrderOver) -> None:
+    """Have the end of an order noted; the row then loses an order that was obeyed."""
+    held, request_id = state.held.get(event.lease_key), event.order.request_id
+    if held is None or not _is_running(held, event.consumer_id):
+        return
+    if not event.is_withdrawn:
+        over = (event.order, outcome_of(event.order, event.taken))
+        state.keep(evolve(held, orders_over={**held.orders_over, request_id: over}))
+        settle(state, event.lease_key)
+    elif request_id not in held.noted:  # else it left the row because its end is noted, and was not withdrawn
+        gone = (event.order, withdrawn_outcome(event.order, event.taken))
+        state.keep(evolve(held, orders_gone={**held.orders_gone, request_id: gone}))
         settle(state, event.lease_key)
 
 
@@ -179,12 +185,16 @@ def _with_orders(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
     """Return the lease with the row's orders about records, which come and go as pauses do."""
     if row.orders == held.lease.orders or state.scan_asked_at < held.pause_known_at:
         return held
-    known = {order.request_id for order in held.lease.orders}
+    known, key = {order.request_id for order in held.lease.orders}, held.lease.lease_key
     for order in row.orders:
         if order.request_id not in known:
             verb = "skip" if order.is_skip else "park"
             text = f"ordered by {order.by} to {verb} {', '.join(order.record_ids)}: {order.reason}: {row}"
-            state.report(Severity.INFO, held.lease.lease_key, text)
+            state.report(Severity.INFO, key, text)
+    left = {order.request_id for order in row.orders}
+    for order in held.lease.orders:
+        if order.request_id not in left:
+            state.report(Severity.INFO, key, f"order {order.request_id} by {order.by} was withdrawn: {row}")
     return evolve(held, lease=evolve(held.lease, orders=row.orders))
 
 

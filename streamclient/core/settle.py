@@ -103,7 +103,8 @@ def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutco
             held,
             identifier=state.new_identifier(),
             has_started=False,
-            obeyed={},
+            orders_over={},
+            orders_gone={},
             clear_since=None,
             consuming=_left_over(state, held.lease.lease_key),
             requests=(),
@@ -192,7 +193,7 @@ def settle(state: WorkerState, lease_key: str) -> None:
         held = _waiting(evolve(held, consuming=Consuming.LEAVING), because)
     elif step is not LeaseStep.LET_READ:
         held = _waiting(held, because or Reason(_OBSTACLES.get(held.row, Cause.PREVIOUS_PROCESSOR)))
-    if held.lease.orders or held.orders_given:
+    if held.lease.orders or held.orders_given or held.orders_over or held.orders_gone:
         held = heed_orders(state, held)
     if held is not before:
         state.keep(held)
@@ -247,7 +248,8 @@ def _start(state: WorkerState, held: HeldLease) -> HeldLease:
         acquisition=acquisition,
         consuming=Consuming.CONSUMER,
         orders_given=lease.orders,
-        obeyed={},
+        orders_over={},
+        orders_gone={},
         has_started=True,
         clear_since=None,
         reason=None,

@@ -53,7 +53,8 @@ def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str
         taken = "acknowledged by its owner" if lease.is_paused_by_owner else "not acknowledged by its owner"
         yield f"pause: by {lease.pause.by}, {until}, {taken}: {lease.pause.reason}"
     for order in lease.orders:
-        yield f"order: by {order.by}, {order_words(order)}, until {utc_text(order.until_micros)}: {order.reason}"
+        until = utc_text(order.until_micros)
+        yield f"order {order.request_id}: by {order.by}, {order_words(order)}, until {until}: {order.reason}"
     halted = facts.halted_record(lease.lease_key)
     if halted:
         yield f"stopped at record: {halted}"

@@ -1,11 +1,12 @@
-"""Orders to take records out of a shard: what names the records, what forbids the order, and its plan.
+"""Orders to take records out of a shard: what names the records, what forbids the order, and its plan; its withdrawal.
 
-An order moves no checkpoint, and nothing has to be paused for it: its owner obeys while it reads.
+An order moves no checkpoint, and nothing has to be paused for it or for its withdrawal: its owner obeys while it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from streamclient.base.reasons import Cause
 from streamclient.base.times import utc_text
@@ -18,7 +19,8 @@ from streamclient.operate.next_records import find_record, read_head, read_next
 from streamclient.operate.plans import ChangePlan, PlannedWrite, Refusal, lease_of, order_words
 from streamclient.records import StreamRecord
 from streamclient.tablestore.stream_api import StreamApi
-from streamclient.worker.parking.parked_frames import key_text
+from streamclient.worker.lease.audit_rows import DONE, END_NUMBER, AuditRecord
+from streamclient.worker.parking.parked_frames import key_text, sequence_of
 from streamclient.worker.parking.parked_frames import record_id as id_of
 
 MOST_RECORDS_ORDERED = 200
@@ -139,4 +141,130 @@ def _order_notes(facts: FleetFacts, lease: Lease, order: RecordOrder) -> tuple[s
         notes.append(f"worker {', '.join(deaf)} does not obey the order, should the shard go there before it is done")
     if not order.is_skip:
         notes.append("a worker with a parking store of its own parks there instead")
+    return tuple(notes)
+
+
+# --- withdrawal ------------------------------------------------------------------------------------------------------
+
+
+def chosen_order(lease: Lease, order_id: str) -> RecordOrder | None:
+    """Return the standing order of a lease with an id; without an id, its only order. ``None`` if no order fits."""
+    named = [order for order in lease.orders if order_id in ("", order.request_id)]
+    return named[0] if len(named) == 1 else None
+
+
+def ends_noted(records: Iterable[AuditRecord]) -> dict[str, str]:
+    """Return the ends of orders in words by their ids, as workers noted them; ``records`` begin with the newest."""
+    found: dict[str, str] = {}
+    for record in records:
+        if _is_end(record):
+            words = f"{record.outcome}, as worker {record.who} noted at {utc_text(record.at_micros)}"
+            found.setdefault(record.change_id, words)
+    return found
+
+
+def orders_over(records: Sequence[AuditRecord]) -> dict[str, str]:
+    """Return the orders that ended or were withdrawn, in words by id, the newest first, as ``records`` are."""
+    ends, found = ends_noted(records), dict[str, str]()
+    for record in records:
+        if _is_end(record):
+            found.setdefault(record.change_id, ends[record.change_id])
+        elif record.outcome == DONE:
+            for order_id in _ids_in(record.before) - _ids_in(record.after):
+                by = f"withdrawn by {record.who} at {utc_text(record.at_micros)}"
+                found.setdefault(order_id, ends.get(order_id, by))
+    return found
+
+
+def _is_end(record: AuditRecord) -> bool:
+    return record.number == END_NUMBER and record.command.startswith("end of ")
+
+
+def _ids_in(columns: str) -> set[str]:
+    """Return the ids of the orders in the columns of an audit row, which any version may have written."""
+    try:
+        return {order["request_id"] for order in json.loads(columns)["orders"]}
+    except (ValueError, TypeError, KeyError):
+        return set()
+
+
+def records_passed(streams: StreamApi, lease: Lease, order: RecordOrder) -> int | None:
+    """Return how many records of an order are before the checkpoint; ``None`` if that cannot be known any more."""
+    if lease.is_finished:
+        return len(order.record_ids)
+    try:
+        following = read_head(streams, lease.stream_id, lease.lease_key, lease.checkpoint).record
+    except TrimmedDataException:
+        return None
+    if following is None:
+        return len(order.record_ids)
+    return sum(sequence_of(record_id) < following.sequence_info for record_id in order.record_ids)
+
+
+def plan_withdrawal(
+    facts: FleetFacts,
+    stood_still: Collection[str],
+    *,
+    shard_id: str,
+    order_id: str,
+    over: Mapping[str, str],
+    passed: int | None = None,
+) -> ChangePlan:
+    """Plan to remove an order from the row of a shard. Records that were taken out because of the order stay so.
+
+    Args:
+        facts: the fleet.
+        stood_still: not used; every plan has it.
+        shard_id: the shard.
+        order_id: the id of the order; empty for the only one.
+        over: the ends of orders in words, by id, as the audit has them.
+        passed: the number of the order's records that are before the checkpoint, if that is known.
+    """
+    lease = lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return ChangePlan(refusals=(lease,))
+    order = chosen_order(lease, order_id)
+    if order is None:
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=_no_such_order(lease, order_id, over)),))
+    left = tuple(standing for standing in lease.orders if standing.request_id != order.request_id)
+    effect = f"{_named_order(order)} is withdrawn"
+    change = PlannedWrite(write=rule.set_orders(lease, left), effect=effect)
+    return ChangePlan(changes=(change,), notes=_withdrawal_notes(facts, lease, order, over, passed))
+
+
+def _named_order(order: RecordOrder) -> str:
+    return f"order {order.request_id} by {order.by} ({order_words(order)})"
+
+
+def _no_such_order(lease: Lease, order_id: str, over: Mapping[str, str]) -> str:
+    """Return why no order can be withdrawn."""
+    standing = f"its orders: {', '.join(map(_named_order, lease.orders))}" if lease.orders else ""
+    if not order_id and lease.orders:
+        return f"it has {len(lease.orders)} orders, name one with --order ID; {standing}"
+    if order_id in over:
+        reason = f"order {order_id} stands no longer: {over[order_id]}"
+    elif order_id:
+        reason = f"order {order_id} does not stand: it never did, or it ended meanwhile; see `leases audit`"
+    else:
+        last = next((f"; order {each}: {words}" for each, words in over.items()), "")
+        reason = f"no order about its records stands{last}"
+    return f"{reason}; {standing}" if standing else reason
+
+
+def _withdrawal_notes(
+    facts: FleetFacts, lease: Lease, order: RecordOrder, over: Mapping[str, str], passed: int | None
+) -> tuple[str, ...]:
+    """Return what stays as the order made it, and until when its owner obeys."""
+    taken_out, notes = "skipped" if order.is_skip else "parked", []
+    if order.request_id in over:
+        notes.append(f"order {order.request_id} has ended already: {over[order.request_id]}")
+    elif passed:
+        are = f"{passed} of its {len(order.record_ids)} records {'is' if passed == 1 else 'are'}"
+        notes.append(f"{are} before the checkpoint; what was {taken_out} of them stays so")
+    is_read = lease.owner and not (lease.is_finished or lease.is_paused_by_owner)
+    if is_read and life(facts, lease.owner) in (Liveness.LIVING, Liveness.SILENT):
+        notes.append(
+            f"worker {lease.owner} obeys until its next scan; what it has {taken_out} until then stays so, "
+            "and `leases audit` will say how much that was"
+        )
     return tuple(notes)

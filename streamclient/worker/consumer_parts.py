@@ -74,7 +74,7 @@ class ConsumerParts:
     store_of: Callable[[RecordOrder], IParkingStore] = field(factory=lambda: partial(ordered_store, None))
     """Returns the parking store that an operator's order names. It is called where user code runs."""
     ended_order: Callable[[ShardInfo, OrderEnded], None] = lambda shard, ended: None
-    """Called when a consumer has obeyed an operator's order."""
+    """Called when a consumer has obeyed an operator's order, or the order was withdrawn."""
     outages: OutageLog = field(factory=lambda: OutageLog(_log))
     """Shared, because one outage strikes all shards of a worker."""
 

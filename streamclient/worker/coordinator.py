@@ -268,8 +268,11 @@ class Coordinator:
         return True
 
     def order_ended(self, shard: ShardInfo, ended: OrderEnded) -> None:
-        """Record that a consumer has obeyed an operator's order."""
-        self.emit(events.OrderObeyed(shard.shard_id, shard.lease_identifier, ended.order, ended.taken))
+        """Record that a consumer has obeyed an operator's order, or that the order was withdrawn."""
+        over = events.OrderOver(
+            shard.shard_id, shard.lease_identifier, ended.order, ended.taken, is_withdrawn=ended.is_withdrawn
+        )
+        self.emit(over)
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
         """Record that a consumer makes no progress without an excuse."""

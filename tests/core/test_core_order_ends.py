@@ -7,7 +7,7 @@ from attrs import evolve
 from holdings_driver import Driver, only, row, writes
 
 from streamclient.core import events, leases
-from streamclient.core.events import Answered, GiveOrders, NoteOrder, OrderObeyed
+from streamclient.core.events import Answered, GiveOrders, NoteOrder, OrderOver
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.write_rules import WriteKind, WriteOutcome
 from streamclient.model import RecordOrder
@@ -25,7 +25,7 @@ def order(driver: Driver, *orders: RecordOrder) -> list[events.Command]:
 
 def obeyed(driver: Driver, which: RecordOrder = ORDER, taken: int = 2) -> list[events.Command]:
     """The consumer has obeyed an order."""
-    return driver.settle(driver.send(OrderObeyed("a", driver.holdings.held["a"].identifier, which, taken)))
+    return driver.settle(driver.send(OrderOver("a", driver.holdings.held["a"].identifier, which, taken)))
 
 
 def noted(driver: Driver, which: RecordOrder = ORDER, error: Exception | None = None) -> list[events.Command]:
@@ -157,7 +157,7 @@ def test_an_order_survives_its_owner_and_a_restart_at_an_earlier_checkpoint(driv
 def test_what_a_consumer_says_that_was_replaced_means_nothing(driver: Driver) -> None:
     order(driver, ORDER)
 
-    assert only(driver.settle(driver.send(OrderObeyed("a", "gone", ORDER, 2))), NoteOrder) == []
+    assert only(driver.settle(driver.send(OrderOver("a", "gone", ORDER, 2))), NoteOrder) == []
 
 
 @pytest.mark.parametrize("taken", [0, 1])
@@ -177,3 +177,104 @@ def test_a_row_that_was_reset_gets_its_orders_back(driver: Driver) -> None:
     assert restored.result is not None
     assert restored.result.orders == (ORDER,)
     assert "orders" in restored.changes
+
+
+# --- withdrawn by an operator ----------------------------------------------------------------------------------------
+
+
+def withdraw(driver: Driver, *left: RecordOrder) -> list[events.Command]:
+    """An operator removes orders from the row, and the worker scans."""
+    return order(driver, *left)
+
+
+def told_withdrawn(driver: Driver, taken: int) -> list[events.Command]:
+    """The consumer tells that the order left the row before it was obeyed."""
+    over = OrderOver("a", driver.holdings.held["a"].identifier, ORDER, taken, is_withdrawn=True)
+    return driver.settle(driver.send(over))
+
+
+SKIPPED_ONE = (
+    "withdrawn after this worker skipped 1 of 2 records; those after the stored checkpoint may still be delivered"
+)
+
+
+@pytest.mark.parametrize(("taken", "outcome"), [(0, "withdrawn before this worker skipped a record"), (1, SKIPPED_ONE)])
+def test_a_withdrawn_order_leaves_the_consumer_and_the_audit_says_what_it_took_out(
+    driver: Driver, taken: int, outcome: str
+) -> None:
+    order(driver, ORDER, OTHER)
+    assert [command.orders for command in only(withdraw(driver, OTHER), GiveOrders)] == [(OTHER,)]
+    commands = told_withdrawn(driver, taken)
+    assert [(note.order, note.outcome) for note in only(commands, NoteOrder)] == [(ORDER, outcome)]
+
+    assert writes(noted(driver)) == []
+    assert driver.table["a"].orders == (OTHER,)
+    assert only(driver.renew_later(), NoteOrder) == []
+
+
+def test_the_note_of_a_withdrawn_order_that_fails_is_repeated_at_the_next_heartbeat(driver: Driver) -> None:
+    order(driver, ORDER)
+    withdraw(driver)
+    (first,) = only(told_withdrawn(driver, 1), NoteOrder)
+    commands = noted(driver, error=TimeoutError("busy"))
+
+    assert [*only(commands, NoteOrder), *only(driver.renew_later(), NoteOrder)][0] == first
+
+
+def test_an_order_that_is_withdrawn_while_its_end_is_being_noted_has_one_note(driver: Driver) -> None:
+    order(driver, ORDER)
+    (note,) = only(obeyed(driver), NoteOrder)
+    commands = withdraw(driver)
+    commands += noted(driver)
+    commands += driver.renew_later()
+
+    assert note.outcome == "skipped 2 records"
+    assert only(commands, NoteOrder) == []
+    assert [write.kind for write in writes(commands) if write.kind is WriteKind.END_ORDERS] == []
+    assert driver.table["a"].orders == ()
+
+
+def test_an_order_that_is_withdrawn_between_its_note_and_its_removal_is_gone_all_the_same(driver: Driver) -> None:
+    """The write that removes it is refused, as the row has changed; what another operator ordered meanwhile stays."""
+    order(driver, ORDER)
+    obeyed(driver)
+    assert driver.land(leases.set_orders(driver.table["a"], (OTHER,))) is WriteOutcome.ACCEPTED
+    noted(driver)
+    driver.renew_later()
+
+    assert driver.table["a"].orders == (OTHER,)
+
+
+def test_an_order_that_was_obeyed_when_the_worker_sees_that_it_is_withdrawn_is_noted_as_obeyed(driver: Driver) -> None:
+    order(driver, ORDER)
+    withdraw(driver)
+
+    assert [note.outcome for note in only(obeyed(driver), NoteOrder)] == ["skipped 2 records"]
+
+
+def test_an_order_that_left_the_row_at_its_time_was_not_withdrawn(driver: Driver) -> None:
+    soon = evolve(ORDER, until_micros=777 + 30_000_000)
+    order(driver, soon)
+    for _ in range(5):
+        driver.renew_later()
+    noted(driver, soon)
+    assert driver.table["a"].orders == ()
+    over = OrderOver("a", driver.holdings.held["a"].identifier, soon, 0, is_withdrawn=True)
+
+    assert only(driver.settle(driver.send(over)), NoteOrder) == []
+
+
+def test_an_order_that_comes_back_into_the_row_stands_and_its_end_is_noted_anew(driver: Driver) -> None:
+    """A Java worker that rewrites a row loses its orders, which come back with the row's content."""
+    order(driver, ORDER)
+    withdraw(driver)
+    told_withdrawn(driver, 0)
+    noted(driver)
+    driver.renew_later()
+    assert [command.orders for command in only(order(driver, ORDER), GiveOrders)] == [(ORDER,)]
+    driver.renew_later()
+    assert driver.table["a"].orders == (ORDER,)
+
+    assert [note.outcome for note in only(obeyed(driver), NoteOrder)] == ["skipped 2 records"]
+    noted(driver)
+    assert driver.table["a"].orders == ()

@@ -17,6 +17,7 @@ from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.core.consumer import consumer_events as facts
 from streamclient.core.consumer.consumer_positions import HandedOutPositions
 from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.consumer.page import failure_of
 from streamclient.core.consumer.record_orders import RecordOrders
 from streamclient.core.consumer.transitions import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity, StartConsumer
@@ -62,6 +63,8 @@ class Shard:
         self.parked: list[int] = []
         self.ended: list[tuple[str, int, str]] = []
         """Name and count of each order that ended, with the checkpoint at that time."""
+        self.withdrawn: list[tuple[str, int]] = []
+        """Name and count of each order that was withdrawn."""
         self.logged: list[str] = []
         self.end: ConsumerEnd | None = None
         self._waiting: list[facts.ConsumerEvent] = []
@@ -108,6 +111,8 @@ class Shard:
                 self._positions.permit(position, progress, last)
             case facts.Retract():
                 self._positions.retract()
+            case facts.OrderEnded(ended, taken, is_withdrawn=True):
+                self.withdrawn.append((ended.request_id, taken))
             case facts.OrderEnded(ended, taken):
                 self.ended.append((ended.request_id, taken, self.machine.stored))
             case facts.LogLine(Severity.WARNING, text):
@@ -369,6 +374,84 @@ def test_orders_that_leave_the_row_are_forgotten() -> None:
     assert orders.give(()) == ()
     assert not orders.named_in([record(3)], range(1))
     assert shard.machine.phase is Phase.HALTED
+
+
+# --- an order is withdrawn -------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_is_withdrawn_before_its_records_came_takes_none_out() -> None:
+    shard = Shard(8, 2, order(5, 6), failing=[3]).run()
+    shard.run(facts.OrdersGiven(()))
+    assert shard.withdrawn == [("o1", 0)]
+
+    shard.run(facts.OrdersGiven((order(3, name="o2"),)))
+    assert {*shard.accepted} == {0, 1, 2, 4, 5, 6, 7}
+    assert [name for name, _, _ in shard.ended] == ["o2"]
+    assert len(shard.withdrawn) == 1
+
+
+def test_an_order_that_is_withdrawn_in_the_middle_tells_what_it_took_out_which_stays_so() -> None:
+    shard = Shard(8, 2, order(1, 6), failing=[3]).run()
+    shard.run(facts.OrdersGiven(()))
+    assert shard.withdrawn == [("o1", 1)]
+
+    shard.run(facts.OrdersGiven((order(3, name="o2"),)))
+    assert {*shard.accepted} == {0, 2, 4, 5, 6, 7}
+
+
+def test_after_an_order_was_withdrawn_a_reader_at_an_earlier_checkpoint_is_given_its_records() -> None:
+    shard = Shard(4, 4, order(1), failing=[3]).run()
+    assert 1 not in shard.given
+
+    shard.run(facts.OrdersGiven((order(3, name="o2"),)))
+    assert shard.withdrawn == [("o1", 1)]
+    assert {*shard.accepted} == {0, 1, 2}
+
+
+def test_an_order_that_ended_cannot_be_withdrawn() -> None:
+    shard = Shard(6, 2, order(1), failing=[3]).run()
+    assert [name for name, _, _ in shard.ended] == ["o1"]
+
+    shard.run(facts.OrdersGiven(()))
+    assert shard.withdrawn == []
+
+
+def parking(order_of: RecordOrder) -> ConsumerMachine:
+    """A machine of three records that is parking one of them by order."""
+    machine = Shard(3, 3, order_of).machine
+    for event in (facts.Began(), facts.CallReturned(value=True)):
+        machine.handle(event, 100.0)
+    page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
+    said = machine.handle(facts.PageRead(machine.visit, page, 100.0), 100.0)
+    assert [command.indices for command in said if isinstance(command, facts.Park)] == [[1]]
+    return machine
+
+
+def test_a_record_that_is_being_parked_while_its_order_is_withdrawn_counts_as_parked() -> None:
+    withdrawn = order(1, is_skip=False)
+    machine = parking(withdrawn)
+    assert machine.handle(facts.OrdersGiven(()), 100.0) == []
+
+    page = RecordPage([record(number) for number in range(3)], Position("p3"), True, 3)
+    command = facts.Park(page, [1], None, Position(START), failure_of(withdrawn), withdrawn)
+    said = machine.handle(facts.CallReturned(value=[parked_record(command, 0)]), 100.0)
+    assert facts.OrderEnded(withdrawn, 1, is_withdrawn=True) in said
+    (call,) = [command for command in said if isinstance(command, facts.ProcessRecords)]
+    assert [number_of(each) for each in call.records] == [0, 2]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_record_whose_store_fails_is_delivered_once_its_order_is_withdrawn(is_late: bool) -> None:
+    withdrawn = order(1, is_skip=False)
+    machine = parking(withdrawn)
+    events = [facts.OrdersGiven(()), facts.CallReturned(Raised.of(OSError("no such directory")))]
+    said = [command for event in (events[::-1] if is_late else events) for command in machine.handle(event, 100.0)]
+    if not is_late:
+        said += machine.handle(facts.TimeCame(machine.visit), 100.0)
+
+    assert facts.OrderEnded(withdrawn, 0, is_withdrawn=True) in said
+    (call,) = [command for command in said if isinstance(command, facts.ProcessRecords)]
+    assert [number_of(each) for each in call.records] == [0, 1, 2]
 
 
 @settings(max_examples=300, deadline=None)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from attrs import evolve
+
+from streamclient.config import ClientConfig
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_writer import MirrorWriter
 from streamclient.destinations.memory_destination import MemoryDestination
 from streamclient.errors import StreamClientError
 from streamclient.server import LocalTablestore
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
+from tests.outages import OUTAGES, UnreliableService
+from tests.patience import until
 from tests.probing import probed, reason
 
+SOON_UNHEALTHY = evolve(
+    QUICK,
+    taker_interval_millis=100,
+    renewer_interval_millis=300,
+    max_duration_before_last_successful_renew_or_take_lease=1_000,
+)
+"""Calls that fail for a second make a mirror unhealthy; those that succeed are far more frequent."""
 
-def mirror_of(local: LocalTablestore, table: str = "orders") -> Mirror:
-    return Mirror(local.client(), table, "status", MemoryDestination(), client_config=QUICK, limits=LIMITS)
+
+def mirror_of(local: LocalTablestore, table: str = "orders", config: ClientConfig = QUICK) -> Mirror:
+    return Mirror(local.client(), table, "status", MemoryDestination(), client_config=config, limits=LIMITS)
 
 
 def test_a_mirror_from_before_its_beginning_to_its_end(local: LocalTablestore) -> None:
@@ -55,3 +69,23 @@ def test_a_mirror_that_is_asked_to_end_is_not_ready(local: LocalTablestore, monk
             pass
 
     assert seen == [((200, 503, 200), "stopping")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", OUTAGES.values(), ids=OUTAGES.keys())
+def test_an_outage_of_the_service_changes_the_health_of_a_mirror_alone(tmp_path: Path, code: str) -> None:
+    with UnreliableService(tmp_path) as service:
+        make_table(service.local.client())
+        mirror = mirror_of(service.local, config=SOON_UNHEALTHY)
+        with mirror.serve_health(0) as server, running(mirror):
+            put(service.local.client(), 1)
+            caught_up(mirror)
+            until(lambda: probed(server.port) == (200, 200, 200), lambda: mirror.health)
+            service.goes_out(code)
+            until(lambda: probed(server.port) == (200, 200, 503), lambda: mirror.health)
+            until(lambda: code in reason(server.port, "/health"), lambda: mirror.health)
+            assert probed(server.port) == (200, 200, 503)
+            service.comes_back(code)
+            until(lambda: probed(server.port) == (200, 200, 200), lambda: mirror.health)
+            put(service.local.client(), 2)
+            caught_up(mirror)

@@ -7,12 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from alert_play import playing
 from alert_samples import MISSING, firing, promtool
-from alert_scenes import SCENES, playing
+from alert_scenes import SCENES
 from operate_scene import Scene
 
 from tools.alert_board import RATE_WINDOW
-from tools.alert_faults import FAULTS, Fault
+from tools.alert_faults import FAULTS, WELL, Fault
 from tools.alerts import FOLDER
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(promtool() is None, reason=MISSING)]
@@ -24,6 +25,9 @@ def test_a_fault_fires_its_alerts_and_no_others(quick: Scene, tmp_path: Path, fa
         SCENES[fault.name](play)
 
     assert firing(play.phases, tmp_path) == {*fault.named, *fault.also}
+    befallen, *others = play.probed
+    assert befallen == fault.probes
+    assert set(others) <= {WELL}
 
 
 def test_promtool_accepts_the_rules() -> None:

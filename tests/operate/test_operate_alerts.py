@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from alert_play import AGAIN, Play, grows, playing, shows
 from alert_samples import MISSING, Phase, Shot, firing, input_series, names_in, promtool
-from alert_scenes import AGAIN, SCENES, Play, grows, playing, shows
+from alert_scenes import SCENES
 from operate_scene import Scene
 from stuck_page import page_rows
 from stuck_workers import Steady

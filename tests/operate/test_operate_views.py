@@ -211,7 +211,7 @@ def test_a_difference_names_orders_about_records_that_came_and_went(scene: Scene
     scene.send(rule.set_orders(scene.lease(), ()))
 
     assert came == f"shard {scene.shard}: one record is to be taken out, by order of ann@ops\n"
-    assert "order: by ann@ops, one record parked in table parked, until" in shown
+    assert "order o1: by ann@ops, one record parked in table parked, until" in shown
     assert scene.run("leases", "diff", before).out == f"shard {scene.shard}: the order by ann@ops ended\n"
 
 

@@ -1,6 +1,6 @@
 """A worker as a process of its own, for tests that stop or kill it.
 
-Arguments: endpoint, keys, instance, tables and name, and perhaps a file, which gets the port of the worker's metrics.
+Arguments: endpoint, keys, instance, tables and name, and perhaps a file, which gets the port of metrics and probes.
 With ``--lasting`` among them its leases do not run out while a test looks.
 """
 
@@ -28,11 +28,12 @@ def main(arguments: list[str]) -> None:
     *connection, table, status_table, name = words[:ARGUMENTS]
     stream = StreamConfig(client=OTSClient(*connection), data_table_name=table, status_table_name=status_table)
     metrics = PrometheusMetrics(CollectorRegistry())
+    worker = Worker(name, ClientConfig(metrics=metrics, **config), stream, Steady)
     for file in words[ARGUMENTS:]:
         port = Path(file)
-        port.with_suffix(".new").write_text(f"{metrics.serve(0).port}")
+        port.with_suffix(".new").write_text(f"{metrics.serve(0, worker=worker).port}")
         port.with_suffix(".new").rename(port)
-    Worker(name, ClientConfig(metrics=metrics, **config), stream, Steady).run()
+    worker.run()
 
 
 if __name__ == "__main__":

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from attrs import evolve
 
+from streamclient.copying import replication_sources
 from streamclient.copying.replication import Replication
 from streamclient.copying.replication_settings import parse_settings
 from streamclient.copying.replication_sources import Source
 from streamclient.errors import StreamClientError
 from streamclient.server import Fail, FaultRule, LocalTablestore
+from tests.drill_kit import put
+from tests.outages import OUTAGES, UnreliableService
 from tests.patience import PATIENCE_SECONDS, until
 from tests.probing import probed, reason
-from tests.replicate.drill import configuration, make_source
+from tests.replicate.drill import SOURCE, configuration, make_source
+from tests.stage import write
 
 SOURCES = {"tunnel": {}, "stream": {"source": "stream", "statusTableName": "st"}}
 
@@ -71,3 +77,45 @@ def test_a_replication_that_failed_says_why(local: LocalTablestore, source: str)
         assert probed(server.port) == (200, 503, 503)
         assert reason(server.port, "/ready") == reason(server.port, "/health")
         assert "OTSAuthFailed" in reason(server.port, "/health")
+
+
+@pytest.fixture
+def soon_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that fail for three seconds make a replication unhealthy; those that succeed are far more frequent."""
+    config = evolve(
+        replication_sources._CLIENT_CONFIG,
+        taker_interval_millis=100,
+        renewer_interval_millis=300,
+        max_duration_before_last_successful_renew_or_take_lease=3_000,
+    )
+    monkeypatch.setattr(replication_sources, "_CLIENT_CONFIG", config)
+    monkeypatch.setattr(replication_sources, "HEARTBEAT_SECONDS", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("soon_unhealthy")
+@pytest.mark.parametrize("code", OUTAGES.values(), ids=OUTAGES.keys())
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_outage_of_the_service_changes_the_health_of_a_replication_alone(
+    tmp_path: Path, source: str, code: str
+) -> None:
+    """Source and destination are of one service."""
+    with UnreliableService(tmp_path) as service:
+        make_source(service.local.client(), 4)
+        copy = replication_of(service.local, source)
+        thread = threading.Thread(target=copy.run)
+        with copy.serve_health(0) as server:
+            thread.start()
+            until(lambda: copy._writer is not None and copy._writer.counts.rows >= 4)
+            until(lambda: probed(server.port) == (200, 200, 200), lambda: copy.health)
+            service.goes_out(code)
+            until(lambda: probed(server.port) == (200, 200, 503), lambda: copy.health)
+            until(lambda: code in reason(server.port, "/health"), lambda: copy.health)
+            assert probed(server.port) == (200, 200, 503)
+            service.comes_back(code)
+            until(lambda: probed(server.port) == (200, 200, 200), lambda: copy.health)
+            write(service.local.client(), SOURCE, [put(9, ("value", 9))])
+            until(lambda: copy._writer is not None and copy._writer.counts.rows >= 5)
+            copy.stop.set()
+            thread.join(PATIENCE_SECONDS)
+            assert probed(server.port) == (200, 503, 503)

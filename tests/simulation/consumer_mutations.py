@@ -153,7 +153,7 @@ def _ends_before_the_checkpoint(self: RecordOrders, stored: int, *, is_finished:
 
 
 def _left_without_a_note(state: WorkerState, held: HeldLease) -> tuple[RecordOrder, ...]:
-    return tuple(order for order in held.lease.orders if order.request_id not in held.obeyed)
+    return tuple(order for order in held.lease.orders if order.request_id not in held.orders_over)
 
 
 def _names_one_more(self: RecordOrders, records: Any, indices: Any) -> Any:

@@ -384,6 +384,8 @@ class OrderEnded:
     order: RecordOrder
     taken: int
     """The number of these records that this consumer took out; the others were passed before it read the shard."""
+    is_withdrawn: bool = False
+    """True if the order left the row instead, and was not obeyed: no further record is taken out."""
 
 
 @frozen

@@ -170,6 +170,14 @@ class ConsumerState:
         for order, taken in self._orders.ended(self._progress.records, is_finished=self.is_finished):
             self._tell(consumer_events.OrderEnded(order, taken))
 
+    def _tell_withdrawn_orders(self) -> None:
+        """Tell which orders of operators were withdrawn, but not while records are being parked by order."""
+        delivery = self._delivery
+        if self.is_calling and delivery is not None and delivery.must_store and delivery.order is not None:
+            return
+        for order, taken in self._orders.withdrawn():
+            self._tell(consumer_events.OrderEnded(order, taken, is_withdrawn=True))
+
     def _log_orders(self) -> None:
         """Log, once for each order, that it is being obeyed."""
         for order in self._orders.logged():

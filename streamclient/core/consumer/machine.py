@@ -39,6 +39,7 @@ class ConsumerMachine(PageReader):
             self._strategy_answered(event)
         else:
             _RETURNS[self.phase](self, event)
+        self._tell_withdrawn_orders()
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,7 @@ class ConsumerMachine(PageReader):
     def _orders_given(self, event: consumer_events.OrdersGiven) -> None:
         """Take note of the operators' orders; a new one that may help ends the halt or pause after a failure."""
         new, halt, delivery = self._orders.give(event.orders), self.halt_reason, self._delivery
+        self._tell_withdrawn_orders()
         if self.stop_reason is not None:
             return
         if self.phase is Phase.WAITING and delivery is not None and delivery.is_named:
@@ -141,10 +143,10 @@ class ConsumerMachine(PageReader):
             self._start_due()
         elif self._delivery is None:
             self._follow(Outcome.READ_DUE)
-        elif self._delivery.must_store:
+        elif self._delivery.must_store and self._delivery.order is None:
             self._follow(Outcome.STORE_DUE)
         else:
-            self._proceed()
+            self._proceed()  # an order may have changed or left during the call
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 

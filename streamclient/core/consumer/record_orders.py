@@ -5,7 +5,9 @@ Laws:
 * a record is taken out only if a standing order names it; of two orders that name it, the later one counts;
 * an order moves no checkpoint: a page without its records ends where the whole page ends;
 * an order is obeyed once a stored checkpoint is after all records that it names. Until then it stands, so that a reader
-  that begins at an earlier checkpoint takes the same records out again.
+  that begins at an earlier checkpoint takes the same records out again;
+* an order that leaves the row before it is obeyed was withdrawn. No further record is taken out because of it, and
+  records that were taken out stay so.
 
 Ids of a shard's records sort as the records do, so comparing ids shows which records are before a position.
 """
@@ -47,6 +49,7 @@ class RecordOrders:
         self.record_id = record_id
         self._standing: dict[str, _StandingOrder] = {}
         self._by_record: dict[str, _StandingOrder] = {}
+        self._withdrawn: list[_StandingOrder] = []
         self.give(orders)
 
     def give(self, orders: Iterable[RecordOrder]) -> tuple[RecordOrder, ...]:
@@ -56,6 +59,9 @@ class RecordOrders:
             order.request_id: known.get(order.request_id) or _StandingOrder(order, max(order.record_ids, default=""))
             for order in orders
         }
+        self._withdrawn += [
+            standing for key, standing in known.items() if key not in self._standing and not standing.is_told
+        ]
         self._by_record = {
             record_id: standing for standing in self._standing.values() for record_id in standing.order.record_ids
         }
@@ -79,10 +85,16 @@ class RecordOrders:
         return {index: standing.order for index, standing in found if standing is not None}
 
     def took(self, order: RecordOrder, records: Iterable[StreamRecord]) -> None:
-        """Record that ``records`` were taken out because of ``order``."""
-        standing = self._standing.get(order.request_id)
-        if standing is not None:
-            standing.taken.update(map(self.record_id, records))
+        """Record that ``records`` were taken out because of ``order``, which may have been withdrawn meanwhile."""
+        for standing in (*self._standing.values(), *self._withdrawn):
+            if standing.order.request_id == order.request_id:
+                standing.taken.update(map(self.record_id, records))
+
+    def withdrawn(self) -> Iterator[tuple[RecordOrder, int]]:
+        """Yield, once each, the orders that were withdrawn, with the number of records that were taken out here."""
+        while self._withdrawn:
+            standing = self._withdrawn.pop(0)
+            yield standing.order, len(standing.taken)
 
     def logged(self) -> Iterator[RecordOrder]:
         """Yield the orders that were obeyed for the first time since the last call."""

@@ -25,7 +25,7 @@ from streamclient.core.events import (
     CheckpointOutcome,
     ConsumerStopped,
     EndRead,
-    OrderObeyed,
+    OrderOver,
     Severity,
     StartConsumer,
 )
@@ -389,9 +389,11 @@ class Consumer:
             self.world.loss_given_up(self.lease_key)
 
     def _order_ended(self, command: facts.OrderEnded) -> None:
-        self.world.counts["orders obeyed"] += 1
+        self.world.counts["orders withdrawn" if command.is_withdrawn else "orders obeyed"] += 1
         self.world.counts["ordered records taken out"] += command.taken
-        event = OrderObeyed(self.lease_key, self.identifier, command.order, command.taken)
+        event = OrderOver(
+            self.lease_key, self.identifier, command.order, command.taken, is_withdrawn=command.is_withdrawn
+        )
         self.agenda.after(0.0, self.process.deliver, event)
 
     def _log(self, command: facts.LogLine) -> None:
