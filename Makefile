@@ -32,6 +32,7 @@ help:
 	@echo "make test      lint, types, documentation, all tests but the long ones"
 	@echo "make test-long the tests that are marked as long: minutes each, and each with a shorter one of its kind in make test"
 	@echo "make check     lint, types, documentation"
+	@echo "make first-hour  the README typed into two terminals, from the installation on; some minutes"
 	@echo "make alerts    the alerting rules and the board in docs/deploy, made from the table of metrics"
 	@echo "make test-alerts  every fault played in a real fleet, and its alerts judged by promtool; some minutes"
 	@echo "make promtool  promtool in build/promtool, from Debian's package prometheus, if this machine has none"
@@ -94,6 +95,10 @@ test-long:
 	@tools/get-promtool || echo "its tests are skipped" >&2
 	@$(BIN)/python -m pytest -m long $(TOGETHER)
 
+first-hour:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m pytest -m long tests/commands/test_first_hour.py
+
 promtool:
 	@tools/get-promtool
 
@@ -145,6 +150,7 @@ style:
 
 types:
 	@$(BIN)/mypy
+	@$(BIN)/basedpyright --level error
 
 docs:
 	@tools/setup-environment spark,cli,docs,dev

@@ -4,6 +4,7 @@ Start ``streamclient server`` in another terminal, then run this. It makes a tab
 and reads them back through a leased worker.
 """
 
+import sys
 import threading
 
 from streamclient import (
@@ -13,6 +14,7 @@ from streamclient import (
     IRecordProcessorFactory,
     ProcessRecordsInput,
     ShutdownInput,
+    StreamClientError,
     StreamConfig,
     Worker,
     readable_position,
@@ -70,9 +72,10 @@ class RecordProcessorFactory(IRecordProcessorFactory):
 
 
 def make_table_with_stream(client: OTSClient) -> None:
-    if "teststream" in client.list_table():
+    streams = TablestoreStreamApi(client)
+    if streams.list_stream("teststream"):
         return
-    TablestoreStreamApi(client).create_table(
+    streams.create_table(
         TableMeta("teststream", [("id", "STRING")]),
         TableOptions(),
         ReservedThroughput(CapacityUnit(0, 0)),
@@ -101,4 +104,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except StreamClientError as error:  # one sentence, such as that no server answers
+        sys.exit(str(error))

@@ -7,7 +7,7 @@ expired and another worker has taken over. Then it goes on, as a frozen process 
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class FencedSink:
         self._connection.execute("INSERT OR IGNORE INTO changes VALUES (?, ?, ?, ?, ?)", values)
 
     @contextmanager
-    def _transaction(self, shard_id: str, epoch: int) -> Iterator[str]:
+    def _transaction(self, shard_id: str, epoch: int) -> Generator[str, None, None]:
         """Compare the epoch and write in one transaction; a check before the transaction would prove nothing."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")

@@ -4,9 +4,13 @@ Runs against a local Tablestore that it starts itself. It writes a hundred rows,
 the worker's metrics port as Prometheus does.
 """
 
+import sys
 import urllib.request
 
-from prometheus_client import CollectorRegistry
+try:
+    from prometheus_client import CollectorRegistry
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[prometheus,server]"  where streamclient was installed from')
 from streamclient import (
     ClientConfig,
     InitializationInput,

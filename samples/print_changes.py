@@ -3,9 +3,10 @@
 Start ``streamclient server`` in another terminal, then::
 
     streamclient tables create orders
-    streamclient run print_changes:PrintChanges --data-table orders --status-table orders_status
+    streamclient run print_changes:PrintChanges --data-table orders --group printer
 
-and write rows with any client of Tablestore.
+and write rows with any client of Tablestore. A group has positions of its own: a worker prints what is new to its
+group.
 """
 
 from streamclient import (

@@ -7,6 +7,7 @@ the shards, and shows that they process each record once.
 import tempfile
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from streamclient import (
@@ -106,7 +107,7 @@ def main() -> None:
         tally = Tally(KEYS)
         config = StreamConfig(client=client, data_table_name="visits", status_table_name="not_used")
         workers = [
-            Worker(name, QUICK, config, lambda name=name: Counting(name, tally), lease_manager=manager)
+            Worker(name, QUICK, config, partial(Counting, name, tally), lease_manager=manager)
             for name in ("worker-1", "worker-2")
         ]
         with workers[0], workers[1]:

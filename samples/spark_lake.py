@@ -7,9 +7,12 @@ lake is the folder ``lake``, or the one named by the argument.
 
 import sys
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-from streamclient import ClientConfig, ColumnType, StreamConfig, Worker
+try:
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as f
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[spark,delta]"  where streamclient was installed from')
+from streamclient import ClientConfig, ColumnType, StreamClientError, StreamConfig, Worker
 from streamclient.destinations import DeltaDestination, read_delta, verify
 from streamclient.spark import (
     BatchContext,
@@ -107,4 +110,7 @@ def main(lake: str = "lake") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except StreamClientError as error:  # one sentence, such as that no server answers
+        sys.exit(str(error))

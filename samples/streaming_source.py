@@ -4,11 +4,15 @@ Makes a table on a local server of its own, and reads its stream in three runs o
 after the first. Then it copies the rows of the table into another one.
 """
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+try:
+    from pyspark.sql import SparkSession
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing}: run  pip install ".[spark,server]"  where streamclient was installed from')
 from streamclient.server import LocalTablestore
 from streamclient.spark import TablestoreDataSource, local_session
 from streamclient.tablestore import StreamSpecification, TablestoreStreamApi

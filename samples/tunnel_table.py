@@ -1,7 +1,7 @@
 """The common parts of the tunnel samples: a Tablestore to run against, a table, and orders in it."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from streamclient.server import LocalTablestore
@@ -22,7 +22,7 @@ from tablestore import (
 
 
 @contextmanager
-def instance() -> Iterator[OTSClient]:
+def instance() -> Generator[OTSClient, None, None]:
     """Yield a client of the Tablestore named in the environment, or of a local one that ends with the sample."""
     if "TABLESTORE_ENDPOINT" not in os.environ:
         with LocalTablestore() as local:

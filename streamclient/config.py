@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, Factory, field, frozen
 
 from streamclient.base import checks, logs
 from streamclient.errors import ConfigurationError
@@ -354,6 +354,10 @@ class ClientConfig:
                 )
 
 
+def _name_of_the_table(config: StreamConfig) -> str:
+    return config.data_table_name
+
+
 @checks.explains_names
 @frozen(kw_only=True)
 class StreamConfig:
@@ -370,7 +374,7 @@ class StreamConfig:
     """The most records per read."""
     initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
     """The start of shards without a stored checkpoint; ``"oldest"`` and ``"latest"`` are accepted too."""
-    name: str = field(validator=checks.identifier)
+    name: str = field(default=Factory(_name_of_the_table, takes_self=True), validator=checks.identifier)
     """The name that tells the streams of one worker apart, in statuses and logs; by default that of the data table."""
     record_processor_factory: IRecordProcessorFactory | Callable[..., object] | None = field(
         default=None, validator=checks.optional(processor_factory)
@@ -378,10 +382,6 @@ class StreamConfig:
     """The maker of this stream's processors, or the handler of its batches, instead of the worker's factory."""
     lease_manager: ILeaseManager | None = field(default=None, validator=checks.optional(lease_manager))
     """The keeper of this stream's leases, instead of the status table."""
-
-    @name.default
-    def _name_of_the_table(self) -> str:
-        return self.data_table_name
 
     @name.validator
     def _has_no_slash(self, attribute: Attribute[Any], value: str) -> None:

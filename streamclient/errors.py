@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 MOST_ERROR_CHARACTERS = 4_096
 """The most characters that are logged or stored of a text from outside this package; some errors carry whole
@@ -40,6 +41,28 @@ def _escaped(text: str) -> str:
     if text.isprintable():  # the usual case, and quick
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+"""The hosts by which programs reach a local server."""
+
+_HTTP_PORT = 80
+
+
+def is_local(endpoint: object) -> bool:
+    """Return whether an endpoint is one of a local server: without TLS, and on this machine."""
+    try:
+        parts = urlsplit(str(endpoint))
+    except ValueError:  # brackets around something else than an address
+        return False
+    return parts.scheme == "http" and parts.hostname in _THIS_MACHINE
+
+
+def start_one(endpoint: str) -> str:
+    """Return the advice to start a local server at an endpoint where none listens; empty for another machine."""
+    if not is_local(endpoint):
+        return ""
+    return f"; start a local Tablestore with `streamclient server --port {urlsplit(endpoint).port or _HTTP_PORT}`"
 
 
 class ErrorKind(Enum):

@@ -171,8 +171,9 @@ class Lease:
         return self.owner != "" and self.stealer == self.owner
 
     def __str__(self) -> str:
+        asked = f", asked for by {self.stealer}" if self.is_marked else ", handed over" if self.is_handed_over else ""
         where = readable_position(self.checkpoint)
-        return f"{self.lease_key}({self.owner or '-'}, {self.stealer or '-'}, {self.counter}, {where})"
+        return f"{self.lease_key} (owner {self.owner or 'none'}{asked}, counter {self.counter}, at {where})"
 
 
 @frozen

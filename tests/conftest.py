@@ -57,6 +57,9 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# As in an activated environment: commands tell the names of programs that a shell finds, and the paths of others.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give all Sparks one home: what is installed, without the archive of its own Python.

@@ -89,15 +89,22 @@ class Installed:
             process.communicate(timeout=PATIENCE_SECONDS)
 
 
-def install(place: Path) -> Installed:
-    """The wheel as pip builds it from a clean copy, in a fresh environment."""
+def copy_of_the_checkout(place: Path) -> Path:
+    """What an installation needs of it, as it is right after a clone."""
     source = place / "source"
     source.mkdir()
     for part in PARTS:
         if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / part, source / part)
+    return source
+
+
+def install(place: Path) -> Installed:
+    """The wheel as pip builds it from a clean copy, in a fresh environment."""
+    source = copy_of_the_checkout(place)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(source)], check=True)
     (wheel,) = place.glob("*.whl")

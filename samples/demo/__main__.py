@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from datetime import datetime, timezone
@@ -71,7 +72,7 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
 
 def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:
     """Print the outcome for people."""
-    look = f"{sys.executable} -m samples.demo.look {stage.lake}"
+    look = f"{os.path.relpath(sys.executable)} -m samples.demo.look {stage.lake}"
     print(
         f"\n"
         f"  the writer had {outcome.acknowledged} changes acknowledged; the stream holds {outcome.changes}\n"

@@ -77,7 +77,8 @@ class Stage:
         reading = Counter(lease.owner for lease in self.leases() if not lease.is_finished)
         victim = max(self.fleet.running(), key=lambda process: reading[process.name])
         victim.kill()
-        return f"kill -9 {victim.name}, which was reading {reading[victim.name]} shards"
+        count = reading[victim.name]
+        return f"kill -9 {victim.name}, which was reading {count} shard{'' if count == 1 else 's'}"
 
     def split_largest(self) -> str:
         """Split the open shard with the most records."""

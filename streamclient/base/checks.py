@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from enum import Enum
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -376,6 +376,10 @@ def choice(name: str, kind: type[_Member], given: object) -> _Member:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
+_HOMES: dict[str, dict[str, set[str]]] = {}
+"""For each module of settings, the names of its classes by the name of a setting."""
+
+
 def explains_names(made: _Made) -> _Made:
     """Decorate a class or function that takes settings: refuse unknown or missing keywords with a helpful message.
 
@@ -383,12 +387,13 @@ def explains_names(made: _Made) -> _Made:
         ConfigurationError: from the decorated object, instead of Python's ``TypeError``.
     """
     if isinstance(made, type):
-        made.__init__ = _explained(made.__init__, made.__name__)  # type: ignore[misc]
+        made.__init__ = _explained(made.__init__, made.__name__, made.__module__)  # type: ignore[misc]
         return made
-    return cast(_Made, _explained(cast(Callable[..., Any], made), getattr(made, "__name__", "it")))
+    call = cast(Callable[..., Any], made)
+    return cast(_Made, _explained(call, getattr(made, "__name__", "it"), getattr(made, "__module__", "")))
 
 
-def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
+def _explained(call: Callable[..., Any], owner: str, module: str) -> Callable[..., Any]:
     parameters = inspect.signature(call).parameters.values()
     named = [
         parameter
@@ -396,6 +401,8 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     known = [parameter.name for parameter in named if parameter.name != "self"]
+    for name in known:
+        _HOMES.setdefault(module, {}).setdefault(name, set()).add(owner)
     needed = {
         parameter.name
         for parameter in parameters
@@ -406,7 +413,8 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
     def checked(*arguments: Any, **settings: Any) -> Any:
         unknown = [name for name in settings if name not in known]
         if unknown:
-            raise ConfigurationError(f"{owner} has no setting {unknown[0]}{did_you_mean(unknown[0], known)}")
+            hint = _elsewhere(unknown[0], known, module) or did_you_mean(unknown[0], known)
+            raise ConfigurationError(f"{owner} has no setting {unknown[0]}{hint}")
         missing = [name for name in known if name in needed and name not in settings]
         if missing:
             raise ConfigurationError(f"{owner} needs {', '.join(missing)}")
@@ -415,14 +423,35 @@ def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
     return checked
 
 
+def _elsewhere(name: str, known: Sequence[str], module: str) -> str:
+    """Return the class that has the setting ``name``, if a name of ``known`` is not as similar; empty otherwise.
+
+    The classes are those of the same module, then those of modules whose names end with ``config``.
+    """
+    own, letters = {_letters(setting) for setting in known}, _letters(name)
+    for where in (module, *(each for each in _HOMES if each.endswith("config"))):
+        by_letters = {_letters(setting): setting for setting in _HOMES[where]}
+        closest = get_close_matches(letters, {*own, *by_letters}, n=1, cutoff=CLOSE_ENOUGH)
+        if closest and closest[0] not in own:
+            meant = by_letters[closest[0]]
+            of = " and of ".join(sorted(_HOMES[where][meant]))
+            return f"; {meant} is a setting of {of}" if closest[0] == letters else f"; did you mean {meant} of {of}?"
+    return ""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the most similar setting, or a list of all settings.
+    """Return a question that names the most similar setting, or a list of all settings, the most similar ones first.
 
     Only letters and digits count. So ``setLeaseDurationMillis`` of the Java client and ``leasedurationmillis``, as
     Spark passes it, both stand for ``lease_duration_millis``.
     """
     names = sorted(known)
-    return _hint(_letters(name), {_letters(option): option for option in names}) or f"; it has {', '.join(names)}"
+    hint = _hint(_letters(name), {_letters(option): option for option in names})
+    return hint or f"; it has {', '.join(sorted(names, key=lambda each: -_similarity(name, each)))}"
+
+
+def _similarity(name: str, other: str) -> float:
+    return SequenceMatcher(None, _letters(name), _letters(other)).ratio()
 
 
 def words(name: str) -> str:

@@ -23,6 +23,9 @@ MOST_LOGGED_CHARACTERS = 16_384
 SHARD = "shard"
 """The attribute of a log record that names the shard which the entry is about."""
 
+ENDS = "ends"
+"""The attribute of a log record that is true if the entry says why a worker, or a stream of it, ends."""
+
 _CONTINUES = "\n  "
 """The beginning of an entry's further lines, as of a stack: an indented line cannot pass for an entry."""
 
@@ -77,6 +80,11 @@ def make_printable(record: logging.LogRecord) -> None:
 def of_shard(shard_id: str) -> Mapping[str, str]:
     """Return the ``extra`` of an entry about one shard, which a log in JSON has as a field."""
     return {SHARD: shard_id}
+
+
+def is_said_at_end(record: logging.LogRecord) -> bool:
+    """Return whether an entry only says why a worker ends, which the error that the worker raises says again."""
+    return getattr(record, ENDS, False) and not record.exc_info
 
 
 @cache

@@ -365,6 +365,11 @@ class Raised:
         return issubclass(type(self.error), kind)
 
 
+def counted(count: int | str, noun: str) -> str:
+    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def times(count: int) -> str:
     """Return "once" or the number of times."""
     return "once" if count == 1 else f"{count} times"

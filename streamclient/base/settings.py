@@ -50,6 +50,8 @@ class Setting:
     is_needed: bool = False
     needed_with: tuple[str, Enum] | None = None
     """The name and the value of another setting that make this setting needed."""
+    spared_by: tuple[str, Callable[[Any], bool]] | None = None
+    """The name of another setting, and a check of its value: with such a value, given, this one is not needed."""
     only_with: tuple[str, Enum] | None = None
     """The name and the value of another setting. If that setting has another value, this setting is refused."""
     variable: str = ""
@@ -134,7 +136,8 @@ class Section:
         by_name = {setting.name: values.get(setting.attribute) for setting in self.settings}
         for setting in self.settings:
             misuse = self._misuse(setting, is_given=setting.name in contents, by_name=by_name)
-            if misuse:
+            other, spares = setting.spared_by or ("", bool)
+            if misuse and not (other in contents and spares(by_name[other])):
                 complain(misuse)
         return values
 
@@ -146,7 +149,7 @@ class Section:
         for spelling, content in given.items():
             setting = known.get(fold(spelling))
             if setting is None:
-                advice = self.instead.get(fold(spelling))
+                advice = self.instead.get(fold(spelling)) or self.instead.get(words(spelling))
                 hint = f": {advice}" if advice else did_you_mean(spelling, [entry.name for entry in self.settings])
                 complain(f"{self.name} has no {self.noun} {spelling}{hint}")
             elif contents.setdefault(setting.name, content) != content:

@@ -14,6 +14,7 @@ from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.errors import start_one
 
 TIMEOUT_SECONDS = 30.0
 """Time limit of one admin call, in seconds; the call waits for nothing but the engine's lock."""
@@ -161,7 +162,8 @@ class _Session:
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise CommandFailed(f"no answer from {self._endpoint}: {error}") from error
+            advice = start_one(self._endpoint) if isinstance(error, ConnectionRefusedError) else ""
+            raise CommandFailed(f"no answer from {self._endpoint}: {error}{advice}") from error
         finally:
             connection.close()
 

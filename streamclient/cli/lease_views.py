@@ -10,9 +10,10 @@ from pathlib import Path
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.base.reasons import counted
 from streamclient.base.times import duration, now_micros, utc_text
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
-from streamclient.cli.terminal.layout import Column, counted, matching_id
+from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from streamclient.base.reasons import counted
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.copy_progress import (
     EXIT_DIFFERENT,
@@ -16,7 +17,6 @@ from streamclient.cli.terminal.copy_progress import (
     run_until_signal,
     say_valid,
 )
-from streamclient.cli.terminal.layout import counted
 from streamclient.cli.terminal.output import (
     ProgressLine,
     id_shortener,
@@ -69,14 +69,14 @@ def _mirror(mirror: Mirror, options: argparse.Namespace) -> int:
     if error is not None:
         raise error
     if not options.json:
-        print_text(f"stopped; {mirror.copied_rows} rows were copied by this process. Run again to go on")
+        print_text(f"stopped; copied by this process: {counted(mirror.copied_rows, 'row')}. Run again to go on")
     return EXIT_DONE if exit_code is None else exit_code
 
 
 def _state(mirror: Mirror) -> str:
     worker = mirror.worker
     if worker is None:
-        return f"copying  {mirror.copied_rows} rows by this process"
+        return f"copying  {counted(mirror.copied_rows, 'row')} by this process"
     health, lag, statuses = mirror.work_health, mirror.lag_seconds, worker.shard_statuses()
     here = f"{counted(len(statuses), 'shard')} here"
     lag_text = "position not known yet" if lag is None else f"lag {lag:.0f} s"

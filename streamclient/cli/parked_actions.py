@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 
-from streamclient.base.reasons import failed_calls
+from streamclient.base.reasons import counted, failed_calls
 from streamclient.base.times import utc_text
 from streamclient.cli.options import command_client
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
-from streamclient.cli.terminal.layout import Column, counted, matching_id, short_ids
+from streamclient.cli.terminal.layout import Column, matching_id, short_ids
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text, width_of
 from streamclient.errors import ConfigurationError, printable
 from streamclient.interfaces import IParkingStore

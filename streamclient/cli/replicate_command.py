@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import now_micros
 from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 from streamclient.cli.terminal.copy_progress import (
@@ -19,7 +20,6 @@ from streamclient.cli.terminal.copy_progress import (
     run_until_signal,
     say_valid,
 )
-from streamclient.cli.terminal.layout import counted
 from streamclient.cli.terminal.output import ProgressLine, log_to_terminal, print_json_line, print_text
 from streamclient.errors import ConfigurationError, StreamClientError
 
@@ -63,7 +63,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
     try:
         replication = Replication(settings, line.say, line.show, poll_seconds=options.poll_seconds or POLL_SECONDS)
-        ended, exit_code = run_until_signal("replicate", replication.run, replication.stop.set, lambda: None)
+        ended, exit_code = run_until_signal("replicate", replication.run, replication.stop.set, line.require_reader)
         outcome = ended.result()
     except ConfigurationError:
         raise
@@ -81,7 +81,7 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         raise CommandFailed(f"ended: {outcome.error}", EXIT_REFUSED)
     if not options.json:
         state = "complete" if outcome.is_complete else "stopped; run again to go on"
-        print_text(f"replication {state}: {outcome.rows} rows written, {outcome.refused_rows} refused")
+        print_text(f"replication {state}: {counted(outcome.rows, 'row')} written, {outcome.refused_rows} refused")
     if exit_code is not None and not outcome.is_complete:
         return exit_code
     return EXIT_REFUSED if outcome.refused_rows else EXIT_DONE
@@ -100,7 +100,8 @@ class _Comparison:
         self.rows = rows
         if time.monotonic() - self._shown_at >= VERIFY_PROGRESS_SECONDS:
             self._shown_at = time.monotonic()
-            self.line.show(f"comparing  {rows} rows  {counted(self.differences or 'no', 'difference')} so far")
+            so_far = counted(self.differences or "no", "difference")
+            self.line.show(f"comparing  {counted(rows, 'row')}  {so_far} so far")
 
 
 def _verify(settings: Any, options: argparse.Namespace) -> int:
@@ -126,7 +127,8 @@ def _verify(settings: Any, options: argparse.Namespace) -> int:
         reason = None if error is None else str(error)
         print_json_line({"rows": comparison.rows, "differences": comparison.differences, "error": reason})
     if error is not None:
-        raise CommandFailed(f"ended after {comparison.rows} rows: {error}", EXIT_REFUSED)
+        raise CommandFailed(f"ended after {counted(comparison.rows, 'row')}: {error}", EXIT_REFUSED)
     if not options.json:
-        print_text(f"compared {comparison.rows} rows: {counted(comparison.differences or 'no', 'difference')}")
+        differences = counted(comparison.differences or "no", "difference")
+        print_text(f"compared {counted(comparison.rows, 'row')}: {differences}")
     return EXIT_DIFFERENT if comparison.differences else EXIT_DONE

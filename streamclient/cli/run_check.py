@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamclient.base.reasons import described
+from streamclient.base.reasons import counted, described
 from streamclient.base.times import utc_text
 from streamclient.cli.run_sections import Key
 from streamclient.cli.run_settings import RunParts, RunSettings, import_from_here
 from streamclient.cli.terminal.commands import EXIT_DONE
-from streamclient.cli.terminal.layout import counted
 from streamclient.cli.terminal.output import print_text
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientError
 from streamclient.model import InitialPosition, OnFailure

@@ -161,7 +161,7 @@ def _sections_of(section: str, kind: type, apart: Mapping[str, str]) -> Iterator
 SECRET_FILE = Setting("access_key_secret_file", "file with the key secret", checks.path)
 _CONNECTION = (*(evolve(setting, is_needed=False, default=None) for setting in CONNECTION_SETTINGS), SECRET_FILE)
 
-SECTIONS: Sequence[Section] = (
+_SECTIONS: Sequence[Section] = (
     Section(
         "run",
         (
@@ -198,6 +198,21 @@ SECTIONS: Sequence[Section] = (
         ),
     ),
 )
+
+
+def _told_of_others(section: Section) -> Section:
+    """Return the section, which refuses the names of other sections by naming these."""
+    own = {setting.name for setting in section.settings}
+    homes: dict[str, list[str]] = {}
+    for other in _SECTIONS:
+        for setting in other.settings:
+            if setting.name not in own:
+                homes.setdefault(setting.name, []).append(f"[{other.name}]")
+    told = {name: f"it is a key of {' and '.join(of)}" for name, of in homes.items()}
+    return evolve(section, instead={**told, **section.instead})
+
+
+SECTIONS: Sequence[Section] = tuple(map(_told_of_others, _SECTIONS))
 """The settings of each section, groups of settings after the section that holds them."""
 
 LATER = {"destination": "destinations come later; until then a processor writes to them itself"}

@@ -6,19 +6,26 @@ import argparse
 import ast
 import re
 import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
 from streamclient.cli.terminal.layout import Column
-from streamclient.cli.terminal.output import print_json, print_table, print_text
+from streamclient.cli.terminal.output import print_json, print_table, print_text, width_of
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-COLUMNS = (Column("SAMPLE"), Column("SHOWS", least=20))
+COLUMNS = (Column("SAMPLE"), Column("SHOWS"))
+
+EXTRAS = {"prometheus_client": "prometheus", "psycopg": "postgres", "pyspark": "spark", "pytest": "dev"}
+"""The extra that brings a library which samples import."""
 
 PLACE: Traversable = files("streamclient") / "samples"
 """The folder of samples: a link to it in a checkout, the folder itself in an installed package or a zip archive."""
@@ -53,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     for path in written:
         print_text(f"wrote {path}")
+    for library in sorted(_missing(written)):
+        print_text(f'it needs {library}: run  pip install ".[{EXTRAS[library]}]"  in a checkout of streamclient')
     command = _how_to_run(name, arguments.directory)
     if command is not None:
         print_text(f"run it with: {command}")
@@ -60,9 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    samples = {name: _first_line(_main_of(sample)) for name, sample in sorted(_samples().items())}
+    samples = {name: _HOME.sub(r"\1", _first_line(_main_of(sample))) for name, sample in sorted(_samples().items())}
     if as_json:
         print_json({"samples": [{"name": name, "shows": text} for name, text in samples.items()]})
+    elif width_of(sys.stdout) is not None:  # a description takes most of a line, and is folded below its name
+        print_text(*(line for name, text in samples.items() for line in (name, f"  {text}")))
     else:
         print_table(COLUMNS, list(samples.items()), "no samples")
     return EXIT_DONE
@@ -115,18 +126,39 @@ def _first_line(source: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].replace("``", "")
 
 
+def _missing(written: Iterable[Path]) -> Iterator[str]:
+    """Yield the libraries that programs import and that are not installed."""
+    imported: set[str] = set()
+    for path in written:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported.update(each.name.partition(".")[0] for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    yield from (name for name in imported & EXTRAS.keys() if find_spec(name) is None)
+
+
+def _typed(program: str) -> str:
+    """Return what a shell takes for a program of this environment: its name, or its path if the name is another's."""
+    own, found = Path(sys.executable).with_name(program), shutil.which(program)
+    if (found is not None and Path(found).parent.resolve() == own.parent.resolve()) or not own.exists():
+        return program
+    return shlex.quote(str(own))
+
+
 def _how_to_run(name: str, directory: Path) -> str | None:
     """Return the shell command that runs a sample; ``None`` for a module that other samples import."""
     sample = _samples()[name]
     file = shlex.quote(str(directory / f"{name}.py"))
     if name.startswith("test_"):
-        return f"pytest {file}"
+        return f"{_typed('pytest')} {file}"
     if sample.is_file() and '__name__ == "__main__"' in _main_of(sample):
-        return f"python {file}"
+        return f"{_typed('python')} {file}"
     # The others are found by their module names, in the folder in which the command runs.
     enter = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     if sample.is_dir():
-        return f"{enter}python -m {name}"
+        return f"{enter}{_typed('python')} -m {name}"
     if name == "print_changes":
-        return f"{enter}streamclient run print_changes:PrintChanges --data-table TABLE --status-table STATUS"
+        # A group of its own: in the status table of another program, these changes may be read already.
+        return f"{enter}{_typed('streamclient')} run print_changes:PrintChanges --data-table TABLE --group printer"
     return None

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamclient.base.reasons import counted
 from streamclient.cli.missing_packages import named_if_missing
 from streamclient.cli.options import command_client, connection_parent
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
-from streamclient.cli.terminal.layout import Column, counted
+from streamclient.cli.terminal.layout import Column
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 
 if TYPE_CHECKING:

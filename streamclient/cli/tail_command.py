@@ -6,12 +6,11 @@ import argparse
 import base64
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from streamclient.cli.missing_packages import named_if_missing
 from streamclient.cli.options import command_client, connection_parent
-from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs
+from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed, runs, shown_until_ended
 from streamclient.cli.terminal.output import complain, id_shortener, print_json_line, print_text
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.beginning != "oldest":
         now = now_micros()
         since = now if arguments.beginning == "latest" else parse_moment(arguments.beginning, now)
-    with suppress(KeyboardInterrupt):  # the usual end
+    with shown_until_ended():
         _follow(streams, listed[0].stream_id, since, arguments)
     return EXIT_DONE
 

@@ -8,13 +8,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from threading import Event
 
 from attrs import evolve, frozen
 
 from streamclient.cli.lease_views import known_ids
-from streamclient.cli.terminal.commands import EXIT_DONE
+from streamclient.cli.terminal.commands import EXIT_DONE, shown_until_ended
 from streamclient.cli.terminal.layout import cut, fold, one_line, shortener
 from streamclient.cli.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
 from streamclient.cli.top_tables import SHARD_COLUMNS, WELL, WORKER_COLUMNS, causes, shard_rows, worker_rows
@@ -113,7 +112,7 @@ def show_top(site: Site, arguments: argparse.Namespace) -> int:
             print(plain_screen(view, width_of(sys.stdout)))
         return EXIT_DONE
     screens = _screens(watch, f"table {site.data_table}, status table {site.status_table}", arguments.interval)
-    with suppress(KeyboardInterrupt):
+    with shown_until_ended():
         _show_each(screens, as_json=arguments.json)
     return EXIT_DONE
 

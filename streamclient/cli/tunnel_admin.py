@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.base import checks
+from streamclient.base.reasons import counted
 from streamclient.base.times import duration, parse_moment, utc_text
 from streamclient.cli.missing_packages import named_if_missing
 from streamclient.cli.options import command_client
 from streamclient.cli.terminal.commands import EXIT_DONE, CommandFailed
-from streamclient.cli.terminal.layout import Column, counted, matching_id
+from streamclient.cli.terminal.layout import Column, matching_id
 from streamclient.cli.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.errors import StreamClientError
 from streamclient.operate.service_clock import ServiceClock

@@ -184,9 +184,11 @@ def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _print(proof: Proof) -> None:
+    from streamclient.copying.mirror_comparison import readable_end  # noqa: PLC0415 -- --help does not wait for it
+
     short = _shortener(proof)
     rows = [
-        (short(shard), application, str(last.number), str(last.epoch), readable_position(last.end))
+        (short(shard), application, str(last.number), str(last.epoch), readable_end(shard, last.end))
         for (application, shard), last in sorted(proof.lasts.items())
     ]
     print_table(SHARD_COLUMNS, rows, "no shards")

@@ -16,7 +16,8 @@ from hashlib import blake2b
 from attrs import define, field
 
 from streamclient.base.position import Judged, Position, ReadTrail
-from streamclient.base.times import now_micros
+from streamclient.base.reasons import counted
+from streamclient.base.times import MICROS_PER_MILLI, now_micros, utc_text
 from streamclient.copying.differences import (
     Cells,
     Difference,
@@ -27,6 +28,7 @@ from streamclient.copying.differences import (
     paired,
     row_differences,
 )
+from streamclient.copying.mirror_listing import LISTED, Listing
 from streamclient.copying.mirror_writer import EXPIRY
 from streamclient.copying.source_table import COPY, CopyPlan, SourceTable
 from streamclient.core.shard_tree import NOT_SHOWN, ListedEnds
@@ -43,7 +45,7 @@ from streamclient.errors import (
 )
 from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord, place_of, readable_position
-from streamclient.tablestore.ranges import record_of
+from streamclient.tablestore.ranges import key_from, record_of
 from streamclient.tablestore.stream_api import RecordPage
 
 _EMPTY_READS = 100
@@ -91,11 +93,12 @@ class Comparison:
         pending = (
             "no change is after that position"
             if not self.pending
-            else f"the table has {self.pending} changes after that position, so {self.changed} rows were left out"
+            else f"the table has {counted(self.pending, 'change')} after that position, left out: "
+            f"{counted(self.changed, 'row')}"
         )
         differences = f"{self.count or 'no'} difference{'s' if self.count > 1 else ''}"
         differences += "".join(f"; {text}" for text in self.unreadable)
-        return f"{self.rows} rows compared at {shards or 'the beginning'}: {differences}; {pending}"
+        return f"{counted(self.rows, 'row')} compared at {shards or 'the beginning'}: {differences}; {pending}"
 
 
 def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
@@ -138,6 +141,25 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
 def is_own(shard: str) -> bool:
     """Return whether commits of this shard name are the mirror's own, and not those of a shard of the stream."""
     return shard in (COPY, EXPIRY) or shard.startswith(f"{COPY}/")
+
+
+def readable_end(shard: str, end: str) -> str:
+    """Format the end of a commit for screens: of the mirror's own commits in words, of others as a position."""
+    if not is_own(shard) or end == CheckpointPosition.SHARD_END:
+        return readable_position(end)
+    try:
+        if shard == COPY:
+            plan = CopyPlan.from_text(end)
+            return f"changes since {utc_text(plan.start_micros)}, {counted(len(plan.pieces), 'piece')} to copy"
+        if shard == LISTED:
+            listed = Listing.from_text(end)
+            return f"{counted(len(listed.places), 'shard')} without changes at {utc_text(listed.micros)}"
+        if shard == EXPIRY:
+            return f"expired cells up to {utc_text(int(end) * MICROS_PER_MILLI)}"
+        key = key_from(end) or ()
+        return f"rows before key {', '.join(map(repr, key))}" if key else "no row yet"
+    except (StreamClientException, LookupError, TypeError, ValueError):  # damaged, or of a later version
+        return readable_position(end)
 
 
 def _plan(lasts: Mapping[str, Commit], source: SourceTable) -> CopyPlan:

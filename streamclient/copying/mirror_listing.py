@@ -44,9 +44,12 @@ class Listing:
     @classmethod
     def of(cls, last: Commit | None) -> Listing | None:
         """Read the listing in a commit; ``None`` without a commit, as in the log of a mirror of an earlier version."""
-        if last is None:
-            return None
-        plain = json.loads(last.end)
+        return None if last is None else cls.from_text(last.end)
+
+    @classmethod
+    def from_text(cls, text: str) -> Listing:
+        """Read a text of ``to_text``."""
+        plain = json.loads(text)
         return cls(plain["micros"], plain["places"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import define, evolve, field, frozen
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import MICROS_PER_SECOND, rough_duration, utc
 
 BAR_WIDTH = 12
@@ -103,7 +104,7 @@ def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
 
 def describe(now: Snapshot, remaining: float | None) -> str:
     """Return one line: bar, rows, rate, time left. The most important parts come first, as a terminal cuts the end."""
-    parts = [now.stage, _bar(now.share), f"{now.rows} rows"]
+    parts = [now.stage, _bar(now.share), counted(now.rows, "row")]
     if now.refused_rows:
         parts.append(f"{now.refused_rows} refused")
     if now.rows_per_second is not None:
@@ -115,7 +116,7 @@ def describe(now: Snapshot, remaining: float | None) -> str:
     if remaining is not None and remaining > 0:
         parts.append(f"about {rough_duration(remaining)} left")
     if now.retried_rows:
-        parts.append(f"{now.retried_rows} rows written again")
+        parts.append(f"{counted(now.retried_rows, 'row')} written again")
     if now.stage != FULL_DATA and now.lag_seconds is not None:
         parts.append(f"copied to {utc(now.consumed_micros):%Y-%m-%d %H:%M:%SZ}")
     return "  ".join(parts)

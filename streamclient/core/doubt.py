@@ -46,7 +46,7 @@ def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteO
     write, key, outcome = call.write, call.write.lease_key, answer.value or WriteOutcome.UNCERTAIN
     flight = state.flights.get(key)
     if flight is None or flight.outcome is not None or flight.write.kind is not write.kind:
-        state.report(Severity.WARNING, key, f"answer to a write that is not under way, ignored: {write}")
+        state.report(Severity.WARNING, key, f"answer to a write that is not under way, ignored: {write.kind.value}")
     elif outcome is WriteOutcome.ACCEPTED:
         state.land(key)
         _note(state, write)

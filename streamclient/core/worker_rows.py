@@ -82,7 +82,7 @@ def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answere
         _take(state, signals.own_write_answered(write, outcome, answer.sent_at, state.now))
         _start_seen(state)
     elif signals.verdict_answered(write, outcome, state.now):
-        text = f"worker {write.worker_id} stood still for longer than the lease duration; its leases are free: {write}"
+        text = f"worker {write.worker_id} stood still for longer than the lease duration; its leases are free"
         state.report(Severity.WARNING, "", text)
         state.wants_scan = True
 
@@ -145,7 +145,7 @@ def _some(told: Mapping[str, str], what: str) -> list[str]:
 
 def _take(state: WorkerState, news: News) -> None:
     if news is News.BEGUN:
-        state.report(Severity.INFO, "", f"its session begins: {state.signals.session.row}")
+        state.report(Severity.INFO, "", "its session begins")
         state.wants_scan = state.wants_scan or not state.is_scanning
     elif news is News.OVER:
         next_one = "" if state.is_stopping else "; it begins another"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from streamclient.base import checks
+from streamclient.base.reasons import counted
 from streamclient.destinations.catalog_calls import ANSWER_SECONDS, TimedCatalog
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, gone, is_stored
 from streamclient.destinations.destination_packages import load, pyarrow, raises_own, reading_own
@@ -155,7 +156,7 @@ class IcebergDestination:
                     if is_repeated and self._is_found(commits):
                         return
                     raise DependencyException(
-                        f"{self._identifier} did not accept a commit of {len(commits)} shards within "
+                        f"{self._identifier} did not accept a commit of {counted(len(commits), 'shard')} within "
                         f"{self._answer_seconds:g} s; the last error was {error!r}",
                         kind=ErrorKind.AMBIGUOUS,
                     ) from error

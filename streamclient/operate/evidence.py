@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streamclient.base.reasons import counted
 from streamclient.base.times import duration, utc_text
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.operate.facts import FleetFacts, OperatorChange, RowFacts, WorkerFacts
@@ -45,9 +46,11 @@ def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str
         yield f"stealer: {lease.stealer}, written {_ago(facts, row.stealer_micros)}"
     yield f"checkpoint: {checkpoint_kind(lease.checkpoint)}, written {_ago(facts, row.checkpoint_micros)}"
     if lease.progress is not None:
-        yield f"progress: {lease.progress.records} records, {lease.progress.bytes} bytes up to the checkpoint"
+        records, size = counted(lease.progress.records, "record"), counted(lease.progress.bytes, "byte")
+        yield f"progress: {records}, {size} up to the checkpoint"
     if lease.pending is not None:
-        yield f"prepared: {lease.pending.records} records after the checkpoint, by epoch {lease.pending.epoch}"
+        records = counted(lease.pending.records, "record")
+        yield f"prepared: {records} after the checkpoint, by epoch {lease.pending.epoch}"
     if lease.pause is not None:
         until = "no end" if lease.pause.until_micros is None else f"ends {utc_text(lease.pause.until_micros)}"
         taken = "acknowledged by its owner" if lease.is_paused_by_owner else "not acknowledged by its owner"

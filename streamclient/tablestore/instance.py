@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from streamclient.base import checks
 from streamclient.base.settings import Setting
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, is_local
 
 if TYPE_CHECKING:
     from tablestore import OTSClient
@@ -27,7 +27,15 @@ LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
 
 
 CONNECTION_SETTINGS = tuple(
-    Setting(name, text, check, default=default, is_needed=default != "", variable=f"TABLESTORE_{name.upper()}")
+    Setting(
+        name,
+        text,
+        check,
+        default=default,
+        is_needed=default != "",
+        spared_by=None if name == "endpoint" else ("endpoint", is_local),
+        variable=f"TABLESTORE_{name.upper()}",
+    )
     for name, text, check, default in (
         ("endpoint", "endpoint of the instance", checks.endpoint, LOCAL_ENDPOINT),
         ("instance", "instance name", checks.text, LOCAL_INSTANCE),
@@ -37,8 +45,8 @@ CONNECTION_SETTINGS = tuple(
         ("region", "region, for which requests are signed with V4", checks.text, ""),
     )
 )
-"""The settings of a connection. Files and Spark require all but the last two; only commands and ``connect`` use the
-local server's defaults."""
+"""The settings of a connection. Files and Spark require all but the last two, or of a local server the endpoint alone;
+only commands and ``connect`` use that server's endpoint by default, too."""
 
 
 def chosen(setting: Setting, given: str | None, environment: Mapping[str, str] = os.environ) -> str:

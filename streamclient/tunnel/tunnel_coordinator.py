@@ -212,7 +212,8 @@ class TunnelCoordinator:
         self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._last_statuses, self._judged = self._statuses(), self.health
         for consumer in self._consumers.values():
-            _log.error("gave up waiting for %r", consumer)
+            text, phase = "channel %s: gave up waiting for the end of %s", consumer.machine.phase
+            _log.error(text, consumer.shard_id, phase.value, extra=logs.of_shard(consumer.shard_id))
             consumer.abandon()
         self._loop.close()
         self._answer_all()

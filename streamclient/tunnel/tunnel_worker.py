@@ -197,7 +197,7 @@ class TunnelWorker(Running):
         """Remember and log the first error at once: ending the rest may take the whole time-out."""
         if self._exception is None:
             self._exception = error
-            _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error)
+            _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error, extra={logs.ENDS: True})
 
     @property
     def _sentence(self) -> str:

@@ -26,6 +26,7 @@ from streamclient.errors import (
     TrimmedDataException,
     UnreadableAnswerError,
     printable,
+    start_one,
 )
 
 CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
@@ -308,11 +309,17 @@ def _network_error(error: Exception, write: bool, client: Any) -> DependencyExce
     host = getattr(client, "host", None)
     where = f" {host}" if isinstance(host, str) else ""
     if isinstance(reason, _NEVER_SENT):  # its text has the address
-        return DependencyException(f"no connection: {_text(reason)}", kind=_TRANSIENT)
+        return DependencyException(f"no connection: {_text(reason)}{_start_one(reason, host)}", kind=_TRANSIENT)
     if isinstance(reason, _UNUSABLE) or _is_bad_certificate(reason):
         return DependencyException(f"the endpoint{where} cannot be used: {_text(reason)}", kind=ErrorKind.PERMANENT)
     of = f" from{where}" if where else ""
     return _no_trust(f"no answer{of}: {_text(reason)}. {_CHECK_NETWORK}", write)
+
+
+def _start_one(error: BaseException, endpoint: object) -> str:
+    """Return the advice to start a local server, if a port of this machine refused the connection."""
+    is_refused = isinstance(error.__cause__ or error.__context__, ConnectionRefusedError)
+    return start_one(endpoint) if is_refused and isinstance(endpoint, str) else ""
 
 
 def _is_bad_certificate(error: BaseException) -> bool:

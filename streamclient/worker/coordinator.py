@@ -192,7 +192,9 @@ class Coordinator:
         self._judged = self.health
         self._last_statuses = self._statuses()
         for consumer in self._consumers.values():
-            _log.error("gave up waiting for %r; its lease is left to expire", consumer)
+            text = "shard %s: gave up waiting for the end of %s; its lease is left to expire"
+            phase = consumer.machine.phase.value
+            _log.error(text, consumer.shard_id, phase, extra=logs.of_shard(consumer.shard_id))
             consumer.abandon()
         self._around.pace.close()
         self._loop.close()
@@ -320,7 +322,8 @@ class Coordinator:
     def _begin_stop(self) -> None:
         if self._deadline is None:
             self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
-            _log.info("stopping %r within %.1f s", self._holdings, self._shutdown_seconds)
+            held = len(self._holdings.held)
+            _log.info("stopping within %.1f s, with %d leases held", self._shutdown_seconds, held)
             self.emit(events.StopRequested())
 
     def _expiry(self, now: float) -> float | None:

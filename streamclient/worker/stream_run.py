@@ -260,7 +260,7 @@ class StreamRun:
             if self._persistence is not None and not isinstance(error, ConfigurationError):
                 self._failed_at = self._persistence.what
             self.exception = error
-            _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
+            _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error, extra={logs.ENDS: True})
             self.show_health()
 
     def _run(self, coordinator: Coordinator) -> None:

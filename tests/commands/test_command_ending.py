@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +17,8 @@ import pytest
 
 from streamclient.cli.terminal.copy_progress import run_until_signal
 from streamclient.server import LocalTablestore
-from tests.patience import PATIENCE_SECONDS
+from tests.operate.operate_scene import STATUS, TABLE, Scene
+from tests.patience import PATIENCE_SECONDS, until
 from tests.replicate.drill import configuration, make_source
 
 FULL = Path("/dev/full")
@@ -82,6 +83,77 @@ def test_a_copy_that_nobody_reads_any_more_is_not_done(tmp_path: Path) -> None:
 
     assert ended.returncode == 1
     assert ended.stderr == "streamclient replicate: ended: its output is no longer read\n"
+
+
+@contextmanager
+def process(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, at the head of a group of processes as a shell starts it; killed with them at the end."""
+    command = [sys.executable, "-m", "streamclient.cli.main", *words]
+    started = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+        start_new_session=True,
+    )
+    try:
+        yield started
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["tail", TABLE, "--from", "oldest"], ["top", "--interval", "3600"]])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_prints_for_ever_ends_with_its_reader_also_while_nothing_comes(
+    local: LocalTablestore, words: list[str], as_json: bool
+) -> None:
+    """As with ``| head -1``: the next write would show it, and nothing is written."""
+    Scene(local).write(1)
+    place = {"ENDPOINT": local.endpoint, "DATA_TABLE": TABLE, "STATUS_TABLE": STATUS}
+    variables = {f"TABLESTORE_{name}": value for name, value in place.items()}
+    with process(*words, *(["--json"] if as_json else []), **variables) as ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline()
+        ran.stdout.close()
+
+        assert ran.wait(PATIENCE_SECONDS) == 0
+        assert ran.stderr is not None
+        assert ran.stderr.read() == ""
+
+
+def processes_of(group: int) -> set[int]:
+    """Those of a group that have not ended."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, its_group = (place / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                found.add(int(place.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not list processes so")
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.parametrize("whom", ["the command", "its group"])
+def test_a_campaign_ends_with_its_processes_and_one_line(
+    number: signal.Signals, code: int, said: str, whom: str
+) -> None:
+    """Ctrl-C goes to a whole group, ``kill`` to one process."""
+    with process("simulate", "--seeds", "100000", "--processes", "2") as ran:
+        # Two processes, and the one in which Python tracks what they share.
+        until(lambda: len(processes_of(ran.pid)) == 4, "the processes of the campaign")
+        (os.kill if whom == "the command" else os.killpg)(ran.pid, number)
+        _, complaint = ran.communicate(timeout=PATIENCE_SECONDS)
+
+        assert (ran.returncode, complaint) == (code, f"streamclient simulate: {said}\n")
+        until(lambda: not processes_of(ran.pid), "the end of its processes")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")

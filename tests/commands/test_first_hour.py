@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 
 from tests.docs.page_examples import FENCE, commands
-from tests.installed import ROOT, Installed
+from tests.installed import ROOT, Installed, copy_of_the_checkout
+from tests.typed_shell import Shell
 
 WRITES_AND_IMPORTS = """
 import os, sys
@@ -32,10 +36,21 @@ for name in sys.argv[1:]:
 """
 
 
+ACTIVATE = ". ~/streams/bin/activate"
+"""The line with which each terminal begins."""
+
+
+def settings_of_pip() -> dict[str, str]:
+    """Where this machine has its packages from, and what it has of them."""
+    cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    given = {name: value for name, value in os.environ.items() if re.search("^PIP_|_proxy$|^SSL_CERT", name, re.I)}
+    return {**given, "PIP_CACHE_DIR": cache, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 def console_lines(heading: str) -> list[tuple[str, str]]:
     """Commands below a heading of the README, each with what it shows."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return commands(section)
+    return [(command.partition("  #")[0].rstrip(), shown) for command, shown in commands(section)]
 
 
 def printed_as(expected: str, actual: str) -> bool:
@@ -47,14 +62,43 @@ def printed_as(expected: str, actual: str) -> bool:
 
 @pytest.mark.slow
 def test_the_first_hour_of_the_readme_runs_as_printed_from_a_wheel(installed: Installed, tmp_path: Path) -> None:
-    (server, listening), *others = console_lines("The first hour")
+    """In an environment that is activated, and with a server on any free port."""
+    (server, listening), *others = [each for each in console_lines("The first hour") if each != (ACTIVATE, "")]
 
     assert (server, listening) == ("streamclient server", "listening on http://127.0.0.1:8180\n")
-    assert len(others) >= 4
+    assert len(others) >= 5
     with installed.serving(tmp_path) as endpoint:
-        for command, shown in others:
-            actual = installed.run(command, tmp_path, TABLESTORE_ENDPOINT=endpoint)
-            assert printed_as(shown, actual), f"$ {command}\n{actual}"
+        shell = Shell(tmp_path, {**installed.environment, "TABLESTORE_ENDPOINT": endpoint})
+        with shell:
+            for command, shown in others:
+                actual = shell.typed(command, shown)
+                assert printed_as(shown, actual), f"$ {command}\n{actual}"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no ports of its own")
+def test_the_readme_typed_from_the_installation_on_does_what_it_shows(tmp_path: Path) -> None:
+    """In a new home, with nothing activated; `make first-hour` runs it.
+
+    Both terminals are in a network of their own, in which the port of the server is free.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    environment = {"HOME": str(home), "PATH": path, **settings_of_pip()}
+    with Shell(copy_of_the_checkout(tmp_path), environment) as shell:
+        for command, _ in console_lines("Install"):
+            assert shell.typed(command, "") == "", command
+    hour = console_lines("The first hour")
+    second = hour.index((ACTIVATE, ""), 1)
+    own_ports = ("unshare", "--net", "--map-root-user")
+    with Shell(home, environment, own_ports) as first:
+        first.typed("ip link set lo up || ifconfig lo up", "")
+        with Shell(home, environment, ("nsenter", f"--target={first.pid}", "--net", "--user")) as other:
+            for shell, lines in ((first, hour[:second]), (other, hour[second:])):
+                for command, shown in lines:
+                    actual = shell.typed(command, shown, goes_on=command == "streamclient server")
+                    assert printed_as(shown, actual), f"$ {command}\n{actual}"
 
 
 @pytest.mark.slow

@@ -233,6 +233,7 @@ def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, t
 
     assert ran.err[-1].startswith("streamclient run: ")
     assert "table 'other' cannot be the status table: " in ran.err[-1]
+    assert "".join(ran.err).count("cannot be the status table") == 1, "it is said once"
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,31 @@ def test_ids_are_shortened_wherever_they_stand_but_not_in_a_pipe() -> None:
     assert shortener([full], None)(full) == full
 
 
+def test_an_id_in_code_to_type_stays_whole() -> None:
+    """Python takes no beginnings of ids, which the commands take."""
+    full = "12345678-aaaa"
+    text = f"{full}: call worker.accept_loss('{full}'), or streamclient leases resume {full}"
+
+    assert shortener([full], 80)(text) == (
+        "12345678: call worker.accept_loss('12345678-aaaa'), or streamclient leases resume 12345678"
+    )
+
+
+def test_a_progress_that_nobody_reads_any_more_ends_also_while_nothing_is_new() -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stream:
+        line = ProgressLine(stream)
+        line.show("merging changes")
+        line.show("merging changes")
+        line.require_reader()
+        os.close(reader)
+
+        for look in (line.require_reader, lambda: line.show("merging changes")):
+            with pytest.raises(BrokenPipeError):
+                look()
+    ProgressLine(io.StringIO()).require_reader()
+
+
 def test_an_unknown_rate_is_not_zero() -> None:
     assert (rate(None), rate(0.0), rate(12.4)) == ("-", "0", "12")
 

@@ -98,16 +98,18 @@ def test_take_answered_after_its_validity_is_not_held() -> None:
 
 def test_rows_of_an_earlier_life_are_taken_at_once() -> None:
     driver = Driver(row("a", "me", 8, checkpoint="i5"))
-    assert [str(write) for write in writes(driver.scan())] == ["take a(me, -, 8, i5) -> a(me, -, 9, i5)"]
+    assert [str(write) for write in writes(driver.scan())] == [
+        "take a (owner me, counter 8, at i5) -> a (owner me, counter 9, at i5)"
+    ]
 
 
 def test_marked_row_of_an_earlier_life_is_handed_over_at_once() -> None:
     """Nobody would ever read it otherwise."""
     driver = Driver(row("a", "me", 8, stealer="other"))
 
-    assert [str(write) for write in writes(driver.scan())] == [
-        "transfer a(me, other, 8, TRIM_HORIZON) -> a(other, other, 9, TRIM_HORIZON)"
-    ]
+    (write,) = writes(driver.scan())
+    before = "a (owner me, asked for by other, counter 8, at TRIM_HORIZON)"
+    assert str(write) == f"transfer {before} -> a (owner other, handed over, counter 9, at TRIM_HORIZON)"
 
 
 def test_handed_over_lease_is_taken_at_once_again_after_a_late_renewal_of_the_old_owner() -> None:

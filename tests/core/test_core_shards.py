@@ -158,7 +158,7 @@ def test_child_waits_for_every_parent() -> None:
     gate = parents_finished(merged, rows_of(ended, open_, merged), None)
 
     assert not gate.is_open
-    assert gate.reason == Reason(Cause.PARENT, "q", "is not finished: q(x, -, 4, TRIM_HORIZON)")
+    assert gate.reason == Reason(Cause.PARENT, "q", "is not finished: q (owner x, counter 4, at TRIM_HORIZON)")
     assert parents_finished(merged, rows_of(ended, row("q", checkpoint="SHARD_END"), merged), None).is_open
 
 

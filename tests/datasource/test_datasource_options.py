@@ -10,6 +10,7 @@ import pytest
 
 from streamclient.errors import ConfigurationError
 from streamclient.spark.source.source_options import Layout, SourceOptions, Use, WriteMode
+from streamclient.tablestore import Connection
 from tests.datasource.query import GIVEN, options
 
 EMR = {
@@ -37,6 +38,22 @@ def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
     assert (made.connection.endpoint, made.connection.access_key_secret) == ("http://elsewhere", "s")
     hidden = SourceOptions.read(GIVEN | {"accessKeySecret": "very-secret", "stsToken": "very-secret"}, {})
     assert "very-secret" not in repr(hidden)
+
+
+@pytest.mark.parametrize("where", ["option", "environment"])
+def test_a_local_server_needs_no_keys(where: str) -> None:
+    """As no command needs them."""
+
+    def read(endpoint: str) -> SourceOptions:
+        is_option = where == "option"
+        given = {"table": "t", **({"endpoint": endpoint} if is_option else {})}
+        return SourceOptions.read(given, {} if is_option else {"TABLESTORE_ENDPOINT": endpoint})
+
+    assert read("http://127.0.0.1:8180").connection == Connection()
+    assert read("http://localhost:9000").connection == Connection(endpoint="http://localhost:9000")
+    for other in ("http://elsewhere:8180", "https://127.0.0.1:8180"):
+        with pytest.raises(ConfigurationError, match="needs the option accessKeyId, or the variable"):
+            read(other)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +104,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_what_is_missing_is_named_with_its_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"needs the option instance, or the variable TABLESTORE_INSTANCE"):
-        SourceOptions.read({"endpoint": "http://localhost"}, {})
+        SourceOptions.read({"endpoint": "http://elsewhere"}, {})
 
 
 def test_an_option_for_another_use_is_refused() -> None:

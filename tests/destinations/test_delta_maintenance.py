@@ -218,7 +218,7 @@ def test_command_compacts_and_proves_once(tmp_path: Path, capsys: pytest.Capture
         0,
         [
             f"compact: {TABLE_COMMITS} file(s) are now 1",
-            "verify: 1 shards, 10 commits, 10 records, 10 rows read: each record once",
+            "verify: 1 shard, 10 commits, 10 records, 10 rows read: each record once",
         ],
     )
 

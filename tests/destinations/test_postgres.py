@@ -396,7 +396,7 @@ def test_a_user_without_the_right_to_write_is_told_so(server: PostgresServer, op
 
     assert raised.value.kind is ErrorKind.PERMANENT
     reader = opened(conninfo=f"user=reader_{table} options='-c default_transaction_read_only=on'")
-    assert str(verify(reader, with_rows=True)).endswith("1 commits, 1 records, 1 rows read: each record once")
+    assert str(verify(reader, with_rows=True)).endswith("1 commit, 1 record, 1 row read: each record once")
 
 
 def test_commits_go_on_where_their_tables_were_restored_in_another_cluster(

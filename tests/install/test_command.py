@@ -46,3 +46,25 @@ def test_make_says_how_the_command_gets_on_the_path() -> None:
         recipe = text.split(f"\n{target}:", 1)[1].partition("\n\n")[0]
         assert recipe.endswith("@$(SAY_PATH)"), target
     assert "`. .venv/bin/activate` puts it on the path" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        (["sample", "--nothing"], "sample", "unrecognized arguments: --nothing"),
+        (["sample", "console", "more"], "sample", "unrecognized arguments: more"),
+        (["leases", "list", "--nothing"], "leases list", "unrecognized arguments: --nothing"),
+        (["leases", "move", "s1"], "leases move", "the following arguments are required: --to"),
+        (["tables", "nothing"], "tables", "invalid choice: 'nothing'"),
+        (["top", "--interval", "soon"], "top", "invalid float value: 'soon'"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_help_that_names_the_right_ones(
+    words: list[str], command: str, said: str
+) -> None:
+    refused = ran("-m", "streamclient", *words)
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"streamclient {command}: ")
+    assert said in refused.stderr
+    assert refused.stderr.endswith(f"; see streamclient {command} --help\n")

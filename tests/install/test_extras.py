@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import site
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -12,7 +13,7 @@ import pytest
 
 from streamclient.errors import ConfigurationError
 from streamclient.server import LocalTablestore
-from tests.installed import ROOT
+from tests.installed import ROOT, copy_of_the_checkout
 from tests.patience import PATIENCE_SECONDS
 from tools.install_size import bytes_in, install, packages_in
 
@@ -103,6 +104,27 @@ def test_the_fixture_of_the_pytest_plugin_names_the_extra(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_every_room_can_be_imported_without_what_only_the_server_needs(tmp_path: Path) -> None:
     assert run(WITHOUT.format("re2") + ROOMS, tmp_path).stderr.strip() == ""
+
+
+@pytest.mark.slow
+def test_an_editable_installation_shows_its_types(tmp_path: Path) -> None:
+    """Type checkers follow a line with a folder, and not the import hook that setuptools may install instead."""
+    source, venv = copy_of_the_checkout(tmp_path), tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = str(venv / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--editable"]
+    subprocess.run([*pip, str(source)], check=True)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    program = tmp_path / "program" / "program.py"
+    program.parent.mkdir()
+    program.write_text("from streamclient import ClientConfig\nreveal_type(ClientConfig().lease_duration_millis)\n")
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "--cache-dir", str(tmp_path / "m")]
+    folder = program.parent
+    done = subprocess.run([*mypy, program.name], cwd=folder, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+    assert 'Revealed type is "int"' in done.stdout.replace("builtins.", "")
 
 
 @pytest.mark.long

@@ -87,7 +87,7 @@ def test_what_differs_is_named_and_what_changed_behind_the_position_is_left_out(
     assert ", mirror 77@" in said[0]
     assert said[1] == "row (2) is missing in the mirror"
     assert (found.pending, found.changed, found.rows) == (1, 1, 3)
-    assert "the table has 1 changes after that position, so 1 rows were left out" in str(found)
+    assert "the table has 1 change after that position, left out: 1 row" in str(found)
 
 
 class SetClock(Clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from streamclient.cli.main import main
 from streamclient.cli.terminal.copy_progress import ENDING_SIGNALS
 from streamclient.copying import Mirror
+from streamclient.copying.mirror_comparison import readable_end
 from streamclient.copying.mirror_settings import load_mirror_settings
 from streamclient.destinations import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.server import LocalTablestore
+from streamclient.tablestore import Connection
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 
 
@@ -90,6 +93,21 @@ def test_what_the_file_does_not_say_is_looked_for_where_commands_look(tmp_path: 
         "region": "",
     }
     with pytest.raises(ConfigurationError, match="source needs the key endpoint, or the variable TABLESTORE_ENDPOINT"):
+        load_mirror_settings(path, {})
+
+
+def test_a_local_server_needs_no_keys_in_the_file(tmp_path: Path) -> None:
+    """Nor does it need them as options of the commands."""
+    path = tmp_path / "mirror.toml"
+    path.write_text(
+        '[source]\nendpoint = "http://127.0.0.1:8180"\ntable = "t"\nstatus_table = "s"\n'
+        '[destination]\nkind = "delta"\nurl = "state"\n'
+    )
+    source = load_mirror_settings(path, {}).source
+
+    assert Connection(**{name: value for name, value in source.items() if "table" not in name}) == Connection()
+    path.write_text(path.read_text().replace("127.0.0.1", "elsewhere"))
+    with pytest.raises(ConfigurationError, match="source needs the key access_key_secret, or the variable"):
         load_mirror_settings(path, {})
 
 
@@ -184,8 +202,27 @@ def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(
         caught_up(mirror)
 
     assert main(["verify", state]) == 0
+    lines = capsys.readouterr().out
+    assert re.search(r"^copy +default .*changes since \d{4}-.*Z, 1 piece to copy$", lines, re.MULTILINE), lines
+    assert re.search(r"^copy/listed .* \d shards? without changes at \d{4}-.*Z$", lines, re.MULTILINE), lines
+    assert re.search(r"^copy/0 .* SHARD_END$", lines, re.MULTILINE), lines
+    assert "{" not in lines, "what the log holds is for programs"
     assert main(["verify", history, "--rows"]) == 0
     capsys.readouterr()
     for words in (["verify", state, "--rows"], ["maintain", state, "--verify", "0 4 * * *", "--rows"]):
         assert main(words) == 2
         assert "`streamclient mirror CONFIG --verify`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shard", "end", "said"),
+    [
+        ("copy/3", '["a", 5, {"hex": "00ff"}]', "rows before key 'a', 5, b'\\x00\\xff'"),
+        ("copy/3", "SHARD_END", "SHARD_END"),
+        ("expiry", "1700000000000", "expired cells up to 2023-11-14T22:13:20.000Z"),
+        ("copy", '{"of a later": "version"}', 'iterator ...ersion"}'),
+        ("s1", "TRIM_HORIZON", "TRIM_HORIZON"),
+    ],
+)
+def test_positions_of_a_mirrors_own_commits_are_told_in_words(shard: str, end: str, said: str) -> None:
+    assert readable_end(shard, end) == said

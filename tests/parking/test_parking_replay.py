@@ -293,11 +293,15 @@ def test_replaying_calls_the_named_factory(say: Say, monkeypatch: pytest.MonkeyP
     assert say("list") == (0, "0 records parked\n")
 
 
-@pytest.mark.parametrize("name", ["nothing", "no_such_module:x", f"{__name__}:nothing", "json:__name__"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "json", "json:", ":x", "no_such_module:x", f"{__name__}:nothing", "json:__name__"]
+)
 def test_a_factory_that_is_none_is_an_error(say: Say, name: str) -> None:
     code, text = say("replay", "--processor", name)
     assert code == 2
     assert "names no factory, expected module:factory" in text or "which makes no processors" in text
+    assert "attribute ''" not in text, "Python's words for what was left out"
+    assert "Empty module name" not in text
 
 
 def test_a_module_that_ends_the_program_holds_no_factory(

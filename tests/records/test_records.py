@@ -138,4 +138,7 @@ def test_any_text_has_a_readable_form(text: str) -> None:
 def test_a_lease_is_printed_with_a_readable_position(local: LocalTablestore) -> None:
     text = iterator((0).to_bytes(8, "little") + (3).to_bytes(8, "little"))
 
-    assert str(Lease("s1", "orders_1", owner="w", counter=4, checkpoint=text)) == "s1(w, -, 4, iterator 0/3)"
+    assert (
+        str(Lease("s1", "orders_1", owner="w", counter=4, checkpoint=text))
+        == "s1 (owner w, counter 4, at iterator 0/3)"
+    )

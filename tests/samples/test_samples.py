@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from sample import PAGES, RUN_IT_WITH, as_told, shown_by
 
 from streamclient.cli.main import main
+from streamclient.cli.sample_command import write_sample
 from streamclient.server import LocalTablestore
 from streamclient.testing.contracts.lease_manager_contract import check_lease_manager
 from tests.docs.page_examples import FENCE, commands, matches, run_page
 from tests.installed import ROOT, Installed
+from tests.patience import PATIENCE_SECONDS
 
 README = ROOT / "README.md"
 
@@ -74,7 +79,7 @@ def test_only_what_runs_is_told_how_to_run_and_from_where_it_is_found(
     file = shlex.quote(str(directory / "SAMPLE.py"))
     there = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     ways = dict.fromkeys(programs(), f"python {file}") | {"demo": f"{there}python -m SAMPLE"}
-    ways["print_changes"] = f"{there}streamclient run SAMPLE:PrintChanges --data-table TABLE --status-table STATUS"
+    ways["print_changes"] = f"{there}streamclient run SAMPLE:PrintChanges --data-table TABLE --group printer"
     ways |= dict.fromkeys(["test_my_consumer", "test_my_processor"], f"pytest {file}")
 
     for path in (ROOT / "samples").glob("[a-z]*"):
@@ -95,6 +100,76 @@ def test_the_console_sample_says_where_it_reads_on_in_words(
     assert first.startswith("worker1 reads from TRIM_HORIZON\n")
     assert re.match(r"worker1 reads from iterator \d+/\d+\n", second), second
     assert first.count("record: ") == second.count("record: ") == 3
+
+
+def ran(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["console", "spark_lake"])
+def test_a_sample_without_its_server_says_so_in_one_sentence(sample: str, tmp_path: Path) -> None:
+    """With the command that starts one."""
+    write_sample(sample, tmp_path)
+    done = ran(
+        f"import runpy; runpy.run_path('{sample}.py', run_name='__main__')",
+        tmp_path,
+        TABLESTORE_ENDPOINT="http://127.0.0.1:1",
+    )
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.endswith("; start a local Tablestore with `streamclient server --port 1`\n")
+
+
+@pytest.mark.parametrize(
+    ("sample", "library", "extras"),
+    [
+        ("spark_lake", "pyspark", "spark,delta"),
+        ("streaming_source", "pyspark", "spark,server"),
+        ("metrics", "prometheus_client", "prometheus,server"),
+    ],
+)
+def test_a_sample_without_its_library_says_in_one_sentence_what_to_install(
+    sample: str, library: str, extras: str, tmp_path: Path
+) -> None:
+    write_sample(sample, tmp_path)
+    hidden = f"import runpy, sys; sys.modules['{library}'] = None; "
+    done = ran(f"{hidden}runpy.run_path('{sample}.py', run_name='__main__')", tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert library in done.stderr
+    assert f'pip install ".[{extras}]"' in done.stderr
+
+
+def test_what_a_sample_needs_besides_is_said_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("streamclient.cli.sample_command.find_spec", lambda name: None)
+
+    assert main(["sample", "upsert_rows", "--directory", str(tmp_path)]) == 0
+    assert 'it needs psycopg: run  pip install ".[postgres]"  in a checkout' in capsys.readouterr().out
+
+
+def test_programs_of_this_environment_are_told_by_path_where_a_shell_would_find_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So is the one that a shell would not find at all: the environment need not be activated."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    for number, path in enumerate([str(tmp_path), ""]):
+        monkeypatch.setenv("PATH", path)
+
+        assert main(["sample", "console", "--directory", str(tmp_path / str(number))]) == 0
+        assert f"run it with: {Path(sys.executable).with_name('python')} " in capsys.readouterr().out
 
 
 def test_the_readme_shows_the_console_sample_itself() -> None:

@@ -218,6 +218,7 @@ def test_the_command_line_prints_json_on_demand(
         (["shards", "missing"], "OTSObjectNotExist"),
         (["--access-key-secret", "wrong", "shards", "t"], "Bearer"),
         (["--endpoint", "http://127.0.0.1:1", "shards", "t"], "no answer from http://127.0.0.1:1"),
+        (["--endpoint", "http://127.0.0.1:1", "shards", "t"], "Tablestore with `streamclient server --port 1`"),
         (["--endpoint", "nonsense", "shards", "t"], "--endpoint must be http://HOST:PORT"),
         (["--endpoint", "http://localhost:81x0", "shards", "t"], "--endpoint must be http://HOST:PORT"),
         (["--endpoint", "http://[::1", "shards", "t"], "--endpoint must be http://HOST:PORT"),

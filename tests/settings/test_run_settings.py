@@ -294,6 +294,15 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         {"stream": {"maxRecords": 5}},
         ["run.toml: stream has no key maxRecords; did you mean max_records?"],
     ),
+    "key of another section": (
+        {"client": {"max_records": 5, "maxRecords": 5, "prefetch_bytes": 5, "port": 5}},
+        [
+            "run.toml: client has no key max_records: it is a key of [stream]",
+            "run.toml: client has no key maxRecords: it is a key of [stream]",
+            "run.toml: client has no key prefetch_bytes: it is a key of [client.prefetch]",
+            "run.toml: client has no key port: it is a key of [serve]",
+        ],
+    ),
     "misspelt key of a group": (
         {"client.prefetch": {"prefetch_byte": 5}},
         ["run.toml: client.prefetch has no key prefetch_byte; did you mean prefetch_bytes?"],

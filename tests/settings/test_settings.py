@@ -37,6 +37,7 @@ from streamclient import (
     TablestoreStreamApi,
     TrimmedDataPolicy,
     Worker,
+    changes,
     replay_parked,
 )
 from streamclient.base import checks
@@ -371,6 +372,34 @@ def test_a_missing_setting_is_named() -> None:
 def test_a_name_like_no_other_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigurationError, match="SparkConfig has no setting zzz; it has max_age_millis, max_buffered"):
         SparkConfig(zzz=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ClientConfig(maxRecords=3), "ClientConfig has no setting maxRecords; max_records is a setting of St"),  # type: ignore[call-arg]
+        (lambda: ClientConfig(max_records=3), "has no setting max_records; max_records is a setting of StreamConfig"),  # type: ignore[call-arg]
+        (lambda: ClientConfig(maxRecrods=3), "has no setting maxRecrods; did you mean max_records of StreamConfig?"),  # type: ignore[call-arg]
+        (lambda: ClientConfig(prefetchBytes=3), "prefetch_bytes is a setting of Prefetch"),  # type: ignore[call-arg]
+        (lambda: ClientConfig(retries=3), "has no setting retries; retries is a setting of FailurePolicy"),  # type: ignore[call-arg]
+        (lambda: changes("orders", leaseDurationMillis=3), "lease_duration_millis is a setting of ClientConfig"),  # type: ignore[call-arg]
+        (lambda: StreamConfig(client=CLIENT, leaseDuration=3), "did you mean lease_duration_millis of ClientConfig?"),  # type: ignore[call-arg]
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_class_is_refused_with_that_class(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+
+    assert said in str(caught.value)
+    assert "it has" not in str(caught.value)
+
+
+def test_the_names_that_there_are_begin_with_the_most_similar_one() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        SparkConfig(wait=1)  # type: ignore[call-arg]
+
+    assert str(caught.value).startswith("SparkConfig has no setting wait; it has max_wait_millis, ")
 
 
 def test_a_value_whose_repr_raises_or_is_long_is_refused_all_the_same() -> None:

@@ -112,11 +112,12 @@ def test_wrong_keys_are_a_permanent_failure(local: LocalTablestore) -> None:
 
 
 def test_no_server_at_all_is_a_passing_failure(local: LocalTablestore) -> None:
-    client = local.client()
+    client, port = local.client(), local.endpoint.rpartition(":")[2]
     local.stop()
     with pytest.raises(DependencyException, match="no connection") as caught:
         TablestoreStreamApi(client, retry=ONCE).list_stream()
     assert caught.value.kind is ErrorKind.TRANSIENT
+    assert str(caught.value).endswith(f"; start a local Tablestore with `streamclient server --port {port}`")
 
 
 def test_stop_ends_the_pause_at_once(local: LocalTablestore) -> None:

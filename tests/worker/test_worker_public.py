@@ -200,7 +200,7 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads(scene: Scene, capl
     hang.set()
 
     assert answers == [True] * 4
-    assert "gave up waiting for <consumer of a, delivering" in caplog.text
+    assert "shard a: gave up waiting for the end of delivering; its lease" in caplog.text
     left = worker.shard_statuses()["a"]
     assert (left.state, left.reason) == (ShardState.SHUTTING_DOWN, "being handed over: its worker gives it away")
     assert worker.worker_status is WorkerStatus.SHUTDOWN

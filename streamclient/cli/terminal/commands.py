@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from streamclient.base.interrupts import RaisedBySignal
-from streamclient.cli.terminal.output import complain, width_of
+from streamclient.cli.terminal.output import complain, is_read, width_of
 from streamclient.errors import NoThreadError, StreamClientError, is_refused_thread, printable
 
 EXIT_DONE = 0
@@ -31,6 +31,10 @@ EXIT_HUNG_UP = 129
 
 HANGUP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
 """SIGHUP where the system has it; Windows has none."""
+
+READER_SECONDS = 0.2
+"""Seconds between two looks whether the output of a command is still read: a person notices no delay, and a look costs
+one call of the system."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a full disk."""
@@ -67,6 +71,13 @@ class Parser(argparse.ArgumentParser):
         """Print the error in the arguments, and exit."""
         _say_last(f"{self.prog}: {message}; see {self.prog} --help")
         sys.exit(EXIT_UNUSABLE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse arguments; refuse unknown ones here, where the command is known whose ``--help`` names the others."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
 
     def exit(self, status: int = EXIT_DONE, message: str | None = None) -> NoReturn:
         """Exit after the help or the version was printed."""
@@ -131,6 +142,35 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _end(arguments, ended.text, ended.exit_code)
     except KeyboardInterrupt:
         return _end(arguments, "interrupted", EXIT_INTERRUPTED)
+
+
+@contextmanager
+def shown_until_ended() -> Iterator[None]:
+    """Run a block that prints for ever, until Ctrl-C, SIGTERM or SIGHUP, or until its output is no longer read.
+
+    A write shows that a reader has gone, and a quiet table makes none. So a thread looks at the output meanwhile; it
+    ends the block by SIGTERM, which also interrupts a call that waits for its answer.
+    """
+    over, main = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        while not over.wait(READER_SECONDS):
+            if not is_read(sys.stdout):
+                signal.pthread_kill(main, signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, name="reader", daemon=True)
+    with suppress(KeyboardInterrupt):
+        # Another thread than the main one is interrupted by no signal.
+        if threading.current_thread() is threading.main_thread() and is_read(sys.stdout) is not None:
+            with suppress(RuntimeError):  # if the system refuses a thread, the next write shows it
+                thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if thread.ident is not None:
+                thread.join()
 
 
 def _sentence(error: StreamClientError | RuntimeError) -> str:

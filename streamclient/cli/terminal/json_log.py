@@ -12,7 +12,7 @@ from typing import Any
 from streamclient.base import logs
 from streamclient.base.reasons import described, traceback_of
 from streamclient.base.times import MICROS_PER_SECOND, now_micros, utc_text
-from streamclient.cli.terminal.output import json_text
+from streamclient.cli.terminal.output import json_text, without_last_words
 
 SPEAKER = "streamclient"
 """The name of the logger in documents of what a command says by itself."""
@@ -78,6 +78,6 @@ def _error_of(record: logging.LogRecord) -> Mapping[str, object]:
 def log_as_json(level: str | int, worker: str = "") -> JsonLogHandler:
     """Print log entries of ``level`` or above, and warnings of Python, as JSON; return the handler."""
     handler = JsonLogHandler(worker)
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[without_last_words(handler)])
     logging.captureWarnings(capture=True)
     return handler

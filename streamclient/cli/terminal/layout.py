@@ -174,11 +174,15 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def shortener(ids: Iterable[str], width: int | None) -> Callable[[str], str]:
-    """Return a function that replaces ids in a text by their beginnings; without a width it returns texts unchanged."""
+    """Return a function that replaces ids in a text by their beginnings; without a width it returns texts unchanged.
+
+    Commands take the beginning of an id. A call in Python, such as ``worker.accept_loss('ID')``, keeps the whole id.
+    """
     shorts = {} if width is None else {full: short for full, short in short_ids(ids).items() if short != full}
     if not shorts:
         return lambda text: text
-    pattern = re.compile("|".join(re.escape(full) for full in sorted(shorts, key=len, reverse=True)))
+    ids_only = "|".join(re.escape(full) for full in sorted(shorts, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\(')(?:{ids_only})")
     return lambda text: pattern.sub(lambda match: shorts[match[0]], text)
 
 
@@ -194,8 +198,3 @@ def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
     if len(matching) > 1:
         raise ConfigurationError(f"{noun} {given!r} is ambiguous: {', '.join(matching[:5])} begin so; give more of it")
     return matching[0]
-
-
-def counted(count: int | str, noun: str) -> str:
-    """Return ``1 row`` or ``2 rows``; for the count ``no``, ``no rows``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

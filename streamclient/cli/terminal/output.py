@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import select
 import shutil
 import sys
 import threading
@@ -14,6 +17,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any, TextIO
 
+from streamclient.base.logs import is_said_at_end
 from streamclient.cli.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
@@ -26,6 +30,16 @@ TELL_SECONDS = 1.0
 def width_of(stream: TextIO) -> int | None:
     """Return the width of a stream's terminal; ``None`` without a terminal. ``COLUMNS`` in the environment wins."""
     return max(NARROWEST, shutil.get_terminal_size().columns) if stream.isatty() else None
+
+
+def is_read(stream: TextIO) -> bool | None:
+    """Return whether the other end of a stream, such as a pipe, is open; ``None`` if the system does not tell."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # the end of the reader is told without being asked for
+    except (AttributeError, OSError, ValueError):  # Windows has no poll; a stream in memory has no number
+        return None
+    return not poll.poll(0)
 
 
 def has_rich() -> bool:
@@ -85,8 +99,17 @@ class ComplainingHandler(logging.Handler):
 
 
 def log_to_terminal(level: str | int, text: str = "%(message)s") -> None:
-    """Print log entries of ``level`` or above to standard error, in the format ``text``."""
-    logging.basicConfig(level=level, format=text, handlers=[ComplainingHandler()])
+    """Print log entries of ``level`` or above to standard error, in the format ``text``.
+
+    Entries that the command says again as its last line are left out.
+    """
+    logging.basicConfig(level=level, format=text, handlers=[without_last_words(ComplainingHandler())])
+
+
+def without_last_words(handler: logging.Handler) -> logging.Handler:
+    """Return the handler, which leaves out the reason for which a worker ends: the command ends with it."""
+    handler.addFilter(lambda record: not is_said_at_end(record))
+    return handler
 
 
 def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> str:
@@ -133,7 +156,14 @@ class ProgressLine:
             elif text != self._last:
                 stamp = datetime.now(timezone.utc).strftime("%H:%M:%S")
                 print(f"{stamp}  {one_line(text)}", file=self._stream, flush=True)
+            else:
+                self.require_reader()
             self._last = text
+
+    def require_reader(self) -> None:
+        """Raise ``BrokenPipeError``, as a write would, if the stream is no longer read."""
+        if is_read(self._stream) is False:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def show_again(self) -> None:
         """Show the last text again."""

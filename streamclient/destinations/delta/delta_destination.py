@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamclient.base import checks
+from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, LogEntry, check_commits, gone, is_stored
 from streamclient.destinations.delta.delta_log import ENTRY, DeltaLog, digests_up_to, read_entries, transaction_of
 from streamclient.destinations.delta.delta_rows import KEYED, append, find_rows, merge, overwrite, row_files
@@ -425,8 +426,8 @@ class DeltaDestination:
         if is_refused:
             raise StreamClientException(f"{self.location.url} does not take these rows: {error!r}") from error
         raise DependencyException(
-            f"{self.location.url} did not accept a commit of {len(commits)} shards within {self._answer_seconds:g} s; "
-            f"the last error was {error!r}",
+            f"{self.location.url} did not accept a commit of {counted(len(commits), 'shard')} within "
+            f"{self._answer_seconds:g} s; the last error was {error!r}",
             kind=ErrorKind.AMBIGUOUS,
         ) from error
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from itertools import starmap
 
 from attrs import define, field, frozen
 
+from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.model import CheckpointPosition
 
@@ -80,14 +82,15 @@ class Proof:
         return not self.findings
 
     def __str__(self) -> str:
-        read = "" if self.rows is None else f", {self.rows} rows read"
+        read = "" if self.rows is None else f", {counted(self.rows, 'row')} read"
         lost = "".join(
             f", records after {commit.start} of shard {commit.shard} lost and given up" for commit in self.losses
         )
-        head = f"{len(self.lasts)} shards, {self.commits} commits, {self.records} records{read}{lost}: "
+        found = (len(self.lasts), "shard"), (self.commits, "commit"), (self.records, "record")
+        head = f"{', '.join(starmap(counted, found))}{read}{lost}: "
         if self.is_whole:
             return head + "each record once"
-        return head + f"{len(self.findings)} findings\n" + "\n".join(map(str, self.findings))
+        return head + f"{counted(len(self.findings), 'finding')}\n" + "\n".join(map(str, self.findings))
 
 
 # --- the chains of commits --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, Destination, RowFiles
 from streamclient.destinations.destination_packages import compute, pyarrow
 from streamclient.destinations.proof.commit_proof import Chain, Chains, Finding, Flaw, Proof, ends_of, found_in
@@ -84,7 +85,7 @@ def check_rows(destination: Destination, chains: Chains, proof: Proof) -> None:
     for (shard, number), count in sorted(unknown.items(), key=repr):
         proof.findings.append(_unknown(parts, shard, number, count))
     if uncounted:
-        text = f"{uncounted} rows cannot be counted, as they lack the column {SHARD} or {COMMIT}"
+        text = f"{counted(uncounted, 'row')} cannot be counted, as they lack the column {SHARD} or {COMMIT}"
         proof.findings.append(Finding(Flaw.ROWS_UNKNOWN, "", "", "", text))
         return
     for part in parts.values():
@@ -109,7 +110,8 @@ def _check_older(shard: str, chains: Sequence[Chain], rows: int, proof: Proof) -
         return
     ends = [commit.start for chain in chains for _, commit in chain.commits if commit.number == chain.first]
     flaw = Flaw.ROWS_LOST if rows < wanted else Flaw.ROWS_REPEATED
-    text = f"the commits whose entries were removed have {wanted} records, the destination {rows} rows of them"
+    found = counted(rows, "row")
+    text = f"the commits whose entries were removed have {counted(wanted, 'record')}, the destination {found} of them"
     end = ends[0] if ends else max((commit.number, commit.end) for chain in chains for commit in chain.carried)[1]
     proof.findings.append(Finding(flaw, shard, CheckpointPosition.TRIM_HORIZON, end, text))
 
@@ -120,7 +122,7 @@ def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, co
     before = max((commit for commit in own if commit.number < number), key=lambda commit: commit.number, default=None)
     after = min((commit for commit in own if commit.number > number), key=lambda commit: commit.number, default=None)
     said = "no commit" if number is None else f"commit {number}, which the log does not have"
-    text = f"{count} rows are marked as rows of {said}"
+    text = f"{counted(count, 'row')} marked as of {said}"
     start, end = before.end if before else "", after.start if after else ""
     return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
 
@@ -163,12 +165,13 @@ def _check_part(part: _Part, proof: Proof) -> None:
     commit = part.commits[0]
     if part.rows != part.expected:
         flaw = Flaw.ROWS_LOST if part.rows < part.expected else Flaw.ROWS_REPEATED
-        text = f"commit {commit.number} has {part.expected} records, the destination {part.rows} rows of them"
+        found = counted(part.rows, "row")
+        text = f"commit {commit.number} has {counted(part.expected, 'record')}, the destination {found} of them"
         proof.findings.append(found_in(flaw, commit, text))
         return
     _compare(part)
     if not part.is_equal:
-        text = f"the {part.rows} rows of commit {commit.number} are not the records that were committed"
+        text = f"the rows of commit {commit.number} are not the records that were committed"
         proof.findings.append(found_in(Flaw.ROWS_ALTERED, commit, text))
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, frozen
 
+from streamclient.base.reasons import counted
 from streamclient.destinations.commit import Commit, FencedCommit
 from streamclient.destinations.rows.column_layout import ChangeColumns
 from streamclient.destinations.rows.digest import records_digest
@@ -263,8 +264,8 @@ def _failure(piece: Piece, error: BaseException) -> StreamClientError:
         return error
     advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""
     failure = ApplicationException(
-        f"a batch with {piece.cut.record_count} records of shard {piece.share.shard_info.shard_id} was not written, "
-        f"and will be read again from its last checkpoint{advice}: {type(error).__name__}: {error}"
+        f"a batch with {counted(piece.cut.record_count, 'record')} of shard {piece.share.shard_info.shard_id} was not "
+        f"written, and will be read again from its last checkpoint{advice}: {type(error).__name__}: {error}"
     )
     failure.__cause__ = error
     return failure

@@ -255,6 +255,8 @@ def object_named(text: str, load: Callable[[str], object], noun: str) -> object:
         StreamClientException: the module or the name does not exist.
     """
     module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise StreamClientException(f"{text!r} names no {noun}, expected module:{noun}, such as orders:Print")
     try:
         return getattr(load(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
