@@ -15,6 +15,7 @@ from streamclient.cli.terminal.output import ProgressLine, complain, print_text
 if TYPE_CHECKING:
     from streamclient.testing.simulation.campaign import Summary
     from streamclient.testing.simulation.drawing import Size
+    from streamclient.testing.simulation.kernel import PlayedHistory
     from streamclient.testing.simulation.plan import HistoryPlan
     from streamclient.testing.simulation.runner import HistoryVerdict
 
@@ -54,6 +55,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     single = parser.add_argument_group("one history")
     single.add_argument("--seed", type=int, metavar="N", help="run this seed alone")
     single.add_argument("--plan", metavar="FILE", help="run the plan in this file alone")
+    single.add_argument("--page", metavar="FILE", help="write the history as a page that plays it")
     single.add_argument("--replay", action="store_true", help="print every event, command and change of a row")
     single.add_argument("--lease", metavar="KEY", help="with --replay: only lines about this lease")
     single.add_argument("--step", action="store_true", help="with --replay: wait for Enter after each moment")
@@ -64,8 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one history or many; return the exit code."""
     if arguments.seed is not None or arguments.plan:
         return _run_one(arguments)
-    if arguments.replay or arguments.seeds < 1:
-        raise CommandFailed("--replay needs --seed or --plan, and --seeds at least 1")
+    if arguments.replay or arguments.page or arguments.seeds < 1:
+        option = "--page" if arguments.page else "--replay"
+        raise CommandFailed(f"{option} needs --seed or --plan, and --seeds at least 1")
     return _run_many(arguments)
 
 
@@ -153,23 +156,49 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
 def _run_one(arguments: argparse.Namespace) -> int:
     from streamclient.cli.simulate_replay import Replay  # noqa: PLC0415
     from streamclient.testing.simulation.campaign import Summary, violation_lines  # noqa: PLC0415
-    from streamclient.testing.simulation.runner import run_plan  # noqa: PLC0415
+    from streamclient.testing.simulation.runner import play_plan  # noqa: PLC0415
 
     try:
         plan = _plan(arguments)
     except (OSError, ValueError) as error:
         raise CommandFailed(str(error)) from error
+    if arguments.page:
+        _require_fleet(plan)
     # With --json, standard output is for the document alone.
     output = sys.stderr if arguments.json else sys.stdout
     replay = Replay(arguments.lease, step=arguments.step, output=output) if arguments.replay else None
-    verdict = run_plan(plan, replay)
+    history, verdict = play_plan(plan, replay)
     summary = Summary()
     summary.add(verdict, 0.0)
     if arguments.json:
         print(json.dumps({**summary.as_json(), "plan": json.loads(plan.to_json())}, indent=1))
     else:
         print_text(*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events")
+    if arguments.page:
+        print(_write_page(arguments.page, history, verdict), file=output)
     return EXIT_VIOLATED if verdict.violation is not None else 0
+
+
+def _require_fleet(plan: HistoryPlan) -> None:
+    from streamclient.testing.simulation.plan import Plan  # noqa: PLC0415
+
+    if not isinstance(plan, Plan):
+        raise CommandFailed("--page shows histories of fleets; leave --tunnels and --loops out, or use --replay")
+
+
+def _write_page(file: str, history: PlayedHistory, verdict: HistoryVerdict) -> str:
+    """Write the page of a history of a fleet; return what there is to say about it."""
+    from streamclient.console.history_page import page_file  # noqa: PLC0415
+    from streamclient.testing.simulation.fleet_history import fleet_history  # noqa: PLC0415
+    from streamclient.testing.simulation.world import SimulatedWorld  # noqa: PLC0415
+
+    assert isinstance(history, SimulatedWorld)
+    text = page_file(fleet_history(history, verdict))
+    try:
+        Path(file).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise CommandFailed(f"cannot write the page to {file}: {error.strerror}") from error
+    return f"wrote {file} ({len(text.encode()) // 1_000} kB): open it in a browser"
 
 
 def _plan(arguments: argparse.Namespace) -> HistoryPlan:

@@ -9,7 +9,21 @@ import pytest
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
+    from streamclient.testing.simulation.history_document import HistoryDocument
     from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation
+
+
+class HistoryHooks:
+    """The hooks by which other plugins get the history of a failed simulation: this room knows no page."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_streamclient_history(self, config: pytest.Config, test: str, history: HistoryDocument) -> str | None:
+        """Keep a history; return a line for the failure that says where it is kept, or ``None``."""
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the hook of histories."""
+    pluginmanager.add_hookspecs(HistoryHooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,10 +39,12 @@ def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
     # Imported here: pytest loads this module in every run wherever the package is installed.
     from streamclient.testing.simulation.trials.trial_fixture import StreamSimulation  # noqa: PLC0415
 
+    config, test = request.config, request.node.nodeid
     return StreamSimulation(
-        seed=request.config.getoption("--simulation-seed"),
-        seeds=request.config.getoption("--simulation-seeds"),
-        test=request.node.nodeid,
+        seed=config.getoption("--simulation-seed"),
+        seeds=config.getoption("--simulation-seeds"),
+        test=test,
+        keep_history=lambda history: config.hook.pytest_streamclient_history(config=config, test=test, history=history),
     )
 
 

@@ -62,6 +62,16 @@ def test_the_command_prints_what_the_page_shows(capsys: pytest.CaptureFixture[st
     assert matches(shown, capsys.readouterr().out)
 
 
+@pytest.mark.slow
+def test_the_page_of_a_history_is_written_as_the_page_shows(installed: Installed, tmp_path: Path) -> None:
+    """From a wheel, which has to have the scripts of the page in it."""
+    command, _, shown = block("console", "--page history.html").partition("\n")
+    printed = installed.run(command.removeprefix("$ "), tmp_path)
+
+    assert shape(re.sub(r"(?<=digest )\w+", "#", printed)) == shape(re.sub(r"(?<=digest )\w+", "#", shown))
+    assert "streamclient-history-1" in (tmp_path / "history.html").read_text(encoding="utf-8")
+
+
 def without_progress(text: str) -> str:
     """What is printed, without what a campaign says every ten seconds."""
     lines = text.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The fixture ``local_tablestore``, in a pytest of its own, which finds the plug-in as every installed pytest does."""
+"""The plug-ins, in a pytest of its own, which finds them as every installed pytest does."""
 
 from __future__ import annotations
 
@@ -58,11 +58,32 @@ def test_nothing_is_loaded_that_no_test_asks_for():
 """
 
 
-def run_pytest(folder: Path, program: str) -> str:
+SIMULATED = """
+import pytest
+from streamclient import IRecordProcessor
+from streamclient.testing import SimulationFailed
+
+
+class Full(IRecordProcessor):
+    def initialize(self, given): ...
+    def shutdown(self, given): ...
+    def process_records(self, given):
+        raise OSError("the disk is full")
+
+
+def test_it(stream_simulation):
+    with pytest.raises(SimulationFailed) as failure:
+        stream_simulation.run(Full, workers=1, shards=1, records=5, keys=1)
+    print(failure.value)
+    raise OSError("shown")
+"""
+
+
+def run_pytest(folder: Path, program: str, *options: str) -> str:
     (folder / "test_mine.py").write_text(program)
     # The SDK warns on every Python for which it has no native codec.
     warnings = ["-W", "error", "-W", "ignore:OTS C++ SDK:ImportWarning"]
-    command = [sys.executable, "-m", "pytest", *warnings, "-p", "no:cacheprovider", "-q", "test_mine.py"]
+    command = [sys.executable, "-m", "pytest", *warnings, "-p", "no:cacheprovider", "-q", "test_mine.py", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     return done.stdout + done.stderr
 
@@ -78,3 +99,21 @@ def test_each_test_gets_the_one_server_empty(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_plug_in_costs_nothing_until_a_test_asks(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path, UNUSED)
+
+
+@pytest.mark.slow
+def test_a_failed_simulation_leaves_a_page_if_asked(tmp_path: Path) -> None:
+    printed = run_pytest(tmp_path, SIMULATED, "--simulation-page", "pages")
+    (page,) = (tmp_path / "pages").iterdir()
+
+    assert page.name == "test_mine.py-test_it-seed-0.html"
+    assert f"its page: {Path('pages', page.name)}" in printed
+    assert '"law":"nothing is lost"' in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_failed_simulation_leaves_nothing_unasked_and_tells_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert "its page" not in run_pytest(tmp_path, SIMULATED)
+    assert "its page could not be written to file" in run_pytest(tmp_path, SIMULATED, "--simulation-page", "file")

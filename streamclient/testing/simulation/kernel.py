@@ -304,6 +304,10 @@ class SimulatedProcess:
         self.name, self.label, self.dice = name, label, dice
         self.agenda, self.network = history.agenda, history.network
         self.is_alive = True
+        self.ended: tuple[float, str] | None = None
+        """The time and the manner of the end: ``killed``, ``stopped`` or ``died``; ``None`` while the process lives."""
+        self.freezes: list[tuple[float, float]] = []
+        """The beginning and the end of each freeze; the end as it was planned, even if the process dies before."""
         self.frozen_until = 0.0
         self.clock_offset, self.clock_rate = 0.0, 1.0
 
@@ -316,12 +320,18 @@ class SimulatedProcess:
         """Return the time of the process's monotonic clock."""
         return self.clock_offset + self.agenda.now * self.clock_rate
 
+    def end(self, manner: str) -> None:
+        """End the process now; ``manner`` is one of those of ``ended``."""
+        self.is_alive = False
+        self.ended = self.ended or (self.agenda.now, manner)
+
     def crash(self) -> None:
         """End at once."""
-        self.is_alive = False
+        self.end("killed")
 
     def freeze(self, seconds: float) -> None:
         """Freeze the process for ``seconds``."""
+        self.freezes.append((self.agenda.now, self.agenda.now + seconds))
         self.frozen_until = max(self.frozen_until, self.agenda.now + seconds)
 
     @property

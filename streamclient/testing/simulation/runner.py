@@ -59,6 +59,11 @@ class HistoryVerdict:
 
 def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
+    return play_plan(plan, observer)[1]
+
+
+def play_plan(plan: HistoryPlan, observer: Observer | None = None) -> tuple[PlayedHistory, HistoryVerdict]:
+    """Run one history; return it as it stands at its end, or where it broke a law, with its verdict."""
     history, run = _history_of(plan, observer)
     broken = None
     try:
@@ -69,7 +74,7 @@ def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerd
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.name}, line {place.lineno} of {place.filename.split('/')[-1]}"
         broken = LawBroken(RAISED, "", f"{type(error).__name__}: {error} ({where})")
-    return HistoryVerdict(
+    return history, HistoryVerdict(
         plan=plan,
         violation=None if broken is None else _violation(history, broken),
         digest=history.trace.digest(),

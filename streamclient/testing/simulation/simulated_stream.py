@@ -184,6 +184,16 @@ class SimulatedStream:
         place = bisect_left(since, moment + 1e-9)
         return self._listings[max(place - 1, 0)][1]
 
+    def listed_times(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the times when shards were first listed, by id, and those when they were not listed any more."""
+        opened: dict[str, float] = {}
+        left: dict[str, float] = {}
+        for at, listed in self._listings:
+            names = {each.shard_id for each in listed}
+            opened.update((name, at) for name in names if name not in opened)
+            left.update((name, at) for name in opened if name not in names and name not in left)
+        return opened, left
+
     def place_at(self, shard_id: str, moment: float) -> int:
         """Return the number of the shard's first record that was written at or after a moment."""
         return bisect_left(self.shards[shard_id].times, moment)

@@ -220,6 +220,10 @@ class SimulatedWorker:
         self.is_over = False
         self.frozen_until = float("-inf")
         self._due = float("-inf")
+        self.ended: tuple[float, str] | None = None
+        """The time and the manner of the end: ``killed`` or ``stopped``; ``None`` while the worker lives."""
+        self.freezes: list[tuple[float, float]] = []
+        """The beginning and the planned end of each freeze."""
         self.error: BaseException | None = None
         """The error that the worker's owner thread would have raised."""
         made_before = len(simulation.pools)
@@ -249,7 +253,7 @@ class SimulatedWorker:
         self._due = self.coordinator.next_deadline()
         if self.coordinator.is_finished:
             self.coordinator.close()
-            self.is_over = True
+            self._end("stopped")
 
     @property
     def _now(self) -> float:
@@ -257,13 +261,18 @@ class SimulatedWorker:
 
     def kill(self) -> None:
         """End the worker as ``kill -9`` does: no part of it runs any more."""
-        self.is_over = True
+        self._end("killed")
         self._set_frozen(True)
+
+    def _end(self, manner: str) -> None:
+        self.is_over = True
+        self.ended = self.ended or (self.simulation.now, manner)
 
     def freeze(self, seconds: float) -> None:
         """Freeze the worker as SIGSTOP does, and continue it after ``seconds`` as SIGCONT does."""
         if not self.is_over:
             self.frozen_until = self.simulation.now + seconds
+            self.freezes.append((self.simulation.now, self.frozen_until))
             self._set_frozen(True)
 
     def thaw(self) -> None:

@@ -161,7 +161,8 @@ class SimulatedWorld(PlayedHistory):
         self._registered_at: dict[str, float] = {}
         self._replaced_at: dict[Actor, float] = {}
         """The time when another process registered under a process's name."""
-        self._born_at: dict[Actor, float] = {}
+        self.born_at: dict[Actor, float] = {}
+        """The time when each process started, in order, whichever client runs in it."""
         self._moved_at: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._accepted_at: dict[tuple[Actor, str], float] = {}
@@ -306,7 +307,7 @@ class SimulatedWorld(PlayedHistory):
 
     def start_of(self, actor: Actor) -> float:
         """Return when a process started."""
-        return self._born_at.get(actor, self.now)
+        return self.born_at.get(actor, self.now)
 
     def creator_of(self, lease_key: str) -> Actor | None:
         """Return the process that created the first row of a lease."""
@@ -416,7 +417,7 @@ class SimulatedWorld(PlayedHistory):
 
     def started(self, worker: Actor) -> None:
         """Record that a worker starts, or its next life."""
-        self._born_at[worker] = self.now
+        self.born_at[worker] = self.now
         self.note(worker.label, "starts")
 
     def newest(self, name: str) -> ProcessRole | None:

@@ -143,7 +143,7 @@ class PythonProcess(SimulatedProcess):
             world.laws.event_handled(self)
         self._schedule_tick()
         if self.is_stopping and self.holdings.is_drained:
-            self.is_alive = False
+            self.end("stopped")
             world.note(self.label, "has stopped")
 
     def _beat(self, event: Event, seconds: float) -> None:

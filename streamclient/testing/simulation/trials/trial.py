@@ -12,10 +12,11 @@ from attrs import define, field
 
 from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.config import StreamConfig
+from streamclient.model import Lease
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.history import LOST, LawBroken
-from streamclient.testing.simulation.kernel import Dice
+from streamclient.testing.simulation.kernel import Dice, Entry
 from streamclient.testing.simulation.simulated_faults import Do, Fate
 from streamclient.testing.simulation.trials.trial_leases import READ_FAILED, TrialLeases
 from streamclient.testing.simulation.trials.trial_settings import Change, Run, TrialSettings, said
@@ -46,6 +47,8 @@ class Trial:
     """All steps."""
     incidents: list[str] = field(factory=list)
     """The steps that came from outside."""
+    entries: list[Entry] = field(factory=list)
+    """All steps and all changes of rows, as values."""
     injected: Counter[Do | Fate] = field(factory=Counter)
     simulation: Simulation = field(init=False)
     dice: Dice = field(init=False)
@@ -58,6 +61,10 @@ class Trial:
     """The keys that are written to each open shard."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
     """The changes written to each shard, for shards that have any."""
+    opened: dict[str, float] = field(factory=dict)
+    """The time when each shard was opened, in seconds since the run began."""
+    written_at: dict[str, list[float]] = field(factory=dict)
+    """The times of the changes of each shard that has any, in seconds since the run began."""
     _reading_dice: Dice = field(init=False)
     _created: int = 0
     _written_micros: int = 0
@@ -73,7 +80,7 @@ class Trial:
         self.witness = self._make_witness()
         self.witness.parents.update(dict.fromkeys(names, ()))
         calls = Dice.of(self.seed, "calls")
-        self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self.witness.stored)
+        self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self._row_changed)
         keys = [f"key-{number:03d}" for number in range(max(settings.keys, settings.shards))]
         self.keys_of = {name: keys[place :: settings.shards] for place, name in enumerate(names)}
 
@@ -185,7 +192,7 @@ class Trial:
             self._start_worker(f"w{number + 1}")
 
     def _start_worker(self, name: str) -> None:
-        settings, life = self.settings, Life(name)
+        settings, life = self.settings, Life(name, started=self.elapsed)
         worker = self._make_worker(name, lambda: WitnessedProcessor(self.witness, life, settings.make_processor))
         self.report(name, "starts")
         life.worker = SimulatedWorker(self.simulation, worker)
@@ -299,6 +306,7 @@ class Trial:
         cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, millis) for name, value in columns.items())
         place = SequenceInfo(1, self._written_micros, 0)
         self.stream.append(shard_id, StreamRecord(RecordType.PUT, (("id", change.key),), cells, place))
+        self.written_at.setdefault(shard_id, []).append(self.elapsed)
         changes = self.changes_of.setdefault(shard_id, [])
         self.witness.places[change] = (shard_id, len(changes))
         changes.append(change)
@@ -328,7 +336,9 @@ class Trial:
 
     def _new_shard(self) -> str:
         self._created += 1
-        return f"shard-{self._created:02d}"
+        name = f"shard-{self._created:02d}"
+        self.opened[name] = self.elapsed
+        return name
 
     # --- telling -----------------------------------------------------------------------------------------------
 
@@ -341,8 +351,16 @@ class Trial:
         """Record one step."""
         line = " ".join(part for part in (f"{self.elapsed:9.3f} s  {who:8}", what, detail) if part)
         self.lines.append(line)
+        words = [word for word in what.split() if word not in self.opened]
+        shard = next((word for word in what.split() if word in self.opened), "")
+        self.entries.append((self.elapsed, who, " ".join(words), shard, detail))
         if self.tell is not None:
             self.tell(line)
+
+    def _row_changed(self, before: Lease | None, after: Lease) -> None:
+        self.entries.append((self.elapsed, after.owner, "row", after.lease_key, (before, after)))
+        if before is not None and before.checkpoint != after.checkpoint:
+            self.witness.stored(after.lease_key, after.checkpoint)
 
 
 @contextmanager

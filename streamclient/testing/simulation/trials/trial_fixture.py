@@ -13,6 +13,7 @@ from streamclient.config import ClientConfig
 from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
 from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.history_document import HistoryDocument
 from streamclient.testing.simulation.trials.trial import Trial
 from streamclient.testing.simulation.trials.trial_settings import Fault, Run, TrialSettings
 from streamclient.worker.handlers.batches import RecordProcessorFactory
@@ -60,9 +61,17 @@ class StreamSimulation:
     """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is an object of this class."""
 
     def __init__(
-        self, *, seed: int | None = None, seeds: int | None = None, test: str = "", tell: Callable[[str], None] = print
+        self,
+        *,
+        seed: int | None = None,
+        seeds: int | None = None,
+        test: str = "",
+        tell: Callable[[str], None] = print,
+        keep_history: Callable[[HistoryDocument], str | None] | None = None,
     ) -> None:
+        """Make a simulation; ``keep_history`` gets the history of a failed seed, and returns a line for the failure."""
         self._seed, self._seeds, self._test, self._tell = seed, seeds, test, tell
+        self._keep_history = keep_history
 
     @checks.explains_names
     def run(
@@ -136,13 +145,21 @@ class StreamSimulation:
             try:
                 run = trial.run()
             except LawBroken as failed:
-                text = self._explained(trial, failed, len(seeds))
+                text = self._explained(trial, failed, len(seeds)) + self._kept(trial, failed)
                 raise SimulationFailed(text, seed, failed.law) from failed.__cause__
             written += len(run.written)
             delivered += sum(run.delivered.values())
             faults.update(run.faults)
         counts = dict(sorted(faults.items()))
         return SimulationResult(seeds=len(seeds), written=written, delivered=delivered, faults=counts)
+
+    def _kept(self, trial: Trial, failed: LawBroken) -> str:
+        if self._keep_history is None:
+            return ""
+        from streamclient.testing.simulation.trials.trial_history import trial_history  # noqa: PLC0415  # loads fleets
+
+        line = self._keep_history(trial_history(trial, failed))
+        return f"\n{line}" if line else ""
 
     def _explained(self, trial: Trial, failed: LawBroken, seeds: int) -> str:
         needed = _needed(trial.settings, trial.seed, failed.law)

@@ -26,11 +26,14 @@ class TrialLeases(MemoryLeaseManager):
         dice: Dice,
         shares: Mapping[Do | Fate, float],
         injected: Counter[Do | Fate],
-        stored: Callable[[str, str], None],
+        changed: Callable[[Lease | None, Lease], None],
     ) -> None:
-        """Call ``stored`` with each lease and checkpoint in the table, even if the writer gets no answer."""
+        """Call ``changed`` with each row before and after a change, even if the writer gets no answer.
+
+        Renewals are left out: they change the counter alone.
+        """
         super().__init__(stream_id)
-        self._stored = stored
+        self._tell_change = changed
         self.is_unreachable = False
         self.is_calm = False
         self._dice, self._shares, self._injected = dice, shares, injected
@@ -68,17 +71,17 @@ class TrialLeases(MemoryLeaseManager):
         """Carry out writes, unless they are lost; return the true answers, or uncertain ones if the call fails."""
         fate = self._fate()
         if fate in (None, Fate.LOST_ANSWER):
-            before = self._checkpoints()
+            before = self._present_rows()
             answers = super().write_many(writes)
-            for key, checkpoint in self._checkpoints().items():
-                if checkpoint != before.get(key, checkpoint):
-                    self._stored(key, checkpoint)
+            for key, row in self._present_rows().items():
+                if _told(before.get(key)) != _told(row):
+                    self._tell_change(before.get(key), row)
             if fate is None:
                 return answers
         return [WriteAnswer(WriteOutcome.UNCERTAIN, ERRORS.get(fate, NO_ANSWER))] * len(writes)
 
-    def _checkpoints(self) -> dict[str, str]:
-        return {lease.lease_key: lease.checkpoint for lease in super().list_leases()}
+    def _present_rows(self) -> dict[str, Lease]:
+        return {lease.lease_key: lease for lease in super().list_leases()}
 
     def _raise_for_reads(self) -> None:
         fate = self._fate()
@@ -94,6 +97,10 @@ class TrialLeases(MemoryLeaseManager):
                 self._injected[kind] += 1
                 return kind
         return None
+
+
+def _told(row: Lease | None) -> tuple[str, str, str] | None:
+    return None if row is None else (row.owner, row.stealer, row.checkpoint)
 
 
 READ_FAILED = DependencyException("the service did not deliver this page", kind=ErrorKind.TRANSIENT)

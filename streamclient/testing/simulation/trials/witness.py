@@ -40,6 +40,8 @@ class Life:
     name: str
     worker: SimulatedWorker | None = None
     """The worker of the process; ``None`` until it is made."""
+    started: float = 0.0
+    """When the process started, in seconds since the run began."""
 
     def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
         """Return whether the worker holds that lease by its own clock, was not killed, and is not frozen."""

@@ -30,7 +30,7 @@ class JavaProcess(SimulatedProcess):
     def die(self, reason: str) -> None:
         """End by an error of the process itself, without releasing anything."""
         if self.is_alive:
-            self.is_alive = False
+            self.end("died")
             self.world.counts["java worker died"] += 1
             self.world.note(self.label, "dies", "", reason)
 

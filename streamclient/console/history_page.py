@@ -1,0 +1,56 @@
+"""A history and its player as one file, which opens from disk and asks no other machine for anything."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+
+SCRIPTS = ("draw.js", "player.js", "history.js")
+"""The scripts of the page, in the order in which they run."""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<main id="page"><noscript>This page needs JavaScript: it draws the history below.</noscript></main>
+<script type="application/json" id="history">{history}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def page_file(history: Mapping[str, object]) -> str:
+    """Return the text of an HTML file, in UTF-8, that plays a history: a document "streamclient-history-1".
+
+    The file has one script and one style sheet, and its policy permits these two alone, by their hashes.
+    """
+    style, script = _text("console.css"), "".join(_text(name) for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+    # In a string of JSON, an escaped "<" means the same, and no text can end the element.
+    document = json.dumps(history, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    title = f"History of seed {history.get('seed')}"
+    return PAGE.format(policy=escape(policy), title=escape(title), style=style, script=script, history=document)
+
+
+def _text(name: str) -> str:
+    return files("streamclient.console").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
