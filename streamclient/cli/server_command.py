@@ -6,8 +6,10 @@ import argparse
 import gc
 import signal
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from streamclient.base import checks
 from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import CommandFailed, runs
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8180
 """A port that is in practice free, near the usual ones for local services; fixed, so that examples can name it."""
 
+DEFAULT_CONSOLE_PORT = 8181
+"""The port after it, for the console."""
 
 WAKE_SECONDS = 0.2
 """Seconds within which a signal is noticed that came to another thread than the main one. The handler sets no event: if
@@ -24,7 +28,7 @@ it interrupted the wait for that event, it would wait for itself."""
 
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
-    "'listening on http://HOST:PORT'."
+    "'listening on http://HOST:PORT', the second line the address of its console, a page for a browser on this machine."
 )
 
 
@@ -53,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="listen beyond this machine although the default secret is public",
     )
     parser.add_argument("--data", metavar="DIR", help="keep data in this directory, made if missing, not in memory")
+    parser.add_argument(
+        "--console-port",
+        type=int,
+        default=DEFAULT_CONSOLE_PORT,
+        metavar="PORT",
+        help="port of the console; 0 takes any free one (default: %(default)s)",
+    )
+    parser.add_argument("--no-console", action="store_true", help="run without the console")
     runs(parser, run)
 
 
@@ -66,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     gc.enable()
     connection = connection_of(arguments)
+    checks.port.require("--console-port", arguments.console_port)
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
@@ -84,14 +97,31 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, DataDirectoryError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CommandFailed(text) from error
-    try:
+    with ExitStack() as stops:
+        stops.callback(_stop, local)
         print(f"listening on {local.endpoint}", flush=True)
+        if not arguments.no_console:
+            _start_console(local, arguments, stops)
         pause = threading.Event()
         while not stopped:
             pause.wait(WAKE_SECONDS)
-    finally:
-        _stop(local)
     return 0
+
+
+def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops: ExitStack) -> None:
+    """Start the console, and print its address; without its port, say so and go on."""
+    from streamclient.console.listening import ConsoleServer  # noqa: PLC0415 -- after the first line
+
+    console = ConsoleServer(
+        local, server_host=arguments.host, port=arguments.console_port, allowed_hosts=arguments.allowed_host
+    )
+    try:
+        console.start()
+    except OSError as error:
+        print(f"no console: {error.strerror or error}", flush=True)
+        return
+    stops.callback(console.stop)
+    print(f"console at {console.address}", flush=True)
 
 
 def _stop(local: LocalTablestore) -> None:

@@ -1,1 +1,1 @@
-"""The console: a page for the local Tablestore, a fleet and a simulated history."""
+"""The console: a page in the browser for the local Tablestore, and the player of a simulated history."""

@@ -9,6 +9,9 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
+STYLES = ("history.css", "player.css")
+"""The style sheets of the page, in the order in which they count."""
+
 SCRIPTS = ("draw.js", "player.js", "history.js")
 """The scripts of the page, in the order in which they run."""
 
@@ -37,7 +40,7 @@ def page_file(history: Mapping[str, object]) -> str:
 
     The file has one script and one style sheet, and its policy permits these two alone, by their hashes.
     """
-    style, script = _text("console.css"), "".join(_text(name) for name in SCRIPTS)
+    style, script = ("".join(_text(name) for name in names) for names in (STYLES, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"

@@ -24,11 +24,23 @@ if TYPE_CHECKING:
     from streamclient.server.control import Control
     from streamclient.server.engine import ShardView
     from streamclient.server.local import LocalTablestore
+    from streamclient.server.table_views import (
+        ChangesView,
+        ChangeView,
+        ChannelView,
+        RowView,
+        ShardSpan,
+        TableView,
+        TunnelView,
+    )
 
 __all__ = [
     "DEFAULT_ACCESS_KEY_ID",
     "DEFAULT_ACCESS_KEY_SECRET",
     "DEFAULT_INSTANCE",
+    "ChangeView",
+    "ChangesView",
+    "ChannelView",
     "Clock",
     "Control",
     "Cut",
@@ -44,11 +56,22 @@ __all__ = [
     "LoseAnswer",
     "Observer",
     "RequestCount",
+    "RowView",
     "ServiceError",
+    "ShardSpan",
     "ShardView",
+    "TableView",
+    "TunnelView",
 ]
 
-_LOADED_LATER = {"Control": "control", "LocalTablestore": "local", "ShardView": "engine"}
+_LOADED_LATER = {
+    "Control": "control",
+    "LocalTablestore": "local",
+    "ShardView": "engine",
+    **dict.fromkeys(
+        ("ChangeView", "ChangesView", "ChannelView", "RowView", "ShardSpan", "TableView", "TunnelView"), "table_views"
+    ),
+}
 
 
 __getattr__ = loader(__name__, _LOADED_LATER)

@@ -63,11 +63,10 @@ class Admin:
         if not hmac.compare_digest(given, self._expected):
             return _reply(401, {"error": "send the header 'Authorization: Bearer <access key secret>'"})
         name = path.removeprefix(ADMIN_PREFIX)
-        route = self._routes.get((method, name))
-        if route is None:
+        if (method, name) not in self._routes:
             return self._no_route(method, name)
         try:
-            return _reply(200, route(_arguments(query, body)))
+            return _reply(200, self.call(method, name, _arguments(query, body)))
         except ServiceError as error:
             return self.refuse(error)
         except (ValueError, TypeError, RecursionError) as error:
@@ -75,6 +74,15 @@ class Admin:
         except Exception:
             _log.exception("admin request %s %s failed inside the server", method, path)
             return _reply(500, {"error": "the server failed; see its log"})
+
+    def call(self, method: str, name: str, arguments: Arguments) -> Any:
+        """Carry out one operation for a caller that another surface let in; return what is to be sent as JSON.
+
+        Raises:
+            KeyError: there is no such operation.
+            ServiceError, ValueError, TypeError: the operation cannot be carried out as asked.
+        """
+        return self._routes[method, name](arguments)
 
     def refuse(self, error: ServiceError) -> AdminReply:
         """Return the answer to a request that the envelope refused."""

@@ -111,7 +111,7 @@ class Doors:
     def check(self, headers: Mapping[str, str]) -> None:
         """Accept a request, or raise a ``ServiceError``. A request without ``Host`` came from no browser."""
         host = headers.get("host", "")
-        if host and not self._is_ours(host):
+        if host and not self.knows(host):
             match = _HOST.fullmatch(host)
             name = "NAME" if match is None or len(host) > _SHOWN_CHARACTERS else match[1]
             raise refusals.HOST(host=_shown(host), name=name)
@@ -119,7 +119,8 @@ class Doors:
         if origin is not None:  # even the host's own origin: the page may have been served under that name
             raise refusals.WEB_PAGE(origin=_shown(origin))
 
-    def _is_ours(self, host: str) -> bool:
+    def knows(self, host: str) -> bool:
+        """Return whether requests may have this ``Host``."""
         known = self._judged.get(host)
         if known is None:
             if len(self._judged) >= _HOSTS_REMEMBERED:

@@ -5,7 +5,7 @@ The Python methods of ``LocalTablestore`` and the admin HTTP surface are both th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamclient.base import checks
@@ -16,6 +16,7 @@ from streamclient.server.observing import Observer
 if TYPE_CHECKING:
     from streamclient.server.engine import Engine, ShardView
     from streamclient.server.http_service import Service
+    from streamclient.server.table_views import ChangesView, RowView, ShardSpan, TableView, TunnelView
 
 KeyPart = int | str | bytes
 
@@ -38,6 +39,30 @@ class Control:
     def shards(self, table: str) -> Sequence[ShardView]:
         """Return the listed shards: closed shards, parents first, then open shards in key order."""
         return self._engine.shards(table)
+
+    def spans(self, table: str) -> Sequence[ShardSpan]:
+        """Return the listed shards with their encoded key ranges and times, parents before their children."""
+        return self._engine.spans(table)
+
+    def tables(self) -> Sequence[TableView]:
+        """Return all tables, by name."""
+        return self._engine.tables()
+
+    def rows(self, table: str, after: bytes | None = None, most: int = 100) -> Sequence[RowView]:
+        """Return at most ``most`` rows in the order of their keys, after the encoded key ``after``."""
+        return self._engine.rows(table, after, most)
+
+    def changes(self, table: str, after: Mapping[str, int] | None = None, most: int = 100) -> ChangesView:
+        """Return the newest records of a table's stream, at most ``most``, oldest first.
+
+        ``after`` is the ``positions`` of an earlier answer: only later records are returned. No request is counted, and
+        no fault strikes.
+        """
+        return self._engine.changes(table, after, most)
+
+    def tunnels(self) -> Sequence[TunnelView]:
+        """Return all tunnels with their channels."""
+        return self._engine.tunnels()
 
     def split(
         self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
@@ -108,6 +133,20 @@ class Control:
     def observe(self, observer: Observer) -> None:
         """Call ``observer`` for each authenticated request from now on, executed or refused; see ``Exchange``."""
         self._service.observers = (*self._service.observers, observer)
+
+    def unobserve(self, observer: Observer) -> None:
+        """Stop calling ``observer``; does nothing if it is not called."""
+        self._service.observers = tuple(other for other in self._service.observers if other != observer)
+
+    @property
+    def now_micros(self) -> int:
+        """The server's time, with all steps of ``advance_clock``."""
+        return self._engine.now_micros
+
+    @property
+    def advanced_seconds(self) -> float:
+        """The seconds by which ``advance_clock`` moved the clock, altogether."""
+        return self._engine.advanced_seconds
 
     def reset_requests(self) -> None:
         """Set all request counters to zero."""

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.base import logs
+from streamclient.base.times import MICROS_PER_SECOND
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
-from streamclient.server import refusals, shard_ancestry
+from streamclient.server import refusals, shard_ancestry, table_views
 from streamclient.server.capacity import Units
 from streamclient.server.loading import restore
 from streamclient.server.operation import Counted, ServedOperation
@@ -32,6 +33,7 @@ from streamclient.server.server_limits import DEFAULT_LIMITS, MESSAGE_FIELDS, Li
 from streamclient.server.server_state import ServerState
 from streamclient.server.shard_ancestry import ShardView
 from streamclient.server.storage import Storage
+from streamclient.server.table_views import ChangesView, RowView, ShardSpan, TableView, TunnelView
 from streamclient.server.work import begin_request
 from streamclient.wire import bounded, schema
 
@@ -157,6 +159,42 @@ class Engine:
         """Return the listed shards of a table's stream, parents before their children."""
         with self._transaction() as state:
             return shard_ancestry.view_shards(state, table)
+
+    def spans(self, table: str) -> list[ShardSpan]:
+        """Return the listed shards with their key ranges and times, parents before their children."""
+        with self._transaction() as state:
+            return table_views.view_spans(state, table)
+
+    def tables(self) -> list[TableView]:
+        """Return all tables, by name."""
+        with self._transaction() as state:
+            return table_views.view_tables(state)
+
+    def rows(self, table: str, after: bytes | None, most: int) -> list[RowView]:
+        """Return at most ``most`` rows after the encoded key ``after``, in the order of their keys."""
+        with self._transaction() as state:
+            return table_views.view_rows(state, table, after, most)
+
+    def changes(self, table: str, after: Mapping[str, int] | None, most: int) -> ChangesView:
+        """Return the newest ``most`` records after the positions ``after``; records are decoded without the lock."""
+        with self._transaction() as state:
+            found = table_views.find_changes(state, table, after, most)
+        return found.decoded()
+
+    def tunnels(self) -> list[TunnelView]:
+        """Return all tunnels with their channels."""
+        with self._transaction() as state:
+            return table_views.view_tunnels(state)
+
+    @property
+    def now_micros(self) -> int:
+        """The present time of the clock."""
+        return self._state.clock.now_micros()
+
+    @property
+    def advanced_seconds(self) -> float:
+        """The seconds by which the clock was moved forward."""
+        return self._state.clock.offset_micros / MICROS_PER_SECOND
 
     def split_shard(
         self, table: str, shard_id: str | None = None, at: Sequence[KeyValue] | None = None

@@ -66,7 +66,7 @@ class HttpServer:
             OSError: the address cannot be bound; the message names it.
             ValueError: no port has this number.
         """
-        listener = _bind(self._host, self._wanted_port)
+        listener = bind(self._host, self._wanted_port)
         self.port = listener.getsockname()[1]
         ready = threading.Event()
         try:
@@ -125,7 +125,13 @@ class HttpServer:
             loop.default_exception_handler(context)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: the address cannot be bound; the message names it.
+        ValueError: no port has this number.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= MAX_PORT:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -123,27 +124,33 @@ class Service:
 
     def execute(self, admitted: Admitted) -> Answer:
         """Execute a request as far as its faults allow, count it, tell observers, and sign the answer. Never raises."""
-        answer = self._executed(admitted)
-        for observer in self.observers:
-            self._tell(observer, admitted, answer)
+        observers = self.observers
+        began = time.perf_counter() if observers else 0.0
+        answer, rows = self._executed(admitted)
+        if observers:
+            opened, seconds = admitted.opened, time.perf_counter() - began
+            exchange = Exchange(
+                admitted.caller,
+                opened.operation,
+                admitted.tables,
+                opened.body,
+                answer.status,
+                answer.body,
+                rows,
+                seconds,
+            )
+            for observer in observers:
+                _tell(observer, exchange)
         return answer
 
-    def _tell(self, observer: Observer, admitted: Admitted, answer: Answer) -> None:
-        opened = admitted.opened
-        try:
-            observer(
-                Exchange(admitted.caller, opened.operation, admitted.tables, opened.body, answer.status, answer.body)
-            )
-        except Exception:
-            _log.exception("an observer failed at %s", opened.operation)
-
-    def _executed(self, admitted: Admitted) -> Answer:
+    def _executed(self, admitted: Admitted) -> tuple[Answer, int]:
+        """Return the answer, and the number of its rows: read, and asked to be written."""
         operation = admitted.opened.operation
         try:
             answer = self._answer(admitted)
         except ServiceError as error:
             self.counters.add(operation, admitted.tables, failed=True)
-            return _error_answer(admitted.path, error, admitted.opened.signer, json=admitted.json)
+            return _error_answer(admitted.path, error, admitted.opened.signer, json=admitted.json), 0
         self.counters.add(
             operation,
             admitted.tables,
@@ -151,7 +158,8 @@ class Service:
             rows_written=admitted.about.rows_written,
             units=answer.units,
         )
-        return Answer(200, seal(admitted.path, answer.body, real_time(), admitted.opened.signer), answer.body)
+        sealed = seal(admitted.path, answer.body, real_time(), admitted.opened.signer)
+        return Answer(200, sealed, answer.body), answer.rows_read + admitted.about.rows_written
 
     def drop(self, admitted: Admitted) -> None:
         """Count a request whose connection is cut before it is executed."""
@@ -182,6 +190,13 @@ class Service:
         except Exception as error:
             _log.exception("%s failed inside the server", operation)
             raise refusals.SERVER_FAILED() from error
+
+
+def _tell(observer: Observer, exchange: Exchange) -> None:
+    try:
+        observer(exchange)
+    except Exception:
+        _log.exception("an observer failed at %s", exchange.operation)
 
 
 def _injected(action: Fail) -> ServiceError:

@@ -236,6 +236,16 @@ class LocalTablestore:
         self._clients.add(client)
         return client
 
+    def create_table(self, name: str, key: KeyTypes) -> None:
+        """Create a table with a stream: ``create_table("orders", {"id": str})``; the types are int, str and bytes.
+
+        A table that exists with the same key stays as it is. The table is made in this process, like a row of ``put``.
+
+        Raises:
+            ConfigurationError: there cannot be such a table, or one exists with another key.
+        """
+        self._running_tables.create(new_tables({name: key}))
+
     def put(self, table: str, /, **columns: ColumnValue) -> None:
         """Put a row: ``put("orders", id="a", amount=12)`` replaces the row of its key, or makes it.
 

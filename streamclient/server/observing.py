@@ -1,4 +1,4 @@
-"""Requests and answers as observers receive them, for tests that check the server's side."""
+"""Requests and answers as observers receive them: tests that check the server's side, and the console."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Exchange:
     http_status: int
     answer: bytes
     """The body: the operation's answer with status 200, an Error message otherwise."""
+    rows: int = 0
+    """The number of rows or stream records in the answer, and of rows that the request asked to write."""
+    seconds: float = 0.0
+    """The seconds of the execution, without the wait for an injected fault."""
 
 
 Observer = Callable[[Exchange], None]

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from tablestore import Row
 
 from streamclient.cli.options import operator_name
-from streamclient.cli.server_command import DEFAULT_PORT
+from streamclient.cli.server_command import DEFAULT_CONSOLE_PORT, DEFAULT_PORT
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.destinations import Commit, DeltaDestination, change_rows, records_digest
 from streamclient.model import ParkedRecord
@@ -46,7 +46,7 @@ INTERRUPTED = {
     "run": "reading from",
     "maintain": "clean: next at",
     "mirror": "  lag ",
-    "server": "listening on",
+    "server": "console at",
     "tail": "Berlin",
     "top": "TIME TO LOSS",
 }
@@ -89,7 +89,7 @@ class Stage:
         words = shlex.split(command)[1:]
         is_default_server = words == ["server"]
         if is_default_server:  # its port may be taken here
-            words = ["server", "--port", "0"]
+            words = ["server", "--port", "0", "--console-port", "0"]
         if words == ["replicate", "copy.json"]:
             words += ["--poll-seconds", "0.2"]  # so that it takes no longer than it must
         if words[:2] == ["control", "requests"]:
@@ -111,7 +111,9 @@ class Stage:
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         shown = answer["shown"].replace(operator_name(), "ann@ops")
         if is_default_server:
-            shown = re.sub(r"(?<=127\.0\.0\.1:)\d+", str(DEFAULT_PORT), shown)
+            ports = {"listening on": DEFAULT_PORT, "console at": DEFAULT_CONSOLE_PORT}
+            for said, port in ports.items():
+                shown = re.sub(rf"(?<={said} http://127\.0\.0\.1:)\d+", str(port), shown)
         for short, real in self.ids.items():
             shown = shown.replace(real, short)
         return Ran(command, shown, f"[exit code {answer['code']}]\n" if answer["code"] else "")

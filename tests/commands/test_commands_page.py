@@ -40,11 +40,13 @@ def test_a_command_is_found_under_its_name_alone(name: str) -> None:
     assert {leaf.prog.split()[1] for leaf in leaf_parsers(make_parser([name]))} == {name}
 
 
-def test_the_page_shows_the_port_on_which_a_server_listens_by_default() -> None:
+def test_the_page_shows_the_ports_on_which_a_server_listens_by_default() -> None:
     """Numbers are not compared elsewhere."""
-    port = make_parser(["server"]).parse_args(["server"]).port
+    given = make_parser(["server"]).parse_args(["server"])
 
-    assert dict(commands_of(PAGE.read_text()))["streamclient server"] == f"listening on http://127.0.0.1:{port}\n"
+    assert dict(commands_of(PAGE.read_text()))["streamclient server"] == (
+        f"listening on http://127.0.0.1:{given.port}\nconsole at http://127.0.0.1:{given.console_port}/\n"
+    )
 
 
 def test_a_page_that_shows_something_else_is_noticed() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streamclient.console.app import FILES
 from tests.docs.page_examples import FENCE, commands
 from tests.installed import ROOT, Installed, copy_of_the_checkout
 from tests.typed_shell import Shell
@@ -65,7 +66,10 @@ def test_the_first_hour_of_the_readme_runs_as_printed_from_a_wheel(installed: In
     """In an environment that is activated, and with a server on any free port."""
     (server, listening), *others = [each for each in console_lines("The first hour") if each != (ACTIVATE, "")]
 
-    assert (server, listening) == ("streamclient server", "listening on http://127.0.0.1:8180\n")
+    assert (server, listening) == (
+        "streamclient server",
+        "listening on http://127.0.0.1:8180\nconsole at http://127.0.0.1:8181/\n",
+    )
     assert len(others) >= 5
     with installed.serving(tmp_path) as endpoint:
         shell = Shell(tmp_path, {**installed.environment, "TABLESTORE_ENDPOINT": endpoint})
@@ -114,6 +118,13 @@ def test_every_sample_is_written_by_the_installed_command_and_finds_what_it_impo
 
     for path in tmp_path.glob("*/**/*.py"):
         assert re.findall(r"\bsamples[./]\w+", path.read_text()) == [], path
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_page_of_the_console(installed: Installed) -> None:
+    (place,) = installed.directory.glob("lib/python*/site-packages/streamclient/console/page")
+
+    assert {path.name for path in place.iterdir()} >= set(FILES)
 
 
 @pytest.mark.slow

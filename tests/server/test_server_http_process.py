@@ -61,7 +61,7 @@ def spawn(*arguments: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[ServerProcess]:
-    process = spawn("--port", "0", *arguments)
+    process = spawn("--port", "0", "--no-console", *arguments)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()

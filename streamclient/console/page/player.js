@@ -258,7 +258,7 @@ const Player = (() => {
       heading(history),
       ...(history.violation ? [violationCard(view, history.violation)] : []),
       node("section", { class: "card", "aria-label": "Drawings" }, toolbar(view), parts.lanes, parts.river, legend()),
-      node("div", { class: "columns" }, eventsCard(view), node("div", null,
+      node("div", { class: "player-columns" }, eventsCard(view), node("div", null,
         node("section", { class: "card" }, node("h2", null, "At this moment"), parts.counts, parts.workers.whole),
         node("section", { class: "card" }, node("h2", null, "Records of one shard"), parts.records))),
       parts.all, parts.status);

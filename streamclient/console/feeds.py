@@ -1,0 +1,210 @@
+"""Feeds: documents that many viewers follow, each made once for all of them.
+
+Laws:
+
+- Without a viewer nothing is read. The watch begins with the first viewer and ends some seconds after the last.
+- A document is made once a round, however many viewers follow it; a round that changes nothing sends nothing.
+- A viewer that reads slowly misses versions, never the newest: it gets a patch if it has the version before, else the
+  whole document.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, TypeGuard
+
+from attrs import define
+
+from streamclient.base import logs
+
+_log = logs.logger(__name__)
+
+Document = Mapping[str, Any]
+
+LINGER_SECONDS = 10.0
+"""The seconds for which a watch goes on after its last viewer: a page that is loaded again finds it running."""
+
+ROUND_SECONDS = 0.1
+"""The shortest time between the beginnings of two rounds, in seconds: at most ten rounds a second for any number of
+requests."""
+
+TICK_SECONDS = 0.5
+"""The longest time between two rounds, in seconds: what is changed without a request, such as a split by hand, is seen
+by then."""
+
+
+@define
+class _Followed:
+    """A document that viewers follow."""
+
+    document: Document
+    version: int
+    patch: Document | None = None
+    """The change since ``patched_version``; ``None`` for the first version."""
+    patched_version: int = 0
+
+
+class Viewer:
+    """One viewer of some documents. Used in the event loop only."""
+
+    def __init__(self, topics: Iterable[str], have: int) -> None:
+        self.topics = tuple(topics)
+        self.changed = asyncio.Event()
+        self._sent = dict.fromkeys(self.topics, have)
+
+    def take(self, followed: Mapping[str, _Followed]) -> list[dict[str, Any]]:
+        """Return the messages that bring this viewer up to date: one for each document that changed."""
+        self.changed.clear()
+        messages = []
+        for topic in self.topics:
+            found, sent = followed.get(topic), self._sent[topic]
+            if found is None or found.version <= sent:
+                continue
+            is_next = found.patch is not None and sent == found.patched_version
+            messages.append({"of": topic, **({"patch": found.patch} if is_next else {"document": found.document})})
+            self._sent[topic] = found.version
+        return messages
+
+
+class Watch:
+    """Makes the documents of all viewers. Used in the event loop only, except ``wake``."""
+
+    def __init__(
+        self,
+        make: Callable[[str], Document],
+        *,
+        begin: Callable[[], object],
+        end: Callable[[], object],
+    ) -> None:
+        """Store the parts. ``make`` returns the document of a topic; ``begin`` and ``end`` enclose the watch."""
+        self._make = make
+        self._begin = begin
+        self._end = end
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self._is_woken = False
+        self._viewers: set[Viewer] = set()
+        self._followed: dict[str, _Followed] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.version: int = 0
+        """The number of the newest version of any document."""
+
+    @property
+    def viewer_count(self) -> int:
+        """The number of viewers."""
+        return len(self._viewers)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the watch reads anything."""
+        return self._task is not None
+
+    def join(self, topics: Iterable[str], have: int = 0) -> Viewer:
+        """Add a viewer that has all versions up to ``have``; begin the watch if it is the first."""
+        viewer = Viewer(topics, have if have <= self.version else 0)
+        self._viewers.add(viewer)
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            self._begin()
+            self._task = self._loop.create_task(self._run())
+        self._look(topic for topic in viewer.topics if topic not in self._followed)
+        viewer.changed.set()
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Remove a viewer; documents without another viewer are forgotten."""
+        self._viewers.discard(viewer)
+        wanted = self._topics()
+        for topic in self._followed.keys() - wanted:
+            del self._followed[topic]
+
+    def take(self, viewer: Viewer) -> list[dict[str, Any]]:
+        """Return the messages that bring a viewer up to date."""
+        return viewer.take(self._followed)
+
+    def wake(self) -> None:
+        """Begin a round soon. Any thread may call this, as often as it likes."""
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def stop(self) -> None:
+        """End the watch now."""
+        for viewer in self._viewers:
+            viewer.changed.set()
+        task = self._task
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_viewed = loop.time()
+        try:
+            while self._viewers or loop.time() - last_viewed < LINGER_SECONDS:
+                began = loop.time()
+                if self._viewers:
+                    last_viewed = began
+                    self._look(self._topics())
+                await asyncio.sleep(max(0.0, began + ROUND_SECONDS - loop.time()))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), min(TICK_SECONDS, LINGER_SECONDS))
+                self._woken.clear()
+                self._is_woken = False
+        finally:
+            self._task = None
+            self._followed.clear()
+            self._end()
+
+    def _topics(self) -> set[str]:
+        return {topic for viewer in self._viewers for topic in viewer.topics}
+
+    def _look(self, topics: Iterable[str]) -> None:
+        """Make documents anew, and tell the viewers of those that changed."""
+        changed = set()
+        for topic in topics:
+            document, before = self._make(topic), self._followed.get(topic)
+            if before is not None and before.document == document:
+                continue
+            self.version += 1
+            patch = None if before is None else patch_of(before.document, document)
+            self._followed[topic] = _Followed(document, self.version, patch, 0 if before is None else before.version)
+            changed.add(topic)
+        for viewer in self._viewers:
+            if not changed.isdisjoint(viewer.topics):
+                viewer.changed.set()
+
+
+def patch_of(old: Document, new: Document) -> Document:
+    """Return the change from one document to the next.
+
+    Members that changed are in ``set``, names of lost members in ``gone``. A list of rows that have ids is in ``rows``:
+    all ids in order, and the rows that changed.
+    """
+    values: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
+    for name, value in new.items():
+        before = old.get(name)
+        if name in old and before == value:
+            continue
+        if _has_ids(before) and _has_ids(value):
+            known = {row["id"]: row for row in before}
+            rows[name] = {
+                "ids": [row["id"] for row in value],
+                "changed": [row for row in value if known.get(row["id"]) != row],
+            }
+        else:
+            values[name] = value
+    gone = [name for name in old if name not in new]
+    return {"set": values, "rows": rows, "gone": gone}
+
+
+def _has_ids(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Return whether a member is a list of rows with ids, each another one."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) and "id" in row for row in value):
+        return False
+    return len({row["id"] for row in value}) == len(value)

@@ -1,0 +1,120 @@
+"""The console beside a local Tablestore: a port, and a thread that waits for the first connection.
+
+Until a browser comes, nothing of the page is loaded: a server without viewers starts as early as one without a console,
+and keeps no HTTP library in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from streamclient.base import logs
+from streamclient.base.pools import start_thread
+from streamclient.console.doors import ConsoleDoors, DoorRule, new_key
+from streamclient.server.auth import DEFAULT_ACCESS_KEY_SECRET, Doors, is_loopback
+from streamclient.server.http_server import bind
+
+if TYPE_CHECKING:
+    from streamclient.server.local import LocalTablestore
+
+_log = logs.logger(__name__)
+
+HOST = "127.0.0.1"
+"""The address that the console listens on: pages are for the people of this machine."""
+
+JOIN_TIMEOUT_SECONDS = 10.0
+"""The seconds for which a stop waits for the thread."""
+
+
+class ConsoleServer:
+    """The console of one running local Tablestore. Call ``start`` and ``stop`` once each, from any thread."""
+
+    def __init__(
+        self,
+        local: LocalTablestore,
+        *,
+        server_host: str = HOST,
+        port: int = 0,
+        allowed_hosts: Sequence[str] = (),
+        rules: frozenset[DoorRule] = frozenset(DoorRule),
+    ) -> None:
+        """Store the settings; nothing happens before ``start``.
+
+        ``server_host`` is the address on which the Tablestore listens, and ``allowed_hosts`` are further names of the
+        console. ``rules`` are for tests.
+        """
+        is_open = is_loopback(server_host) and local.access_key_secret == DEFAULT_ACCESS_KEY_SECRET
+        self.doors = ConsoleDoors(Doors(allowed_hosts), None if is_open else new_key(), rules)
+        self.port: int = 0
+        """The port listened on, once started."""
+        self._local = local
+        self._wanted_port = port
+        self._waker: socket.socket | None = None
+        self._is_stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def address(self) -> str:
+        """The address for a browser, with the key if one is needed. A browser sends no part after # to any server."""
+        return f"http://{HOST}:{self.port}/" + ("" if self.doors.key is None else f"#key={self.doors.key}")
+
+    def start(self) -> None:
+        """Bind, and return at once.
+
+        Raises:
+            NoThreadError: the system refused the thread; nothing is bound any more.
+            OSError: the port cannot be bound; the message names it.
+            ValueError: no port has this number.
+        """
+        listener = bind(HOST, self._wanted_port)
+        self.port = listener.getsockname()[1]
+        woken, self._waker = socket.socketpair()
+        try:
+            self._thread = start_thread(lambda: self._run(listener, woken), f"console-{self.port}")
+        except BaseException:
+            for opened in (listener, woken, self._waker):
+                opened.close()
+            raise
+
+    def stop(self) -> None:
+        """Stop listening, end all feeds, and wait for the thread to end. Does nothing when not running."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._waker is None:
+            return
+        self._is_stopped.set()  # before the loop is looked for: a loop that begins now looks for this
+        self._waker.close()
+        if self._loop is not None and self._stopping is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        thread.join(JOIN_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            raise RuntimeError(f"the console's thread did not end in {JOIN_TIMEOUT_SECONDS:g} s")
+
+    def _run(self, listener: socket.socket, woken: socket.socket) -> None:
+        with listener:
+            with woken, selectors.DefaultSelector() as selector:
+                selector.register(listener, selectors.EVENT_READ)
+                selector.register(woken, selectors.EVENT_READ)
+                if any(key.fileobj is woken for key, _ in selector.select()):
+                    return
+            try:
+                asyncio.run(self._serve(listener))
+            except Exception:
+                _log.exception("the console on port %d failed", self.port)
+
+    async def _serve(self, listener: socket.socket) -> None:
+        from streamclient.console.app import App  # noqa: PLC0415 -- aiohttp, for the first connection
+
+        stopping = self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if self._is_stopped.is_set():
+            return
+        await App(self._local, self.doors).serve(listener, stopping)
