@@ -152,13 +152,14 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
 """Classes and functions that take settings as arguments, with arguments that work."""
 
 _MADE_HERE = """
-BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Delivery Difference
-Distribution Exchange FailingShard FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LeaseHistory
-LeaseWriting LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey ParkedRecord Pause PendingCheckpoint
-ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordOrder RecordPage RejectedRecord ReplayReport
-RequestCount Run SequenceInfo Series Shard ShardHistory ShardInfo ShardRange ShardStatus ShardView ShutdownInput
-SimulationResult StreamDescription StreamDetails StreamRecord StreamSummary TableDescription TableOptionsInForce
-TrimmedRange TunnelDescription TunnelInfo UnfitReport Verdict WorkerHealth WriteAnswer
+BatchContext ChangeView ChangesView Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput ChannelView Commit
+Comparison Cut Day Delivery Difference Distribution Exchange FailingShard FaultStatus FrameColumn InitializationInput
+Java KeyLeft Lease LeaseHistory LeaseWriting LogEntry Manifest MemoryPlace Metric MirrorDifference ParkedKey
+ParkedRecord Pause PendingCheckpoint ProcessRecordsInput ProcessorRun Progress Reason RecordColumn RecordOrder
+RecordPage RejectedRecord ReplayReport RequestCount RowView Run SequenceInfo Series Shard ShardHistory ShardInfo
+ShardRange ShardSpan ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails StreamRecord
+StreamSummary TableDescription TableOptionsInForce TableView TrimmedRange TunnelDescription TunnelInfo TunnelView
+UnfitReport Verdict WorkerHealth WriteAnswer
 """
 MADE_HERE = frozenset(_MADE_HERE.split())
 """Public attrs classes that are no settings: the package makes them, and users read them."""
@@ -385,7 +386,7 @@ def test_a_name_like_no_other_is_refused_with_those_that_there_are() -> None:
         (lambda: changes("orders", leaseDurationMillis=3), "lease_duration_millis is a setting of ClientConfig"),  # type: ignore[call-arg]
         (lambda: StreamConfig(client=CLIENT, leaseDuration=3), "did you mean lease_duration_millis of ClientConfig?"),  # type: ignore[call-arg]
     ],
-    ids=str,
+    ids=["camel case", "of streams", "misspelt", "of a group", "of a policy", "of a loop", "nearly"],
 )
 def test_a_setting_of_another_class_is_refused_with_that_class(make: Callable[[], object], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -197,7 +197,7 @@ function putForm(known) {
 
 function river(name, height) {
   const story = state.docs["story:" + name];
-  const box = el("div", { class: "picture", "data-keep": true, "data-id": "river " + name });
+  const box = el("div", { class: "picture drawing", "data-keep": true, "data-id": "river " + name });
   queueMicrotask(() => {
     const there = document.querySelector(`[data-id="${CSS.escape("river " + name)}"]`);
     if (there && story?.bands) Draw.river(there, story, { height, chosen: state.shard, minutes: state.minutes, onShard: (shard) => { state.shard = shard; render(); },
