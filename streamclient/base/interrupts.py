@@ -7,9 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""The signals that end a command in order."""
 
 AGAIN_SECONDS = 0.02
 """The seconds until a swallowed exception is raised again. By then the code that swallowed it, usually a callback, is
@@ -86,3 +90,30 @@ class RaisedBySignal:
                 signal.pthread_kill(main, self._number)
             else:  # Windows, where Python's handlers run in the main thread wherever the signal is raised
                 signal.raise_signal(self._number)
+
+
+# --- processes of a pool ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def ending_signals_held_back() -> Iterator[None]:
+    """Hold ``ENDING_SIGNALS`` back while processes are started, until the block ends; the processes inherit that.
+
+    A program that ended while a process is started would leave it with half of its instructions, and Ctrl-C reaches
+    every process of a terminal: each would end with a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_interrupt() -> None:
+    """Leave Ctrl-C to the process that started this one, and ends it; take the other signals again."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in written:
         print_text(f"wrote {path}")
     for library in sorted(_missing(written)):
-        print_text(f'it needs {library}: run  pip install ".[{EXTRAS[library]}]"  in a checkout of streamclient')
+        print_text(f'it needs {library}: run  pip install ".[{EXTRAS[library]}]"  in a checkout of this package')
     command = _how_to_run(name, arguments.directory)
     if command is not None:
         print_text(f"run it with: {command}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from streamclient.base import checks
 from streamclient.cli.options import connection_of, connection_parent
 from streamclient.cli.terminal.commands import CommandFailed, runs
+from streamclient.errors import NoThreadError
 
 if TYPE_CHECKING:
     from streamclient.server.local import LocalTablestore
@@ -117,8 +118,8 @@ def _start_console(local: LocalTablestore, arguments: argparse.Namespace, stops:
     )
     try:
         console.start()
-    except OSError as error:
-        print(f"no console: {error.strerror or error}", flush=True)
+    except (OSError, NoThreadError) as error:
+        print(f"no console: {getattr(error, 'strerror', None) or error}", flush=True)
         return
     stops.callback(console.stop)
     print(f"console at {console.address}", flush=True)

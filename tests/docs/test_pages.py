@@ -142,7 +142,7 @@ def test_how_to_install_names_every_extra_that_users_want_and_ends_with_an_insta
     assert sentence is not None
     assert set(re.findall(r"`(\w+)`", sentence[1])) == extras
     assert commands(text) == commands(install_section("README.md"))
-    assert commands(text)[-1][0].startswith('pip install "$(ls dist/streamclient-')
+    assert commands(text)[-1][0].startswith('pip install --quiet "$(ls dist/streamclient-')
 
 
 NOT_THERE: dict[str, Callable[[OTSClient], object]] = {

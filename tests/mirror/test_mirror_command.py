@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from streamclient.base.interrupts import ENDING_SIGNALS
 from streamclient.cli.main import main
-from streamclient.cli.terminal.copy_progress import ENDING_SIGNALS
 from streamclient.copying import Mirror
 from streamclient.copying.mirror_comparison import readable_end
 from streamclient.copying.mirror_settings import load_mirror_settings

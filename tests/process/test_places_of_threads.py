@@ -347,6 +347,8 @@ OF_THE_TABLE = {
     "destinations/catalog_calls.py": "a call of the destination fails, and is repeated",
     "destinations/delta/delta_log.py": "a call of the destination fails, and is repeated",
     "cli/terminal/copy_progress.py": "a command ends with a sentence",
+    "cli/terminal/commands.py": "a reader that has gone is noticed at the next write",
+    "console/listening.py": "the server goes on without a console, and says so",
     "cli/lease_changes.py": "a command ends with a sentence",
     "operate/next_records.py": "a command ends with a sentence",
 }

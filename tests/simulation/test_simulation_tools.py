@@ -124,7 +124,7 @@ def test_a_replay_shows_events_commands_and_rows_with_their_times() -> None:
     everything, one = replayed(plan, None), replayed(plan, "s002")
 
     assert "w1#1     <- ReadRows: 0 rows" in everything
-    assert "w1#1     -> WriteLease create s001(-, -, 0, TRIM_HORIZON)" in everything
+    assert "w1#1     -> WriteLease create s001 (owner none, counter 0, at TRIM_HORIZON)" in everything
     assert "w1#1     take s001" in everything
     assert "s002" in one
     assert "s001(" not in one

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
-from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED, HANGUP
+from streamclient.base.interrupts import ENDING_SIGNALS
+from streamclient.cli.terminal.commands import EXIT_DONE, EXIT_REFUSED
 from streamclient.cli.terminal.output import complain, print_json_line, print_text
 
 Answer = TypeVar("Answer")
@@ -20,9 +21,6 @@ SHOWN_DIFFERENCES = 100
 
 EXIT_DIFFERENT = 3
 """The comparison was carried out, and rows differ."""
-
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, *HANGUP)
-"""The signals that end a copy in order."""
 
 LOOK_SECONDS = 0.2
 """Seconds between two checks of the progress and of signals: short enough that a person notices no delay, and long

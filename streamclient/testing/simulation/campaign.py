@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
+from streamclient.base.interrupts import ending_signals_held_back, leave_interrupt
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
@@ -157,7 +157,7 @@ def _all(seeds: range, processes: int, size: Size | None) -> Iterator[Judged]:
                 yield from run_seeds([seed], size)
         return
     with pool_of(processes) as pool:
-        with _without_signals():
+        with ending_signals_held_back():
             histories = pool.map(run_seeds, tasks, [size] * len(tasks))
         for judged in histories:
             yield from judged
@@ -170,7 +170,7 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     The executor by itself waits for running tasks, which may be a minute of histories.
     """
     before = {child.pid for child in active_children()}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_leave_ctrl_c) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=leave_interrupt) as pool:
         try:
             yield pool
         except BaseException:
@@ -178,31 +178,3 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
                 if child.pid not in before:
                     child.kill()  # it may not have unblocked SIGTERM yet, and has nothing to clean up
             raise
-
-
-ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])}
-"""The signals that end a campaign."""
-
-
-@contextmanager
-def _without_signals() -> Iterator[None]:
-    """Hold these signals back while processes are started, until the block ends; the processes inherit that.
-
-    A campaign that ended while a process is started would leave it with half of its instructions, and Ctrl-C reaches
-    every process of a terminal: each would end with a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_ctrl_c() -> None:
-    """Leave Ctrl-C to the process that runs the campaign, which ends this one; take the other signals again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
