@@ -175,3 +175,28 @@ def test_a_signal_ends_the_process_as_if_a_block_that_is_over_were_not_there(way
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "True\n", "")
+
+
+HELD_BACK = """
+import os, signal, threading, time
+from streamclient.base.interrupts import ending_signals_held_back
+
+is_over = threading.Event()
+threading.Thread(target=is_over.wait, daemon=True).start()  # it may get the signal, whatever the main thread blocks
+try:
+    with ending_signals_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(100_000):
+            pass
+        print("the block ends")
+    is_over.wait()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="the system blocks no signals")
+def test_a_signal_that_comes_while_processes_are_started_counts_afterwards() -> None:
+    ended = subprocess.run([sys.executable, "-c", HELD_BACK], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.splitlines() == ["the block ends", "interrupted"]

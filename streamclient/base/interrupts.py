@@ -100,20 +100,40 @@ def ending_signals_held_back() -> Iterator[None]:
     """Hold ``ENDING_SIGNALS`` back while processes are started, until the block ends; the processes inherit that.
 
     A program that ended while a process is started would leave it with half of its instructions, and Ctrl-C reaches
-    every process of a terminal: each would end with a traceback.
+    every process of a terminal: each would end with a traceback. Blocking the signals is not enough: another thread may
+    get them, and Python then calls the handler in the main thread.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    came: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    handlers = _handle(lambda number, frame: came.append(number))
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in came:
+            signal.raise_signal(number)
 
 
-def leave_interrupt() -> None:
-    """Leave Ctrl-C to the process that started this one, and ends it; take the other signals again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _handle(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
+    """Install a handler for the ending signals that are not ignored; return those before. Only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) not in (None, signal.SIG_IGN)]
+    return {each: signal.signal(each, handler) for each in handled}
+
+
+def leave_ending_signals() -> None:
+    """Leave ``ENDING_SIGNALS`` to the process that started this one, and ends it.
+
+    A process of a pool that ended by itself would break the pool while tasks are still being handed to it, and Python
+    answers that with a traceback.
+    """
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
-from streamclient.base.interrupts import ending_signals_held_back, leave_interrupt
+from streamclient.base.interrupts import ending_signals_held_back, leave_ending_signals
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
@@ -170,11 +170,11 @@ def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     The executor by itself waits for running tasks, which may be a minute of histories.
     """
     before = {child.pid for child in active_children()}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=leave_interrupt) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=leave_ending_signals) as pool:
         try:
             yield pool
         except BaseException:
             for child in active_children():
                 if child.pid not in before:
-                    child.kill()  # it may not have unblocked SIGTERM yet, and has nothing to clean up
+                    child.kill()  # it takes no other signal, and has nothing to clean up
             raise
