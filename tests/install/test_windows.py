@@ -82,7 +82,10 @@ print("kept")
 NEEDS_POSIX = {"streamclient/testing/fleet.py", "streamclient/cli/run_fleet.py"}
 """Modules that say by name that they need POSIX."""
 
-GUARDED = {"clock_gettime_ns", "POLLIN", "getrlimit", "RLIMIT_NOFILE", "RLIM_INFINITY"}
+GUARDED = {
+    *("clock_gettime_ns", "POLLIN", "getrlimit", "RLIMIT_NOFILE", "RLIM_INFINITY"),
+    *("SIG_BLOCK", "SIG_SETMASK", "SIG_UNBLOCK", "poll", "pthread_kill"),
+}
 """Names that other modules use, and only where the system has them."""
 
 
