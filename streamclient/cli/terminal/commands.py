@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 from streamclient.base.interrupts import RaisedBySignal
-from streamclient.cli.terminal.output import complain, is_read, width_of
+from streamclient.cli.terminal.output import complain, is_read, repeated, width_of
 from streamclient.errors import NoThreadError, StreamClientError, is_refused_thread, printable
 
 EXIT_DONE = 0
@@ -151,26 +151,19 @@ def shown_until_ended() -> Iterator[None]:
     A write shows that a reader has gone, and a quiet table makes none. So a thread looks at the output meanwhile; it
     ends the block by SIGTERM, which also interrupts a call that waits for its answer.
     """
-    over, main = threading.Event(), threading.get_ident()
+    main = threading.get_ident()
 
-    def watch() -> None:
-        while not over.wait(READER_SECONDS):
-            if not is_read(sys.stdout):
-                signal.pthread_kill(main, signal.SIGTERM)
-                return
+    def look() -> bool:
+        if is_read(sys.stdout):
+            return True
+        signal.pthread_kill(main, signal.SIGTERM)
+        return False
 
-    thread = threading.Thread(target=watch, name="reader", daemon=True)
     with suppress(KeyboardInterrupt):
-        # Another thread than the main one is interrupted by no signal.
-        if threading.current_thread() is threading.main_thread() and is_read(sys.stdout) is not None:
-            with suppress(RuntimeError):  # if the system refuses a thread, the next write shows it
-                thread.start()
-        try:
+        # Another thread than the main one is interrupted by no signal. Without a thread, the next write shows the end.
+        is_watched = threading.current_thread() is threading.main_thread() and is_read(sys.stdout) is not None
+        with repeated(look, READER_SECONDS, "reader") if is_watched else nullcontext():
             yield
-        finally:
-            over.set()
-            if thread.ident is not None:
-                thread.join()
 
 
 def _sentence(error: StreamClientError | RuntimeError) -> str:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any, TextIO
@@ -200,24 +200,41 @@ _open_lines: list[ProgressLine] = []
 @contextmanager
 def shown_meanwhile(text: str) -> Iterator[None]:
     """Show ``text`` on standard error while the block runs; on a terminal with the elapsed time."""
-    line, over, began = ProgressLine(sys.stderr), threading.Event(), time.monotonic()
+    line, began = ProgressLine(sys.stderr), time.monotonic()
 
-    def tell() -> None:
-        while not over.wait(TELL_SECONDS):
-            line.show(f"{text}  {time.monotonic() - began:.0f} s")
+    def tell() -> bool:
+        line.show(f"{text}  {time.monotonic() - began:.0f} s")
+        return True
 
     line.show(text)
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
-    if width_of(sys.stderr) is not None:
-        with suppress(RuntimeError):  # if the system refuses a thread, only the elapsed time is missing
-            thread.start()
+    try:
+        with repeated(tell, TELL_SECONDS, "progress") if width_of(sys.stderr) is not None else nullcontext():
+            yield
+    finally:
+        line.erase()
+
+
+@contextmanager
+def repeated(look: Callable[[], bool], seconds: float, name: str) -> Iterator[None]:
+    """Call ``look`` in another thread after each interval, until the block ends or ``look`` returns ``False``.
+
+    If the system refuses a thread, ``look`` is never called.
+    """
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(seconds) and look():
+            pass
+
+    thread = threading.Thread(target=go_on, name=name, daemon=True)
+    with suppress(RuntimeError):
+        thread.start()
     try:
         yield
     finally:
         over.set()
         if thread.ident is not None:
             thread.join()
-        line.erase()
 
 
 @contextmanager
