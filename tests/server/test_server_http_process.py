@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
         "from streamclient.server import engine, http_server\n"
         "http_server.JOIN_TIMEOUT_SECONDS = 0.5\n"
         "engine.Engine.answer = lambda *_: (print('taken', flush=True), threading.Event().wait())\n"
-        "raise SystemExit(main(['server', '--port', '0']))"
+        "raise SystemExit(main(['server', '--port', '0', '--no-console']))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -103,12 +103,11 @@ def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
     try:
         assert process.stdout is not None
         server = ServerProcess(process, process.stdout.readline().removeprefix("listening on ").strip())
-        connection = connect(server)
-        connection.request("POST", "/ListTable", b"", signed_headers(server, "ListTable", b""))
-        assert process.stdout.readline() == "taken\n"
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-        connection.close()
+        with closing(connect(server)) as connection:
+            connection.request("POST", "/ListTable", b"", signed_headers(server, "ListTable", b""))
+            assert process.stdout.readline() == "taken\n"
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE_SECONDS)
